@@ -367,7 +367,7 @@ def _table(summary: dict[str, Any]) -> Table:
 
 
 def _fate(its: Mapping[str, Any]) -> str:
-    """Returns when a server died or was cut off, in words; empty if neither happened."""
+    """Returns when a server died or was away, in words; empty if neither happened."""
     if its["died_s"] is not None:
         return f", died at {its['died_s']:.0f} s"
-    return "".join(f", cut off from {begin_s:.0f} to {end_s:.0f} s" for begin_s, end_s in its["away_s"])
+    return "".join(f", away from {begin_s:.0f} to {end_s:.0f} s" for begin_s, end_s in its["away_s"])

@@ -49,7 +49,7 @@ def site(config: SiteConfig, output: Output) -> None:
     """Run one server of a fleet on this machine, whenever ekya fleet run asks for it, until Ctrl-C.
 
     Paths and passwords of its fleet file are those of this machine. It goes on when the other sites, or the
-    machine of ekya fleet run, are not reached.
+    machine of ekya fleet run, are not reached. Started again after a crash, it goes on with its run.
     """
     from ekya.cli.servers_from_options import server_of_site
     from ekya.fleet.run.calls import LocalHandle, public_methods

@@ -9,6 +9,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.live import watched_servers
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.sites.token import TOKEN_VARIABLE
@@ -113,7 +114,9 @@ def test_fleet_run_finds_out_before_it_starts_anything(
     assert not (tmp_path / "runs").exists()
 
 
-def test_fleet_run_takes_up_only_what_is_a_run(tmp_path, capfd) -> None:
+def test_fleet_run_takes_up_only_what_is_a_run(tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(watched_servers, "AWAY_S", 0.5)
+    monkeypatch.setattr(watched_servers, "WAITED_S", 0.0)
     assert cli.main(["fleet", "run", "--resume", str(tmp_path)]) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert "live.json: cannot be read" in said
@@ -121,7 +124,8 @@ def test_fleet_run_takes_up_only_what_is_a_run(tmp_path, capfd) -> None:
     run = LiveRun("abc", None, 0, Links(), {SiteName("south"): "127.0.0.1:1"})
     run.save(tmp_path / "live.json")
     assert cli.main(["fleet", "run", "--resume", str(tmp_path)]) == 2
-    assert "no site knows of this run any more" in " ".join(capfd.readouterr().err.split())
+    said = " ".join(capfd.readouterr().err.split())
+    assert "ekya: south: 127.0.0.1:1 refuses connections: start `ekya fleet site` there" in said
 
 
 def test_fleet_run_on_virtual_time_is_reached_by_nobody(file, capfd) -> None:

@@ -18,7 +18,7 @@ class RanServers:
     Attributes:
         summaries: of the servers whose runs could be measured, by site.
         died_s: time of death of each server that died, by site.
-        away_s: times from which and until which a server was cut off from the others.
+        away_s: times from which and until which a server was cut off from the others, or dead.
     """
 
     summaries: dict[SiteName, dict[str, Any]] = field(default_factory=dict)

@@ -47,6 +47,27 @@ SMALL = {
 """North cannot train beside its inference, and south has room."""
 
 
+ROOM = """
+import os, sys, time
+from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.sites.client import SiteHandle
+
+address, name, window_us, within_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+server, ends_s = SiteHandle(address, name, os.environ["EKYA_FLEET_TOKEN"]), time.monotonic() + within_s
+while time.monotonic() < ends_s:
+    try:
+        now_us = server.call("state").result(10).now_us
+        room = server.call("room", now_us, (now_us // window_us + 1) * window_us).result(10)
+    except (CallError, TimeoutError):
+        room = None
+    if room is not None:
+        print(room.site)
+        break
+    time.sleep(0.5)
+"""
+"""Asks a server for what it could lend until its window ends, until it could lend something."""
+
+
 class Town:
     """Three sites that listen, and the commands of the office.
 
@@ -86,6 +107,11 @@ class Town:
                 stderr=log,
             )
         wait_for(told.is_file, LISTENS_WITHIN_S, (self.folder / f"{site}.log").read_text)
+
+    def kill(self, site):
+        """Kills the process of a site, and nothing else."""
+        self._sites[site].kill()
+        self._sites[site].wait()
 
     def run(self, name, *words):
         """Begins a run, or another command of `ekya fleet run`, in the office."""
@@ -130,6 +156,16 @@ class Town:
     def opened(self, site, name):
         journal = self.folder / site / "runs" / name / site / "journal.jsonl"
         return journal.is_file() and "WindowOpened" in journal.read_text()
+
+    def room(self, name, site, within_s):
+        """Returns the site that a server names when the coordinator's machine asks what it could lend."""
+        run = json.loads((self.folder / "office" / "runs" / name / "live.json").read_text())["run"]
+        address = f"{self.network.address(SITES[site])}:{PORT}"
+        words = (address, f"server-{run}", str(WINDOW_S * 1_000_000), str(within_s))
+        command = [sys.executable, "-c", ROOM, *words]
+        return self.network.run(
+            OFFICE, command, env=self.environment, stdout=subprocess.PIPE, text=True
+        ).stdout.strip()
 
     def summary(self, name):
         return json.loads((self.folder / "office" / f"{name}.json").read_text())

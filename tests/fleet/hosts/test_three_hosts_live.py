@@ -13,6 +13,11 @@ from host_network import HostNetwork
 from host_town import ENDS_WITHIN_S, SITES, WINDOW_S, Town, wait_for
 from host_wires import Link
 
+from ekya.core import events as ev
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
+
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 GAP_S = 3.0
@@ -123,6 +128,32 @@ def test_a_site_that_is_cut_off_for_a_minute_goes_on_alone_and_takes_part_again(
             if (one["site"], one["stream"]) == stream
         )
         assert all(over_us <= next_us for (_, over_us), (next_us, _) in pairwise(spans))
+
+
+def test_a_site_that_is_killed_and_started_again_takes_part_again(town) -> None:
+    process = town.begins("again", "--windows", "5")
+    time.sleep(1.5 * WINDOW_S)
+    town.kill("south")
+    town.start("south")
+    assert town.room("again", "south", 3 * WINDOW_S) == "south", "it could lend again"
+    assert process.wait(ENDS_WITHIN_S) == 0, process.stderr.read()
+    told = town.summary("again")
+    assert [its["died_s"] for its in told["servers"].values()] == [None] * 3
+    ((began_s, ended_s),) = told["servers"]["south"]["away_s"]
+    assert WINDOW_S < began_s < ended_s < 4 * WINDOW_S
+    assert told["frames"]["lost"] == 0
+    folder = RunFolder(town.folder / "office" / "runs" / "again" / "south")
+    assert folder.report.is_file()
+    _, _, turns = read_journal(folder.journal)
+    opened = [one for turn in turns for one in turn.events if isinstance(one, ev.WindowOpened)]
+    assert [one.index for one in opened] == list(range(5))
+    assert opened[-1].t_us == 4 * WINDOW_S * 1_000_000, "its windows are the others' windows"
+    answered = read_predictions(folder.predictions("cam-3"))
+    own_us = [t_us for t_us, own in zip(answered.t_us, answered.analysed, strict=True) if own]
+    after_us = [ended_s * 1e6, *(t_us for t_us in own_us if t_us > ended_s * 1e6), opened[-1].end_us]
+    assert max(after - before for before, after in pairwise(after_us)) <= GAP_S * 1e6
+    for site in ("north", "west"):
+        assert town.gap_s("again", site) <= GAP_S
 
 
 @pytest.mark.parametrize("tier", ["andreas", "okita", "deep-edge"])

@@ -15,7 +15,7 @@ import psutil
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.live.orders import SITE
+from ekya.fleet.run.live.orders import SITE, server_name
 from ekya.fleet.run.sites.client import SiteHandle
 from ekya.fleet.run.sites.token import TOKEN_VARIABLE
 from ekya.fleet.servers_file import split_address
@@ -94,6 +94,10 @@ class FoundSites:
     def folder(self, site: SiteName, folder: Path) -> str | None:
         """Returns the folder of a run on the site's machine; None where the site chooses it."""
         return str(folder.absolute()) if site in self._processes else None
+
+    def server(self, site: SiteName, run: str) -> Handle:
+        """Returns a site's server in a run, whether it is there or not."""
+        return SiteHandle(self.addresses[site], server_name(run), self._token)
 
     def has_died(self, site: SiteName) -> bool:
         """Returns whether a site of this machine has ended."""

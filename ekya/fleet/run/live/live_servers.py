@@ -85,10 +85,10 @@ def start_servers(
 def resume_servers(
     folder: ServersFolder, sites: FoundSites, doors: SiteServer, updates: "StoreUpdates | None" = None
 ) -> "LiveServers":
-    """Takes up a run whose driver has died: its servers went on meanwhile.
+    """Takes up a run whose driver has died: its servers went on meanwhile, or their sites take it up.
 
     Raises:
-        UserError: the folder has no such run, or no site still knows of it.
+        UserError: the folder has no such run.
     """
     live = LiveRun.load(folder.live)
     opened = {}
@@ -97,17 +97,18 @@ def resume_servers(
             opened[site] = handle.call("opened", live.run).result(_ANSWERS_S)
         except (CallError, NotYetError) as error:
             _LOG.warning("%s: %s", site, str(error) or "no answer")
-    if not opened:
-        raise UserError(f"{folder.path}: no site knows of this run any more; its results are what is there")
     states = {site: _state_of(one.server) for site, one in opened.items()}
     there = {site: one.server for site, one in opened.items() if states[site].phase == "running"}
+    ends_us = max((state.ends_us or 0 for state in states.values()), default=0)
+    away = dict.fromkeys(sites.handles.keys() - opened, ends_us)
+    opened |= {site: Opened(sites.server(site, live.run), "") for site in away}
     coordinator = _coordinator(live, folder, there)
     reached = _offered(coordinator, doors)
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
-    if all(state.phase in ("opening", "ready") for state in states.values()):
+    if states and all(state.phase in ("opening", "ready") for state in states.values()):
         servers.begin(reached)
     else:
-        servers.go_on(reached, max(state.now_us for state in states.values()))
+        servers.go_on(reached, max((state.now_us for state in states.values()), default=0), away)
     return servers
 
 

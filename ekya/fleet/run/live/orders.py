@@ -13,6 +13,11 @@ Phase = Literal["opening", "ready", "running", "ended", "failed"]
 """Ready: it waits for the common start. Failed: there is no summary, and the reason is known."""
 
 
+def server_name(run: str) -> str:
+    """Returns the name under which a site offers its server in a run."""
+    return f"server-{run}"
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """State of a server's run.
@@ -43,6 +48,8 @@ class RunOrder:
         seed: of all random draws.
         changes: top-level keys of the fleet file to override.
         coordinator: None: the servers do not lend each other anything.
+        resume_us: run time of the others, for a site whose process has died in this run: it goes on with what
+            its folder holds. None: the run is new.
     """
 
     run: str
@@ -51,6 +58,7 @@ class RunOrder:
     seed: int
     changes: Mapping[str, object]
     coordinator: Handle | None
+    resume_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,19 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 from ekya import __version__
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
-from ekya.fleet.run.live.orders import Opened, RunOrder
-from ekya.fleet.run.live.site_run import SiteRun
+from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.orders import Opened, RunOrder, server_name
+from ekya.fleet.run.live.site_run import SiteRun, kept_folder
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
 
@@ -71,23 +73,30 @@ class Site:
         return self._site, self._machine, __version__
 
     def open(self, order: RunOrder) -> Opened:
-        """Begins a run, which then waits for its start.
+        """Begins a run, which then waits for its start, or takes one up that this site's last process began.
 
         Raises:
-            UserError: this machine cannot run it, or another run is under way.
+            UserError: this machine cannot run it, another run is under way, or its folder is not here.
         """
         with self._lock:
             before = self._begun
+            if before is not None and before.id == order.run and order.resume_us is not None:
+                return before.opened  # This process did not die: it was cut off.
             if before is not None and before.thread.is_alive():
                 raise UserError(f"{self._site}: another run is under way; wait for its end, or stop it")
             server = self._read(order.changes)
             folder = self._runs / order.name if order.folder is None else Path(order.folder)
             options = RunOptions(seed=order.seed, runs=folder, name=order.name, shares=self._shares)
-            run = SiteRun(server, folder, options, order.coordinator, self._machine, self._doors)
+            if order.resume_us is not None:
+                kept = kept_folder(folder, order.run, self._site)
+                server = replace(server, fleet=load_fleet(kept.fleet))
+                options = replace(options, resume=kept.path)
+            run = SiteRun(server, folder, options, order, self._machine, self._doors)
             if before is not None:
                 self._doors.withdraw(before.name)
-            name, served = f"server-{order.run}", LocalHandle(run, _THREADS)
+            name, served = server_name(order.run), LocalHandle(run, _THREADS)
             opened = Opened(self._doors.offer(name, served, public_methods(SiteRun)), self._machine)
+            run.meet({self._site: Neighbour(opened.server, self._machine)}, None)
             self._begun = _Begun(order.run, name, run, threading.Thread(target=run.run, name=name), opened)
             self._forgotten = False
             self._begun.thread.start()
@@ -118,9 +127,14 @@ class Site:
             return self._forgotten or time.monotonic() - self._used_s > within_s
 
     def stop(self) -> None:
-        """Ends a run that is under way, and waits until it is measured and written."""
+        """Ends a run that is under way, and waits until it is measured and written.
+
+        Nobody is told that it has ended: this site may be started again, and take it up.
+        """
         with self._lock:
             begun = self._begun
         if begun is not None:
+            if begun.thread.is_alive():
+                self._doors.withdraw(begun.name)
             begun.run.stop()
             begun.thread.join()

@@ -28,17 +28,25 @@ from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
-from ekya.fleet.run.live.orders import Phase, RunState
+from ekya.fleet.run.live.orders import Phase, RunOrder, RunState
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
 from ekya.gpu.backends.registry import choose_backend
+from ekya.results.finalize import finish_run
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.live import start_ray
 from ekya.runtime.open_run import open_run, start_probe
+from ekya.runtime.resuming import is_complete
 from ekya.runtime.run_session import RunSession
+from ekya.system.files import write_text_atomic
 from ekya.system.folder_lock import hold_folder
 
 _LOG = logging.getLogger(__name__)
+
+_RUN = "fleet_run"
+"""File in a server's run folder with the id of the run of all, and the server's name."""
 
 BEGINS_WITHIN_S = 600.0
 """Time for which a server that is ready waits for the others; their driver may have died."""
@@ -51,7 +59,7 @@ class SiteRun:
         server: to run.
         folder: of the run of all servers; the server's run folder is made there.
         options: of the run.
-        coordinator: None: the server works alone.
+        order: of the driver; without a coordinator the server works alone.
         machine: identifies this process.
         doors: offers processes of this site to others.
     """
@@ -61,11 +69,13 @@ class SiteRun:
         server: ServerConfig,
         folder: Path,
         options: RunOptions,
-        coordinator: Handle | None,
+        order: RunOrder,
         machine: str,
         doors: SiteServer,
     ) -> None:
-        self._server, self._machine, self._doors = server, machine, doors
+        self._server, self._order, self._machine, self._doors = server, order, machine, doors
+        self._fleet = server.fleet
+        coordinator = order.coordinator
         self._coordinator = None if coordinator is None else RemoteCoordinator(coordinator)
         self._options = replace(
             options, runs=folder, name=str(server.terms.site), scheduler=server.fleet.scheduler
@@ -75,9 +85,12 @@ class SiteRun:
         self._phase: Phase = "opening"
         self._reason, self._by_user = "", False
         self._begin_ns: int | None = None
+        self._from_us = 0
         self._folder: Path | None = None
         self._summary: dict[str, Any] | None = None
         self._neighbours = Neighbours()
+        if order.resume_us is not None:
+            self.begin(-order.resume_us)  # The others do not wait for it.
 
     def run(self) -> None:
         """Runs the server; its outcome is in ``state`` and ``summary`` afterwards."""
@@ -92,15 +105,24 @@ class SiteRun:
             self._end("ended")
 
     def _run(self) -> None:
-        fleet, options = self._server.fleet, self._options
+        fleet, options = self._fleet, self._options
         chosen = choose_backend(options.shares)
         with ExitStack() as held:
             held.callback(ray.shutdown)
+            if options.resume is not None:
+                held.enter_context(hold_folder(options.resume))
+                if self._is_over(RunFolder.open(options.resume)):
+                    self._measured(options.resume)
+                    return
             # The machine is measured while Ray starts.
             with start_probe(fleet, options, chosen) as probe:
                 start_ray(False, chosen)
                 run = open_run(fleet, options, chosen, probe.result())
-            held.enter_context(hold_folder(run.folder.path))
+            if options.resume is None:
+                held.enter_context(hold_folder(run.folder.path))
+                kept_as = f"{self._order.run} {self._server.terms.site}\n"
+                write_text_atomic(run.folder.path / _RUN, kept_as)
+            self._fleet, self._from_us = run.fleet, run.continue_us
             shares = held.enter_context(run.open_shares())
             ray_node = ray.get_runtime_context().get_node_id()
             way = run.host.self_test.way
@@ -113,12 +135,26 @@ class SiteRun:
             session = RunSession(
                 run, shares, server=str(self._server.terms.site), coordinator=above, stop=self._stop
             )
-            path = self._folder = session.run(Console(quiet=True))
-        self._summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+            path = session.run(Console(quiet=True))
+        self._measured(path)
+
+    def _is_over(self, kept: RunFolder) -> bool:
+        """Measures a run that is to be taken up where its time is over; returns whether it is."""
+        _, options, steps = read_journal(kept.journal)
+        state = self.state()
+        if not is_complete(steps) and (state.ends_us is None or state.now_us < state.ends_us):
+            return False
+        if not (kept.summary.is_file() and kept.report.is_file()):
+            finish_run(kept, self._fleet, "live", options.seed)
+        return True
+
+    def _measured(self, path: Path) -> None:
+        self._folder = path
+        self._summary = json.loads(RunFolder(path).summary.read_text(encoding="utf-8"))
 
     def state(self) -> RunState:
         """Returns the present state."""
-        fleet = self._server.fleet
+        fleet = self._fleet
         ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
         now_us = 0
         if self._begin_ns is not None:
@@ -154,7 +190,7 @@ class SiteRun:
             self._coordinator.reach_at(coordinator)
 
     def begin(self, lead_us: int) -> None:
-        """Sets the start of the first window, from now on.
+        """Sets the start of the first window, from now on; negative if it has passed.
 
         Clocks of machines differ, so all servers are told at the same time how long to wait.
         """
@@ -253,8 +289,11 @@ class SiteRun:
             raise UserError(f"the run was not begun for {BEGINS_WITHIN_S:g} s; start it again")
         if self._begin_ns is None:
             self._begin_ns = time.monotonic_ns()  # It was stopped before the start was set.
+        if self._from_us:
+            # Where all servers were away, time has not passed for any of them.
+            self._begin_ns = min(self._begin_ns, time.monotonic_ns() - self._from_us * 1000)
         self._become("running")
-        return self._begin_ns
+        return self._begin_ns + self._from_us * 1000
 
     def _become(self, phase: Phase) -> None:
         with self._changed:
@@ -264,3 +303,17 @@ class SiteRun:
     def _end(self, phase: Phase, reason: str = "", by_user: bool = False) -> None:
         self._reason, self._by_user = reason, by_user
         self._become(phase)
+
+
+def kept_folder(folder: Path, run: str, site: SiteName) -> RunFolder:
+    """Returns a server's run folder within the folder of a run of several, which may be a later one's too.
+
+    Raises:
+        UserError: it is not there.
+    """
+    for path in folder.glob(f"*/{_RUN}"):
+        if path.read_text(encoding="utf-8").split() == [run, site]:
+            return RunFolder.open(path.parent)
+    raise UserError(
+        f"{folder.absolute()} has no folder of this run; mount the disk that has it, or name it by --runs"
+    )

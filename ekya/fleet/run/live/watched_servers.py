@@ -18,7 +18,7 @@ from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import Opened, RunState
+from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
@@ -55,6 +55,8 @@ class _Watched:
         asked: request for its state that is not answered yet.
         state: its last answer.
         away: it is taken for dead.
+        resumes: request to its site to take the run up, if its process was started again.
+        why: last reason why the site does not.
     """
 
     server: Handle
@@ -63,6 +65,8 @@ class _Watched:
     asked: "Future[RunState] | None" = None
     state: RunState = field(default_factory=lambda: RunState("opening"))
     away: bool = False
+    resumes: "Future[Opened] | None" = None
+    why: str = ""
 
 
 class LiveServers:
@@ -89,6 +93,7 @@ class LiveServers:
         self._updates = updates
         self._looked: Future[Any] | None = None
         self._folder, self._live, self._coordinator, self._sites = folder, live, coordinator, sites
+        self._reached: Handle | None = None
         self._servers = {site: _Watched(one.server, one.machine) for site, one in opened.items()}
         self._began_s: float | None = None
         self._reasons: list[str] = []
@@ -109,18 +114,28 @@ class LiveServers:
         except (UserError, KeyboardInterrupt):
             wait(self._tell("stop"), _ANSWERS_S)
             raise
-        self._meet(coordinator)
+        self._reached = coordinator
+        self._meet(_ANSWERS_S)
         for site, one in self._servers.items():
             self._tell_coordinator("join", site, one.server)
         self._began_s = time.monotonic() + LEAD_US / US_PER_S
         self._tell("begin", LEAD_US)
 
-    def go_on(self, coordinator: Handle | None, now_us: int) -> None:
-        """Goes on watching at this time of the run."""
-        self._began_s = time.monotonic() - now_us / US_PER_S
+    def go_on(self, coordinator: Handle | None, now_us: int, away: Mapping[SiteName, int]) -> None:
+        """Goes on watching at this time of the run.
+
+        Args:
+            coordinator: as servers reach it.
+            now_us: run time.
+            away: sites that do not know of the run, with the run time of its end.
+        """
+        self._began_s, self._reached = time.monotonic() - now_us / US_PER_S, coordinator
         # The last driver's processes for stores may still be there.
         wait(self._tell("other_died", STORES), _ANSWERS_S)
-        self._meet(coordinator)
+        self._meet(_ANSWERS_S)
+        for site, ends_us in away.items():
+            self._servers[site].state = RunState("opening", 0, ends_us)
+            self._lose(site, self._servers[site])
 
     def watch(
         self, failures: Sequence[ServerDeath], progress: Callable[[SiteName, int, int | None], None]
@@ -176,10 +191,10 @@ class LiveServers:
         if state.phase == "failed":
             self._gone(site, state.reason)
 
-    def _meet(self, coordinator: Handle | None) -> None:
+    def _meet(self, within_s: float) -> None:
         """Tells all servers where the others are."""
         neighbours = {site: Neighbour(one.server, one.machine) for site, one in self._servers.items()}
-        wait(self._tell("meet", neighbours, coordinator), _ANSWERS_S)
+        wait(self._tell("meet", neighbours, self._reached), within_s)
         if self._updates is not None and self._coordinator is not None:
             self._updates.meet(neighbours, self._coordinator)
             self._tell_coordinator("join", STORES, self._updates.handle)
@@ -206,15 +221,20 @@ class LiveServers:
         if self._updates is not None and (self._looked is None or self._looked.done()):
             states = {site: "away" if one.away else one.state.phase for site, one in self._servers.items()}
             self._looked = self._updates.handle.call("look", self._now_us(), states)
-        for one in self._servers.values():
+        for site, one in self._servers.items():
             if one.asked is None:
                 one.asked = one.server.call("state")
+            if one.away and one.resumes is None and not self._stopping:
+                one.resumes = self._sites.handles[site].call("open", self._resumption())
         wait([one.asked for one in self._servers.values() if one.asked is not None], _LOOK_S)
         now_s = time.monotonic()
         # This process may have been stopped, or have copied a folder.
         passed_s, self._looked_s = min(now_s - self._looked_s, 2 * _LOOK_S), now_s
         for site, one in list(self._servers.items()):
             one.silent_s += passed_s
+            if one.resumes is not None and one.resumes.done():
+                resumes, one.resumes = one.resumes, None
+                self._resumed(site, one, resumes)
             if one.asked is not None and one.asked.done():
                 asked, one.asked = one.asked, None
                 self._heard(site, one, asked)
@@ -230,8 +250,30 @@ class LiveServers:
             _LOG.debug("%s: %s", site, error)
             return
         one.silent_s = 0.0
-        if one.away:
+        if one.state.phase == "running" and self._began_s is not None:
+            # After a power cut of all sites and this machine only they know the time.
+            self._began_s = min(self._began_s, time.monotonic() - one.state.now_us / US_PER_S)
+        if one.away and one.state.phase in ("running", "ended"):
             self._back(site, one)
+
+    def _resumption(self) -> RunOrder:
+        """Returns the order to take the run up."""
+        live, name = self._live, self._folder.path.name
+        return RunOrder(live.run, name, None, live.seed, {}, self._reached, self._now_us())
+
+    def _resumed(self, site: SiteName, one: _Watched, resumes: "Future[Opened]") -> None:
+        """Handles a site's answer to ``_resumption``; one whose process did not die has the run already."""
+        try:
+            opened = resumes.result()
+        except (CallError, UserError) as error:
+            if str(error) != one.why:
+                _LOG.warning("%s stays out: %s", site, error)
+            one.why = str(error)
+            return
+        if opened.machine != one.machine:
+            _LOG.warning("%s was started again, and takes its run up", site)
+        one.server, one.machine = opened.server, opened.machine
+        one.silent_s, one.why = 0.0, ""
 
     def _judge(self, site: SiteName, one: _Watched) -> None:
         """Handles a server by its last state, and by how long it has been silent since."""
@@ -242,12 +284,16 @@ class LiveServers:
         elif self._sites.has_died(site):
             self._gone(site, "its process has ended")
         elif one.silent_s > AWAY_S and not one.away:
-            one.away = True
             _LOG.error("%s does not answer; the others go on", site)
-            self._ran.died_s[site] = self._now_us() / US_PER_S
-            self._tell_of_death(site)
-        elif one.away and (self._stopping or self._is_overdue(one)):
-            self._gone(site, "it was not reached again; its results stay on its machine")
+            self._lose(site, one)
+        elif one.away and one.silent_s > AWAY_S and (self._stopping or self._is_overdue(one)):
+            self._gone(site, f"{one.why or 'it was not reached again'}; its results stay on its machine")
+
+    def _lose(self, site: SiteName, one: _Watched) -> None:
+        """Takes a server for dead until it answers, or its site has taken the run up."""
+        one.away = True
+        self._ran.died_s[site] = self._now_us() / US_PER_S
+        self._tell_of_death(site)
 
     def _is_overdue(self, one: _Watched) -> bool:
         """Returns whether there is no use in waiting for it: the others have ended, and it should have."""
@@ -259,6 +305,7 @@ class LiveServers:
         _LOG.warning("%s is reached again", site)
         one.away = False
         self._ran.away_s.append((site, self._ran.died_s.pop(site), self._now_us() / US_PER_S))
+        self._meet(_LOOK_S)  # It may be another process now, or have missed that another one is.
         self._tell_coordinator("join", site, one.server)
 
     def _ended(self, site: SiteName, one: _Watched) -> None:

@@ -67,6 +67,11 @@ def child(folder):
     return int((folder / "child").read_text())
 
 
+def test_a_sites_server_is_known_before_it_is_reached(sites) -> None:
+    server = sites(addresses={SOUTH: "127.0.0.1:7070"}).server(SOUTH, "abc")
+    assert (server.address, server.name) == ("127.0.0.1:7070", "server-abc")
+
+
 def test_sites_without_an_address_are_started_and_known_where_they_listen(sites, tmp_path) -> None:
     found = sites(addresses={SOUTH: "127.0.0.1:7070"})
     started(found, tmp_path)

@@ -1,17 +1,23 @@
 """A site: one run at a time, for drivers that come, die, come back and go."""
 
 import threading
+import time
+from dataclasses import dataclass
 
 import pytest
 from by_hand import Doors
 
 from ekya import __version__
+from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import site as site_module
+from ekya.fleet.run.live.neighbours import Neighbour
 from ekya.fleet.run.live.orders import RunOrder
 from ekya.fleet.run.live.site import Site
+from ekya.results.storage.run_folder import RunFolder
+from ekya.system.files import write_text_atomic
 
 NORTH = SiteName("north")
 PATIENCE_S = 5.0
@@ -20,25 +26,43 @@ PATIENCE_S = 5.0
 class Run:
     """A run that lasts until it is stopped."""
 
-    def __init__(self, server, folder, options, coordinator, machine, doors):
-        self.server, self.folder, self.options, self.coordinator = server, folder, options, coordinator
-        self.over = threading.Event()
+    def __init__(self, server, folder, options, order, machine, doors):
+        self.server, self.folder, self.options, self.order = server, folder, options, order
+        self.over, self.met = threading.Event(), {}
 
     def run(self):
         self.over.wait(PATIENCE_S)
+
+    def meet(self, neighbours, coordinator):
+        self.met |= neighbours
 
     def stop(self):
         self.over.set()
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server as its files say."""
+
+    fleet: object
+
+
 def read(changes):
     if "nonsense" in changes:
         raise UserError("nonsense: there is no such key")
-    return changes
+    return Server(changes)
 
 
-def order(run="first", folder=None, **changes):
-    return RunOrder(run, "town", folder, 7, changes, "the coordinator")
+def order(run="first", folder=None, resume_us=None, **changes):
+    return RunOrder(run, "town", folder, 7, changes, "the coordinator", resume_us)
+
+
+def kept(runs, folder, run, site):
+    """Makes the folder of a run that a site has begun."""
+    made = RunFolder.create(runs / "town", folder)
+    write_text_atomic(made.fleet, shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    (made.path / "fleet_run").write_text(f"{run} {site}\n")
+    return made.path
 
 
 class Town:
@@ -47,6 +71,12 @@ class Town:
     def __init__(self, folder, runs):
         self.doors, self.folder, self.runs = Doors(), folder, runs
         self.site = Site(NORTH, read, folder / "runs", "auto", self.doors)
+
+    def ends(self):
+        """Ends the last run."""
+        self.runs[-1].stop()
+        while not self.site.is_done(-1.0):
+            time.sleep(0.002)
 
 
 @pytest.fixture
@@ -70,7 +100,7 @@ def town(tmp_path, monkeypatch):
 def test_it_runs_what_it_is_ordered_and_others_reach_that(town) -> None:
     opened = town.site.open(order(windows=3))
     (run,) = town.runs
-    assert (run.server, run.coordinator) == ({"windows": 3}, "the coordinator")
+    assert (run.server, run.order.coordinator) == (Server({"windows": 3}), "the coordinator")
     assert (run.folder, run.options.seed) == (town.folder / "runs" / "town", 7)
     assert (town.site.who(), opened.machine) == ((NORTH, opened.machine, __version__), opened.machine)
     town.doors.offered[opened.server.name].call("stop").result(PATIENCE_S)
@@ -103,7 +133,7 @@ def test_what_cannot_be_run_here_is_told_and_nothing_is_open(town) -> None:
 
 def test_bad_input_leaves_the_results_of_the_run_before(town) -> None:
     first = town.site.open(order())
-    town.site.stop()
+    town.ends()
     with pytest.raises(UserError):
         town.site.open(order("second", nonsense=1))
     assert town.site.opened("first") == first
@@ -112,7 +142,7 @@ def test_bad_input_leaves_the_results_of_the_run_before(town) -> None:
 
 def test_the_next_run_takes_the_place_of_the_one_that_has_ended(town) -> None:
     first = town.site.open(order())
-    town.site.stop()
+    town.ends()
     assert town.site.opened("first") == first, "its results are collected after its end"
     second = town.site.open(order("second"))
     assert list(town.doors.offered) == [second.server.name]
@@ -128,6 +158,46 @@ def test_a_site_that_was_started_again_is_another_process_and_knows_no_run(town)
     assert again.who()[1] != town.site.who()[1]
     with pytest.raises(CallError, match="north has no run first; it was started again since"):
         again.opened("first")
+
+
+def test_a_site_that_was_started_again_takes_up_the_run_of_its_folder(town) -> None:
+    runs = town.folder / "runs"
+    kept(runs, "north", "earlier", NORTH)
+    kept(runs, "northeast", "first", "northeast")
+    folder = kept(runs, "north", "first", NORTH)
+    kept(runs, "north", "later", NORTH)
+    opened = town.site.open(order(resume_us=5_000_000, windows=3))
+    (run,) = town.runs
+    assert (run.options.resume, run.order.resume_us) == (folder, 5_000_000)
+    assert folder.name == "north-2"
+    assert len(run.server.fleet.streams) == 4, "as in the folder"
+    assert town.site.opened("first") == opened
+    assert run.met == {NORTH: Neighbour(opened.server, opened.machine)}, "it does not wait for the driver"
+
+
+def test_a_site_that_was_cut_off_alone_goes_on_with_its_run(town) -> None:
+    first = town.site.open(order())
+    assert town.site.open(order(resume_us=5_000_000)) == first
+    assert len(town.runs) == 1
+    town.ends()
+    assert town.site.open(order(resume_us=5_000_000)) == first, "its results are there"
+
+
+def test_a_site_without_the_folder_of_its_run_says_so_and_is_free_for_another(town) -> None:
+    kept(town.folder / "runs", "north", "earlier", NORTH)
+    with pytest.raises(UserError, match=r"runs/town has no folder of this run; mount the disk that has it"):
+        town.site.open(order(resume_us=5_000_000))
+    assert (town.runs, town.doors.offered) == ([], {})
+    town.site.open(order("second"))
+    with pytest.raises(UserError, match="another run is under way"):
+        town.site.open(order(resume_us=5_000_000))
+
+
+def test_a_site_that_is_stopped_tells_nobody_that_its_run_has_ended(town) -> None:
+    first = town.site.open(order())
+    town.site.stop()
+    assert town.runs[0].over.is_set()
+    assert first.server.name not in town.doors.offered
 
 
 def test_it_is_done_when_its_run_has_ended_and_was_collected(town) -> None:

@@ -18,6 +18,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import site_run
 from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.orders import RunOrder
 from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.server import ServerTerms
 from ekya.gpu.backends.registry import ChosenBackend
@@ -27,6 +28,7 @@ from ekya.runtime.open_run import OpenRun
 NORTH, SOUTH = map(SiteName, ("north", "south"))
 SECOND_NS = 1_000_000_000
 PATIENCE_S = 5.0
+ORDER = RunOrder("abc", "town", None, 7, {}, None)
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def server():
 
 @pytest.fixture
 def run(server, tmp_path):
-    return SiteRun(server, tmp_path, RunOptions(), None, "this process", Doors())
+    return SiteRun(server, tmp_path, RunOptions(), ORDER, "this process", Doors())
 
 
 class Guests:
@@ -62,10 +64,12 @@ class World:
 
     Attributes:
         told: when its backend was opened, and how many guests there were when it was closed.
+        sizes: of the fleet that are chosen when the run opens.
     """
 
     def __init__(self, folder):
-        self.told, self.folder, self.session = [], folder, lambda above: None
+        self.told, self.folder, self.session, self.from_us = [], folder, lambda above: None, 0
+        self.sizes = {}
         self.chosen = ChosenBackend("fake", self, None, ())
         self.options = replace(OPTIONS, capacity_milli=2000)
 
@@ -82,8 +86,10 @@ class World:
             self.told.append(f"closed upon {self.made.living}")
 
     def run_of(self, fleet, options, chosen, host):
+        folder = SimpleNamespace(path=self.folder)
+        fleet = SimpleNamespace(**vars(fleet) | self.sizes)
         return OpenRun(
-            SimpleNamespace(path=self.folder), fleet, options, self.options, self.chosen, None, host
+            folder, fleet, options, self.options, self.chosen, None, host, continue_us=self.from_us
         )
 
 
@@ -103,7 +109,7 @@ def world(monkeypatch, tmp_path):
             self.above, self.stop = coordinator, stop
 
         def run(self, console):
-            self.above.begin_ns()
+            self.begins_ns = self.above.begin_ns()
             made.session(self)
             return folder
 
@@ -146,6 +152,13 @@ def test_it_is_ready_runs_from_when_it_is_told_and_has_ended(run, world) -> None
     over.set()
     thread.join(PATIENCE_S)
     assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.5})
+
+
+def test_its_end_is_known_when_its_windows_are_chosen(run, world) -> None:
+    world.sizes = {"window_s": 200.0}
+    run.begin(0)
+    run.run()
+    assert run.state().ends_us == 400_000_000
 
 
 def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run) -> None:
@@ -213,6 +226,77 @@ def test_one_that_will_never_be_ready_says_so_to_who_waits(run, monkeypatch) -> 
     assert (state.phase, state.reason) == ("failed", "--shares mps: there is no GPU")
 
 
+def taken_up(server, world, resume_us):
+    """Returns a run to be taken up at this run time of the others; its loop goes on from 30 s."""
+    world.from_us = 30_000_000
+    (world.folder / "fleet.yaml").write_text("")
+    options = RunOptions(resume=world.folder)
+    order = replace(ORDER, resume_us=resume_us)
+    return SiteRun(server, world.folder.parent, options, order, "this process", Doors())
+
+
+def journal(monkeypatch, is_complete):
+    monkeypatch.setattr(site_run, "read_journal", lambda path: (None, SimpleNamespace(seed=7), ()))
+    monkeypatch.setattr(site_run, "is_complete", lambda steps: is_complete)
+
+
+def test_a_run_that_is_taken_up_goes_on_at_the_time_of_the_others(server, world, monkeypatch) -> None:
+    def session(session):
+        begins_ns.append(session.begins_ns)
+        (world.folder / "summary.json").write_text('{"mean_accuracy": 0.5}')
+
+    begins_ns, now_ns = [], time.monotonic_ns()
+    world.session = session
+    journal(monkeypatch, is_complete=False)
+    run = taken_up(server, world, 50_000_000)
+    run.run()
+    assert run.state().phase == "ended"
+    assert 50_000_000 <= run.state().now_us < 55_000_000
+    # It began 50 s ago, and its loop goes on from 30 s.
+    assert begins_ns[0] - now_ns == pytest.approx(-20 * SECOND_NS, abs=SECOND_NS)
+
+
+def test_where_all_were_away_the_one_with_the_most_windows_says_the_time(server, world, monkeypatch) -> None:
+    def session(session):
+        assert abs(session.begins_ns - time.monotonic_ns()) < SECOND_NS
+        assert 30_000_000 <= run.state().now_us < 31_000_000
+        (world.folder / "summary.json").write_text("{}")
+
+    world.session = session
+    journal(monkeypatch, is_complete=False)
+    run = taken_up(server, world, 2_000_000)
+    run.run()
+    assert (run.state().phase, run.state().reason) == ("ended", "")
+
+
+@pytest.mark.parametrize(("resume_us", "is_complete"), [(60_000_000, False), (59_000_000, True)])
+def test_a_run_that_should_have_ended_is_measured_and_not_run(
+    resume_us, is_complete, server, world, monkeypatch
+) -> None:
+    def finish(folder, fleet, world_name, seed):
+        measured.append((folder.path, fleet, world_name, seed))
+        folder.summary.write_text('{"mean_accuracy": 0.25}')
+        folder.report.write_text("")
+
+    measured = []
+    (world.folder / "summary.json").write_text("{}")  # of a part, as after a stop
+    monkeypatch.setattr(site_run, "finish_run", finish)
+    journal(monkeypatch, is_complete)
+    for _ in range(2):  # The second one finds the report.
+        run = taken_up(server, world, resume_us)
+        run.run()
+        assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.25})
+        assert run.files()["report.html"] == 0
+    assert measured == [(world.folder, server.fleet, "live", 7)]
+    assert "opened for 2" not in world.told
+
+
+def test_its_folder_says_of_which_run_it_is(run, world) -> None:
+    run.begin(0)
+    run.run()
+    assert (world.folder / "fleet_run").read_text().split() == ["abc", "north"]
+
+
 def test_its_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(run, world) -> None:
     world.session = lambda session: session.above.guests.take(SOUTH)
     run.begin(0)
@@ -226,7 +310,8 @@ def test_its_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(run,
 
 def test_a_process_for_guests_is_warm_where_there_is_a_coordinator_alone(server, world, tmp_path) -> None:
     for coordinator, warmed in ((None, 0), (ByHand(None), 1)):
-        run = SiteRun(server, tmp_path, RunOptions(), coordinator, "this process", Doors())
+        order = replace(ORDER, coordinator=coordinator)
+        run = SiteRun(server, tmp_path, RunOptions(), order, "this process", Doors())
         run.begin(0)
         run.run()
         assert world.made.warmed == warmed
@@ -246,7 +331,8 @@ def test_its_files_are_read_in_parts_and_nothing_beside_them(run, world) -> None
 def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp_path) -> None:
     heard = []
     before, now = (ByHand(SimpleNamespace(ready=lambda who=who: heard.append(who))) for who in ("old", "new"))
-    run = SiteRun(server, tmp_path, RunOptions(), before, "this process", Doors())
+    order = replace(ORDER, coordinator=before)
+    run = SiteRun(server, tmp_path, RunOptions(), order, "this process", Doors())
     run.meet({SOUTH: Neighbour("its run", "s")}, None)
     run._coordinator.wait_heard()
     run.meet({}, now)

@@ -26,7 +26,8 @@ class Server:
     """A server's run at its site."""
 
     def __init__(self, phase="ready"):
-        self.phase, self.begun_us, self.stopped, self.met = phase, queue.Queue(), threading.Event(), []
+        self.phase, self.begun_us, self.stopped = phase, queue.Queue(), threading.Event()
+        self.met, self.died = [], []
 
     def state(self):
         return RunState(self.phase, 7_000_000 if self.phase == "running" else 0, 60_000_000)
@@ -38,6 +39,12 @@ class Server:
 
     def begin(self, lead_us):
         self.begun_us.put(lead_us)
+
+    def summary(self):
+        return {"summary": True}
+
+    def files(self):
+        return {}
 
     def stop(self):
         self.stopped.set()
@@ -52,7 +59,7 @@ class Server:
         pass
 
     def other_died(self, site):
-        pass
+        self.died.append(site)
 
 
 class Site:
@@ -72,6 +79,9 @@ class Site:
         self.orders.append(order)
         return self.opened(order.run)
 
+    def forget(self, run):
+        pass
+
     def opened(self, run):
         if self.refuses is not None:
             raise self.refuses
@@ -89,6 +99,7 @@ class Town:
             addresses={NORTH: "n:1", SOUTH: "s:1"},
             folder=lambda site, path: str(path) if site == NORTH else None,
             has_died=lambda site: False,
+            server=lambda site, run: ByHand(None),
         )
 
     def starts(self, tier=None):
@@ -189,14 +200,53 @@ def test_a_run_whose_driver_died_before_the_start_begins_now(town) -> None:
     assert leads_us == [watched_servers.LEAD_US] * 2
 
 
-def test_a_site_that_was_started_again_is_left_out_of_a_run_that_is_taken_up(town, caplog) -> None:
+def watched(live, *servers):
+    """Watches servers, which all end after half a second."""
+    timer = threading.Timer(0.5, lambda: [setattr(server, "phase", "ended") for server in servers])
+    timer.start()
+    return live.watch((), lambda *_: None)
+
+
+def test_a_site_that_was_started_again_meanwhile_is_told_to_take_the_run_up(town, caplog) -> None:
+    def opens(order):
+        both.south.orders.append(order)
+        return Opened(ByHand(again), "another process")
+
+    again = Server("running")
     both = town(Site(Server("running")), Site(None, CallError("south has no run abc")))
-    both.resumes()
-    assert both.north.server.met == [([NORTH], None)]
+    both.south.open = opens
+    live = both.resumes("net")
     assert "south has no run abc" in caplog.text
+    ran = watched(live, both.north.server, again)
+    assert both.north.server.died == ["stores", SOUTH]
+    order = both.south.orders[0]
+    assert (order.run, order.coordinator.name, order.changes) == ("abc", "coordinator", {})
+    assert order.resume_us >= 7_000_000
+    assert (sorted(ran.summaries), ran.died_s) == ([NORTH, SOUTH], {})
 
 
-def test_a_run_of_which_no_site_knows_any_more_is_not_taken_up(town) -> None:
+def test_a_run_that_no_site_can_take_up_ends_with_the_reason_of_each(town, monkeypatch) -> None:
+    def opens(order):
+        raise UserError("/runs has no folder of this run")
+
+    monkeypatch.setattr(watched_servers, "AWAY_S", 0.05)
+    monkeypatch.setattr(watched_servers, "WAITED_S", 0.1)
     gone = CallError("no run abc")
-    with pytest.raises(UserError, match="no site knows of this run any more"):
-        town(Site(None, gone), Site(None, gone)).resumes()
+    both = town(Site(None, gone), Site(None, gone))
+    both.north.open = both.south.open = opens
+    with pytest.raises(UserError) as raised:
+        both.resumes().watch((), lambda *_: None)
+    assert sorted(str(raised.value).split("; ")[::2]) == [
+        f"{site}: /runs has no folder of this run" for site in (NORTH, SOUTH)
+    ]
+
+
+def test_a_power_cut_of_all_sites_and_this_machine_is_no_time_of_the_run(town) -> None:
+    gone = CallError("no run abc")
+    both = town(Site(None, gone), Site(None, gone))
+    servers = [Server("running"), Server("running")]
+    for site, server in zip((both.north, both.south), servers, strict=True):
+        site.open = lambda order, server=server: Opened(ByHand(server), "another process")
+    live = both.resumes()
+    watched(live, *servers)
+    assert 7_000_000 <= live._now_us() < 10_000_000

@@ -11,6 +11,7 @@ from by_hand import ByHand
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, SiteName
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import watched_servers
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Opened, RunState
@@ -92,11 +93,21 @@ class Coordinator:
 
 
 class Site:
+    """A site; ``resumes`` answers orders to take a run up, of which ``orders`` has all."""
+
     def __init__(self):
-        self.forgotten = []
+        self.forgotten, self.orders, self.resumes = [], [], off
+
+    def open(self, order):
+        self.orders.append(order)
+        return self.resumes()
 
     def forget(self, run):
         self.forgotten.append(run)
+
+
+def off():
+    raise CallError("s:1 refuses connections")
 
 
 class Sites:
@@ -145,6 +156,7 @@ class Town:
         self.coordinator, self.sites = Coordinator(), Sites()
         self.reached = ByHand(self.coordinator, 1)
         opened = {site: Opened(handle, f"machine of {site}") for site, handle in self.handles.items()}
+        self.folder = folder.name
         live = LiveRun("abc", "net", 0, Links(), {NORTH: "n:1", SOUTH: "s:1"})
         self.live = LiveServers(ServersFolder(folder), live, self.reached, self.sites, opened, updates)
 
@@ -225,6 +237,126 @@ def test_one_that_is_cut_off_is_waited_for_until_it_should_have_ended(town) -> N
     ran = both.live.watch((), lambda *_: None)
     assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
     assert 0.9 < time.monotonic() - began_s < PATIENCE_S
+
+
+def started_again(both, server):
+    """Starts the site of south again, which then takes the run up as ``server``."""
+    both.handles[SOUTH], opened = ByHand(server), f"process {len(both.sites.handles[SOUTH].called)}"
+    both.sites.handles[SOUTH].kept.resumes = lambda: Opened(both.handles[SOUTH], opened)
+
+
+def killed(both):
+    both.sites.handles[SOUTH].kept.resumes = off
+    both.handles[SOUTH].die()
+
+
+def opening(server):
+    """Lets a server open until what this returns is called."""
+    running = server.state
+    server.lead_us, server.state = 0, lambda: RunState("opening", 0, server.ends_us)
+    return lambda: setattr(server, "state", running)
+
+
+def test_one_that_was_started_again_takes_its_run_up_and_takes_part_again(town) -> None:
+    north, south, again = Server(), Server(), Server()
+    both = town(north, south)
+    opens = opening(again)
+    after(0.1, lambda: killed(both))
+    after(0.7, lambda: started_again(both, again))
+    after(1.0, lambda: heard.extend(both.coordinator.heard))
+    after(1.2, opens)
+    after(1.6, north.over.set)
+    after(1.6, again.over.set)
+    heard = []
+    ran = both.run()
+    assert heard[2:] == [("died", SOUTH)], "one that is opening takes no part yet"
+    assert both.heard(6)[2:4] == [("died", SOUTH), ("join", SOUTH)]
+    assert (sorted(ran.summaries), ran.died_s) == ([NORTH, SOUTH], {})
+    ((site, begin_s, end_s),) = ran.away_s
+    assert site == SOUTH
+    assert begin_s + 0.5 < end_s
+    assert north.met[1:] == again.met == [([NORTH, SOUTH], COORDINATOR)]
+    orders = both.sites.handles[SOUTH].kept.orders
+    assert {(one.run, one.name, one.coordinator) for one in orders} == {("abc", both.folder, COORDINATOR)}
+    assert begin_s * 1e6 <= orders[0].resume_us < orders[-1].resume_us <= end_s * 1e6
+    assert not both.sites.handles[NORTH].kept.orders
+
+
+def test_others_learn_which_process_it_is_now(town) -> None:
+    machines = []
+    north, south, again = Server(), Server(), Server()
+    north.meet = lambda neighbours, coordinator: machines.append(neighbours[SOUTH].machine)
+    again.lead_us = 0
+    both = town(north, south)
+    after(0.1, lambda: killed(both))
+    after(0.6, lambda: started_again(both, again))
+    after(1.2, north.over.set)
+    after(1.2, again.over.set)
+    both.run()
+    first, *_, last = machines
+    assert (first, last[:8]) == ("machine of south", "process ")
+
+
+def test_one_may_be_started_again_twice_and_die_while_it_opens(town) -> None:
+    north, south, opens, last = Server(), Server(), Server(), Server()
+    both = town(north, south)
+    opening(opens)
+    last.lead_us = 0
+    after(0.1, lambda: killed(both))
+    after(0.6, lambda: started_again(both, opens))
+    after(0.9, lambda: killed(both))
+    after(1.4, lambda: started_again(both, last))
+    after(1.7, lambda: killed(both))
+    after(2.4, lambda: started_again(both, last))
+    after(2.7, north.over.set)
+    after(2.7, last.over.set)
+    ran = both.run()
+    assert (sorted(ran.summaries), ran.died_s) == ([NORTH, SOUTH], {})
+    assert [site for site, _, _ in ran.away_s] == [SOUTH, SOUTH]
+    steps = [step for step in both.coordinator.heard if step[1] == SOUTH]
+    assert steps == [(word, SOUTH) for word in ("join", "died", "join", "died", "join", "leave")]
+
+
+def test_one_that_opens_is_waited_for_beyond_its_end(town) -> None:
+    north, south, again = Server(), Server(ends_us=1_000_000), Server(ends_us=1_000_000)
+    both = town(north, south)
+    opens = opening(again)
+    after(0.1, lambda: killed(both))
+    after(0.2, north.over.set)
+    after(0.3, lambda: started_again(both, again))
+    after(2.0, again.over.set)
+    after(2.0, opens)
+    ran = both.run()
+    assert (sorted(ran.summaries), ran.died_s) == ([NORTH, SOUTH], {})
+
+
+def test_a_site_that_cannot_take_its_run_up_stays_out_and_says_why_once(town, caplog) -> None:
+    def empty():
+        raise UserError("/runs/town has no folder of this run")
+
+    north, south = Server(), Server(ends_us=300_000)
+    both = town(north, south)
+    after(0.1, lambda: killed(both))
+    after(0.5, lambda: setattr(both.sites.handles[SOUTH].kept, "resumes", empty))
+    after(1.2, north.over.set)
+    ran = both.run()
+    assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
+    assert len(both.sites.handles[SOUTH].kept.orders) > 5
+    assert caplog.text.count("south stays out: s:1 refuses connections") == 1
+    assert caplog.text.count("south stays out: /runs/town has no folder of this run") == 1
+    assert "south died: /runs/town has no folder of this run; its results stay on its machine" in caplog.text
+
+
+def test_time_is_what_servers_say_where_this_machine_was_off_as_well(town) -> None:
+    north, south = Server(), Server()
+    both = town(north, south)
+    both.live.go_on(COORDINATOR, 0, {})
+    north.state = lambda: RunState("running" if not north.over.is_set() else "ended", 40_000_000, ENDS_US)
+    south.lead_us = 0
+    after(0.2, north.over.set)
+    after(0.2, south.over.set)
+    both.live.watch((), lambda *_: None)
+    assert both.coordinator.ticks_us[-1] >= 40_000_000
 
 
 def test_a_process_of_this_machine_that_has_ended_is_not_waited_for(town) -> None:
@@ -414,7 +546,7 @@ def test_a_new_driver_ends_the_processes_that_the_last_one_has_used_for_stores(t
     updates = Updates()
     north, south = Server(), Server()
     both = town(north, south, updates)
-    both.live.go_on(COORDINATOR, 5_000_000)
+    both.live.go_on(COORDINATOR, 5_000_000, {})
     assert north.died == south.died == [STORES]
     assert both.heard(1) == [("join", STORES)]
     for server in (north, south):
