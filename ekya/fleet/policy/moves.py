@@ -171,7 +171,7 @@ def _with_moved(view: WindowView, moved: StreamView, share_milli: int) -> Window
 
 
 def best_moves(
-    now_us: int, offers: Iterable[MoveOffer], rooms: Iterable[Room], links: Links, running: Iterable[Move]
+    now_us: int, offers: Iterable[MoveOffer], rooms: Iterable[Room], links: Links, running: Sequence[Move]
 ) -> tuple[Move, ...]:
     """Returns the moves that are worth most, one after the other; at most one for each server that offers.
 
@@ -184,35 +184,42 @@ def best_moves(
         links: between the servers.
         running: moves that are not over.
     """
-    left = {room.site: room for room in rooms}
-    waiting, made, under_way = tuple(offers), list[Move](), list(running)
-    while True:
-        possible = [
-            move
-            for offer in waiting
-            for host in left.values()
-            for choice in offer.choices
-            if (move := _move(now_us, offer, choice, host, links, under_way)) is not None
-        ]
-        if not possible:
-            return tuple(made)
-        best = min(possible, key=lambda one: (-one.worth, one.share_milli, one.site, one.stream, one.host))
-        made.append(best)
-        under_way.append(best)
-        left[best.host] = left[best.host].beside(best.share_milli)
-        waiting = tuple(offer for offer in waiting if offer.site != best.site)
+    left, made = {room.site: room for room in rooms}, list[Move]()
+
+    def best(offer: MoveOffer) -> Move | None:
+        hosts = [host for host in left.values() if host.site != offer.site]
+        pairs = ((choice, host) for choice in offer.choices for host in hosts)
+        moves = (_move(now_us, offer, choice, host, links, running) for choice, host in pairs)
+        return min((move for move in moves if move is not None), key=_rank, default=None)
+
+    waiting = {offer: move for offer in offers if (move := best(offer)) is not None}
+    while waiting:
+        chosen = min(waiting.values(), key=_rank)
+        made.append(chosen)
+        left[chosen.host] = left[chosen.host].beside(chosen.share_milli)
+        # What the others would get elsewhere is the same: no link has two moves of one call.
+        again = {
+            offer: best(offer) if move.host == chosen.host else move
+            for offer, move in waiting.items()
+            if offer.site != chosen.site
+        }
+        waiting = {offer: move for offer, move in again.items() if move is not None}
+    return tuple(made)
+
+
+def _rank(move: Move) -> tuple[float, int, SiteName, StreamId, SiteName]:
+    return -move.worth, move.share_milli, move.site, move.stream, move.host
 
 
 def _move(
-    now_us: int, offer: MoveOffer, choice: Choice, host: Room, links: Links, under_way: Sequence[Move]
+    now_us: int, offer: MoveOffer, choice: Choice, host: Room, links: Links, running: Sequence[Move]
 ) -> Move | None:
     """Returns a move to one host; None where room, link, latency limit or worth are not enough."""
     there, back = (offer.site, host.site), (host.site, offer.site)
-    taken_mb_s = sum(one.mb_s for one in under_way if (one.site, one.host) == there)
+    taken_mb_s = sum(one.mb_s for one in running if (one.site, one.host) == there)
     away_us = links.takes_us(*there, offer.frame_mb) + links.takes_us(*back, _ANSWER_PART * offer.frame_mb)
     if (
-        host.site == offer.site
-        or choice.share_milli > len(host.loss) * host.step_milli
+        choice.share_milli > len(host.loss) * host.step_milli
         or (taken_mb_s + choice.mb_s) * links.s_per_mb(*there) > LINK_PART
         or (choice.spare_us is not None and away_us > choice.spare_us)
     ):
