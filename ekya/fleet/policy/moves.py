@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from math import ceil
 
 from ekya.control.remote_plan import classified_elsewhere
@@ -184,30 +185,36 @@ def best_moves(
         links: between the servers.
         running: moves that are not over.
     """
-    left, made = {room.site: room for room in rooms}, list[Move]()
+    left, made, served = {room.site: room for room in rooms}, list[Move](), set[SiteName]()
+    ranked: list[tuple[_Rank, Move, Room, MoveOffer]] = []
 
-    def best(offer: MoveOffer) -> Move | None:
+    def rank(offer: MoveOffer) -> None:
         hosts = [host for host in left.values() if host.site != offer.site]
         pairs = ((choice, host) for choice in offer.choices for host in hosts)
         moves = (_move(now_us, offer, choice, host, links, running) for choice, host in pairs)
-        return min((move for move in moves if move is not None), key=_rank, default=None)
+        best = min((move for move in moves if move is not None), key=_rank, default=None)
+        if best is not None:
+            heappush(ranked, (_rank(best), best, left[best.host], offer))
 
-    waiting = {offer: move for offer in offers if (move := best(offer)) is not None}
-    while waiting:
-        chosen = min(waiting.values(), key=_rank)
-        made.append(chosen)
-        left[chosen.host] = left[chosen.host].beside(chosen.share_milli)
-        # What the others would get elsewhere is the same: no link has two moves of one call.
-        again = {
-            offer: best(offer) if move.host == chosen.host else move
-            for offer, move in waiting.items()
-            if offer.site != chosen.site
-        }
-        waiting = {offer: move for offer, move in again.items() if move is not None}
+    for offer in offers:
+        rank(offer)
+    while ranked:
+        _, move, host, offer = heappop(ranked)
+        if offer.site in served:
+            continue
+        if left[move.host] is not host:  # others have taken some of it meanwhile
+            rank(offer)
+            continue
+        made.append(move)
+        served.add(offer.site)
+        left[move.host] = host.beside(move.share_milli)
     return tuple(made)
 
 
-def _rank(move: Move) -> tuple[float, int, SiteName, StreamId, SiteName]:
+_Rank = tuple[float, int, SiteName, StreamId, SiteName]
+
+
+def _rank(move: Move) -> _Rank:
     return -move.worth, move.share_milli, move.site, move.stream, move.host
 
 

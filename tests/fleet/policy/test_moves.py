@@ -12,6 +12,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
+from ekya.fleet.policy import moves as policy
 from ekya.fleet.policy.moves import LINK_PART, Choice, Move, MoveOffer, best_moves, move_offers
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
@@ -178,3 +179,12 @@ def test_traffic_ends_with_the_move() -> None:
     assert move.moved_mb(14 * S)[there] == pytest.approx(47.0)
     assert move.moved_mb(99 * S)[there] == pytest.approx(50.0)
     assert 0.0 < move.moved_mb(99 * S)[back] < 0.01
+
+
+def test_of_many_offers_few_are_weighed_again_when_a_host_has_less_left(monkeypatch) -> None:
+    weighed, weigh = [], policy._move
+    monkeypatch.setattr(policy, "_move", lambda *pair: weighed.append(1) or weigh(*pair))
+    many = [offer(f"s{number % 20}", f"cam-{number}", (0.1 + number / 1000,)) for number in range(200)]
+    rooms = [room(f"r{number}", [0.0, 0.0]) for number in range(20)]
+    assert len(moves(many, rooms)) == 20
+    assert len(weighed) < 1.5 * len(many) * len(rooms)
