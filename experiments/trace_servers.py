@@ -12,7 +12,8 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.policy.tiers import Tier
-from ekya.fleet.run.coordinator import Coordinator, Made
+from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.peers import Made
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.planning.schedulers.scheduler import Scheduler

@@ -360,7 +360,7 @@ def _table(summary: dict[str, Any]) -> Table:
     table.caption = (
         f"{frames['arrived']} frames arrived, {frames['lost']} lost; {loans['made']} loans"
         + (f" ({outcomes})" if outcomes else "")
-        + f", {summary['moved_mb']['total']:.1f} MB between servers, no frame among them"
+        + f", {summary['moved_mb']['total']:.1f} MB between servers, no whole frame among them"
     )
     table.caption_justify = "left"
     return table

@@ -62,6 +62,7 @@ PLANNED_AGAIN_AFTER = (
     rq.SchedulerChanged,
     rq.CapacityChanged,
     ev.CapacityLent,
+    ev.InferenceMoved,
 )
 """Events that always require a new plan."""
 

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
+from ekya.control.remote_plan import classified_elsewhere
 from ekya.core.configs import InferenceConfig
 from ekya.core.faults import Status
 from ekya.core.plan import Phase
@@ -170,9 +171,7 @@ def _stream_view(
             replace(option, early_part=early_part(option, serving, options) if needs.early_parts else 0.0)
             for option in promised
         ),
-        inference_options=inference_needs(stream, options)
-        if options.preparation_bursts
-        else _pooled(stream, state, inference_needs(stream, options)),
+        inference_options=_inference_options(stream, state, options),
         running=_running(stream, state),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
@@ -180,6 +179,18 @@ def _stream_view(
         cached=stream.cached if not (state.preparing or stream.frozen) and _idle(stream) else (),
         partners=_partners(stream, state, options),
     )
+
+
+def _inference_options(
+    stream: StreamState, state: FleetState, options: LoopOptions
+) -> tuple[InferenceOption, ...]:
+    needed = inference_needs(stream, options)
+    if not options.preparation_bursts:
+        needed = _pooled(stream, state, needed)
+    moved = stream.moved
+    if moved is None:
+        return needed
+    return classified_elsewhere(needed, moved.share_milli, moved.away_us, options.inference_speed)
 
 
 def _pooled(
@@ -209,6 +220,8 @@ def inference_needs(stream: StreamState, options: LoopOptions) -> tuple[Inferenc
 
 def falls_behind(stream: StreamState, options: LoopOptions) -> bool:
     """Returns whether the current λ does not keep up at its share, by the latest needs."""
+    if stream.moved is not None:
+        return False
     needs = {option.config: option.share_needed_milli for option in inference_needs(stream, options)}
     return stream.inference is not None and needs.get(stream.inference, 0) > stream.inference_share_milli
 

@@ -197,7 +197,17 @@ INFERENCE = ActorKind(
         "poll",
         "end",
     ),
-    ("configure", "receive", "try_receive", "roll_back", "adopt", "pause", "picture", "take_drawn"),
+    (
+        "configure",
+        "receive",
+        "try_receive",
+        "roll_back",
+        "adopt",
+        "classify_at",
+        "pause",
+        "picture",
+        "take_drawn",
+    ),
 )
 SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""

@@ -116,7 +116,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the data that a remote retraining sends over links.
+    """Sizes of the data that jobs elsewhere send over links.
 
     Attributes:
         crop_mb: one crop with its label.
@@ -125,6 +125,8 @@ class Sizes:
         features: inputs of its head.
         classes: outputs of its head.
         exemplars: most exemplars that a stream remembers.
+        fps: frames a second of the streams whose frames could be classified elsewhere: those whose objects
+            are found at next to no cost.
     """
 
     crop_mb: float
@@ -133,6 +135,7 @@ class Sizes:
     features: int
     classes: int
     exemplars: int
+    fps: Mapping[StreamId, float] = field(default_factory=dict)
 
     def trained_mb(self, config: RetrainConfig) -> float:
         """Returns the size of the weights that γ trains (four bytes each): the head and the last blocks."""

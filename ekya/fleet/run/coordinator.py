@@ -1,91 +1,23 @@
 """Coordinator: holds all open offers and running loans, asks the policy about the whole, and acts on it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import Any
 
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
 from ekya.fleet.policy.market import Deal, Key, Market, Running, key_of, rest_of
+from ekya.fleet.policy.moves import Move, MoveOffer
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
-from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
+from ekya.fleet.run.moves import Moves
+from ekya.fleet.run.peers import Answer, LoanT, Made, Peer
 
-
-class Peer(Protocol):
-    """A server as the coordinator sees it."""
-
-    def room(self, now_us: int, until_us: int) -> Room | None:
-        """Returns what it could lend between the two times, with what it lends already; None: nothing."""
-
-    def lend(self, number: int, lent: Lent) -> None:
-        """Records that the server lends a share under this loan number."""
-
-    def take_back(self, number: int, at_us: int) -> None:
-        """Returns a lent share to the server before the loan's end."""
-
-    def grant(self, loan: Loan) -> None:
-        """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up."""
-
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """Returns the progress of one of its remote retrainings."""
-
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """Continues the rest of that retraining under the new loan."""
-
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Ends that retraining; what has arrived of it counts."""
-
-    def borrowed(self) -> Sequence[Loan]:
-        """Returns the loans under which its retrainings run, or are about to."""
-
-    def lends(self) -> Collection[int]:
-        """Returns the numbers of the loans for which it keeps a share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer to a server's offers.
-
-    Attributes:
-        loan: for one of the offers; None where no loan pays.
-        why_not: reasons of the refused offers, by stream; empty where no server could be asked.
-    """
-
-    loan: Loan | None = None
-    why_not: Mapping[StreamId, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Made:
-    """A loan and its outcome.
-
-    Attributes:
-        number: of the loan.
-        loan: as it was agreed.
-        among: number of offers, its own included, that were open when it was decided on.
-        outcome: empty while the loan lasts; then how it ended.
-        over_us: when it ended.
-        moved_mb: traffic over each link.
-        costs: loss of the hosts' streams, in accuracy times seconds, as foreseen when it was made.
-        came: gain of its stream in the same unit; None before it is known.
-        serves_after_us: as in ``Gains``.
-    """
-
-    number: int
-    loan: Loan
-    among: int = 1
-    outcome: str = ""
-    over_us: int = 0
-    moved_mb: Mapping[Way, float] = field(default_factory=dict)
-    costs: float = 0.0
-    came: float | None = None
-    serves_after_us: int | None = None
-
+_CUT_OFF = "its server was cut off from the others"
 
 Rooms = Callable[[Mapping[SiteName, Peer], int, int], Sequence[Room]]
 """Asks servers for what they could lend between two times; those that lend nothing are left out."""
@@ -120,7 +52,7 @@ class Coordinator:
         tier: Tier,
         links: Links,
         seed: int = 0,
-        record: Callable[["Made"], None] = lambda made: None,
+        record: Callable[[Made[Any]], None] = lambda made: None,
         held_until: Callable[[Loan], int] = lambda loan: loan.ends_us,
         rooms: Rooms = rooms_in_turn,
         promises: Promises | None = None,
@@ -132,15 +64,16 @@ class Coordinator:
         self._offers: dict[SiteName, tuple[Offer, ...]] = {}
         self._rooms: tuple[Room, ...] = ()
         self._refused: Mapping[Key, str] = {}
-        self._open: dict[Key, Made] = {}
-        self._ended: dict[Key, Made] = {}
+        self._open: dict[Key, Made[Loan]] = {}
+        self._ended: dict[Key, Made[Loan]] = {}
+        self._moves = Moves(links, self._peers, self._recorded, record)
         self._decided_us = 0
         self._next = 0
-        self.loans: list[Made] = []
+        self.loans: list[Made[Any]] = []
 
     @property
     def moved_mb(self) -> Mapping[Way, float]:
-        """Traffic over each link, per direction: crops, models and snapshots, never frames."""
+        """Traffic over each link, per direction: crops, models, snapshots and answers, never whole frames."""
         return _together(*(made.moved_mb for made in self.loans))
 
     def take_up(self, made: int, peers: Mapping[SiteName, Peer]) -> frozenset[int]:
@@ -151,9 +84,11 @@ class Coordinator:
             peers: servers that are there.
 
         Returns:
-            The numbers of the loans that go on. Servers get back the shares that they keep for others.
+            The numbers of the loans that go on. Servers get back the shares that they keep for others, and
+            classify all their frames themselves.
         """
-        self._next, self._peers = made, dict(peers)
+        self._next = made
+        self._peers.update(peers)
         for _, peer in sorted(peers.items()):
             for loan in peer.borrowed():
                 taken_up = Made(loan.number, loan)
@@ -163,6 +98,7 @@ class Coordinator:
         for peer in peers.values():
             for number in set(peer.lends()) - go_on:
                 peer.take_back(number, 0)
+            peer.keep_moves((), "the coordinator was started again")
         return go_on
 
     def join(self, site: SiteName, peer: Peer) -> None:
@@ -172,28 +108,35 @@ class Coordinator:
         any more, and what it lent goes on elsewhere; so both end there.
         """
         self._peers[site] = peer
-        known = {made.number for made in self._open.values()}
+        known = {made.number for made in self._open.values()} | self._moves.numbers
+        peer.keep_moves(known, _CUT_OFF)
         for loan in peer.borrowed():
             if loan.number not in known:
-                peer.fail(loan.offer.stream, "its server was cut off from the others", 0)
+                peer.fail(loan.offer.stream, _CUT_OFF, 0)
         for number in set(peer.lends()) - known:
             peer.take_back(number, 0)
 
     def leave(self, site: SiteName) -> None:
-        """Removes a server whose run has ended."""
+        """Removes a server whose run has ended, with the inference that it did for others."""
         self._peers.pop(site, None)
         self._offers.pop(site, None)
+        self._moves.leave(site)
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+    def ask(
+        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
+    ) -> Answer:
         """Replaces a server's open offers, decides about all servers' offers, and answers this one.
 
-        Loans that other servers get by this are granted to them.
+        Loans that other servers get by this are granted to them. Open offers of ``moves`` stay where there
+        are none; all moves that are made are granted.
         """
+        if moves is not None:
+            self._moves.offer(site, moves)
         before = {(one.stream, one.until_us): one.arrived_us for one in self._offers.get(site, ())}
         self._offers[site] = tuple(
             replace(one, opened_us=before.get((one.stream, one.until_us), one.now_us)) for one in offers
         )
-        mine = self._decide(now_us, site) if offers else None
+        mine = self._decide(now_us, site) if offers or moves else None
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})
 
@@ -201,7 +144,9 @@ class Coordinator:
         """Returns the answer that an offer would get now; nothing is made."""
         key = key_of(offer)
         others = [other for other in self._waiting(now_us) if key_of(other) != key]
-        deal = self._deal(now_us, [*others, self._promises.expected(offer)])
+        offers = [*others, self._promises.expected(offer)]
+        self._see_rooms(now_us, offers)
+        deal = self._deal(now_us, offers)
         loan = next((loan for loan in deal.loans if key_of(loan.offer) == key), None)
         return Answer(loan, {offer.stream: deal.refused[key]} if key in deal.refused else {})
 
@@ -246,6 +191,10 @@ class Coordinator:
             made.moved_mb = _together(made.moved_mb, moved_mb)
             self._record(made)
 
+    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        """Ends a move of inference: its server classifies the stream's frames itself again."""
+        self._moves.over(move, now_us, outcome, moved_mb)
+
     def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Learns what a loan has brought, in accuracy times seconds."""
         self._promises.learn(loan.offer.site, loan.promises, came, serves_after_us)
@@ -260,8 +209,9 @@ class Coordinator:
 
         The traffic of its own loans cannot be measured any more and is recorded as foreseen.
         """
-        self.leave(site)
         reason = f"{site} died"
+        self._moves.died(site, at_us, reason)
+        self.leave(site)
         for key in [key for key in self._open if key[0] == site]:
             made = self._open.pop(key)
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
@@ -285,6 +235,8 @@ class Coordinator:
         """
         self._decided_us = now_us
         offers = self._waiting(now_us)
+        self._see_rooms(now_us, offers)
+        self._moves.decide(now_us, Market(now_us, (), self._running(), self._rooms, self._links).free)
         deal = self._deal(now_us, offers)
         self._refused = deal.refused
         by_number = {made.number: made for made in self._open.values()}
@@ -305,26 +257,30 @@ class Coordinator:
                 self._peers[site].grant(made)
         return mine
 
-    def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
-        running = self._running()
-        if not offers and not running:
-            return Deal()
+    def _see_rooms(self, now_us: int, offers: Sequence[Offer]) -> None:
+        """Asks all servers for their rooms, if there is anything to decide about."""
         # The window of the rest of a loan is over when its offer's is.
-        until_us = max(offer.until_us for offer in (*offers, *(one.loan.offer for one in running)))
-        rooms = self._ask_rooms(self._peers, now_us, until_us)
-        self._rooms = tuple(replace(room, late_us=self._promises.late.of(room.site)) for room in rooms)
-        return self._tier.decide(Market(now_us, tuple(offers), running, self._rooms, self._links, self._seed))
+        ends_us = [offer.until_us for offer in (*offers, *(one.loan.offer for one in self._running()))]
+        ends_us += [offer.until_us for offer in self._moves.waiting(now_us)]
+        if ends_us:
+            rooms = self._ask_rooms(self._peers, now_us, max(ends_us))
+            self._rooms = tuple(replace(room, late_us=self._promises.late.of(room.site)) for room in rooms)
+
+    def _market(self, now_us: int, offers: Sequence[Offer]) -> Market:
+        """Returns a market of the trainings, whose rooms are what inference leaves."""
+        rooms = self._moves.beside(self._rooms)
+        return Market(now_us, tuple(offers), self._running(), rooms, self._links, self._seed)
+
+    def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
+        market = self._market(now_us, offers)
+        return self._tier.decide(market) if market.offers or market.running else Deal()
 
     def _running(self) -> tuple[Running, ...]:
         return tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
 
     def _make(self, loan: Loan, among: int = 1) -> Loan:
-        loan = replace(loan, number=self._next)
-        free = Market(loan.offer.now_us, (), self._running(), self._rooms, self._links).free
-        made = Made(loan.number, loan, among, costs=loan_cost(loan, free))
-        self._record(made)
-        self._next += 1
-        self.loans.append(made)
+        made = self._recorded(loan, among, loan_cost(loan, self._market(loan.offer.now_us, ()).free))
+        loan = made.loan
         self._open[key_of(loan.offer)] = made
         self.withdraw(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
@@ -332,7 +288,14 @@ class Coordinator:
             self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
         return loan
 
-    def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+    def _recorded(self, loan: LoanT, among: int, costs: float) -> Made[LoanT]:
+        made = Made(self._next, replace(loan, number=self._next), among, costs=costs)
+        self._record(made)
+        self._next += 1
+        self.loans.append(made)
+        return made
+
+    def _end(self, made: Made[Loan], at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
         key = key_of(made.loan.offer)
         self._open.pop(key, None)
@@ -342,28 +305,28 @@ class Coordinator:
             if host in self._peers:
                 self._peers[host].take_back(made.number, at_us)
 
-    def _stop(self, made: Made, at_us: int, reason: str) -> None:
+    def _stop(self, made: Made[Loan], at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"stopped: {reason}", self._moved_mb(made, at_us))
         if peer is not None:
             peer.fail(stream, reason, at_us)
 
-    def _move(self, made: Made, loan: Loan, at_us: int) -> None:
+    def _move(self, made: Made[Loan], loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", self._moved_mb(made, at_us))
         if peer is not None:
             peer.go_on(stream, self._make(loan))
 
-    def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
+    def _moved_mb(self, made: Made[Loan], at_us: int) -> Mapping[Way, float]:
         """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
         peer = self._peers.get(made.loan.offer.site)
         if peer is None:
             return made.loan.moved_mb(at_us)
         return peer.interrupted(made.loan.offer.stream, at_us).moved_mb
 
-    def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
+    def _go_on_without(self, made: Made[Loan], at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training go on without a dead host, or ends it."""
         offer, reason = made.loan.offer, f"{gone} died"
         peer = self._peers.get(offer.site)
@@ -374,7 +337,9 @@ class Coordinator:
         stood = peer.interrupted(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
         rest = rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
-        deal = self._deal(at_us, [*self._waiting(at_us), rest])
+        offers = [*self._waiting(at_us), rest]
+        self._see_rooms(at_us, offers)
+        deal = self._deal(at_us, offers)
         loan = next((loan for loan in deal.loans if loan.offer is rest or loan.offer == rest), None)
         if loan is None:
             peer.fail(offer.stream, f"{reason}, and no other server has room", at_us)

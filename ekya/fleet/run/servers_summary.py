@@ -57,6 +57,7 @@ def summarise_servers(
         },
         "loans": {
             "made": len(loans),
+            "inference": sum(made.kind == "inference" for made in loans),
             "by_outcome": {outcome: sum(made.outcome == outcome for made in loans) for outcome in outcomes},
             "arrived_after_s": _arrived_after_s([made for made in loans if made.outcome == ARRIVED]),
             "gain": _gain([made for made in loans if made.came is not None]),
@@ -102,7 +103,7 @@ _OF_A_SERVER = ("scheduler", "gpus", "mean_accuracy", "balanced_accuracy", "retr
 
 
 def _moved_mb(loans: Sequence[LoanRecord]) -> dict[str, Any]:
-    """Returns the traffic over links: crops, models, snapshots, updates of split trainings; never frames."""
+    """Returns the traffic over links: crops, models, snapshots, updates of split trainings, answers."""
     ways: dict[tuple[SiteName, SiteName], float] = {}
     for made in loans:
         for way, mb in made.moved_mb.items():

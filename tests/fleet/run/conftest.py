@@ -10,8 +10,11 @@ from ekya.config.shipped import shipped_path
 def write_town():
     """Writes a fleet file and its servers file, and returns the path of the servers file."""
 
-    def write(folder, windows_s, windows, blocks, scene, fps, south):
-        """``scene`` is the index of the one scene of its own that every camera shows from the start."""
+    def write(folder, windows_s, windows, blocks, scene, fps, south, own=None):
+        """``scene`` is the index of the one scene of its own that every camera shows from the start.
+
+        ``south`` has keys of that server, and ``own`` of north.
+        """
         raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
         raw |= {"window_s": windows_s, "windows": windows}
         raw |= {"preparation": {"share_milli": 250, "fraction": 0.15}}
@@ -23,7 +26,7 @@ def write_town():
         (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
         north = {"site": "north", "streams": ["cam-1", "cam-2"], "changes": {"gpus": 0.35}}
         north["crops_may_leave"] = True
-        servers = [north, {"site": "south", **south}]
+        servers = [north | (own or {}), {"site": "south", **south}]
         path = folder / "servers.yaml"
         path.write_text(
             yaml.safe_dump(

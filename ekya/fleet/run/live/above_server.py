@@ -9,6 +9,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.run.guests import guest_tasks
 from ekya.fleet.run.link_sizes import sizes_of
+from ekya.fleet.run.live.classified_elsewhere import ClassifiedElsewhere
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import HostedProcesses
 from ekya.fleet.run.live.lent_processes import LentProcesses
@@ -64,7 +65,7 @@ class AboveServer:
         return self._begins()
 
     def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
-        """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
+        """Wraps the executor so that the server lends to others and follows its own jobs elsewhere."""
         run, site, above = self._run, self._server.terms.site, self._coordinator
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
@@ -82,15 +83,20 @@ class AboveServer:
             self._server.terms,
             make_scheduler(run.options.scheduler),
             run.constants,
-            sizes_of(run.fleet, run.options.seed),
+            sizes_of(run.fleet, run.options.seed, run.host.costs.streams),
             above,
             inner,
             awaited,
+            ClassifiedElsewhere(processes, remote.classify_at, self._come_home),
             LISTENS_EVERY_US,
             self._machine_state(),
         )
         self._open.callback(self.lending.give_up_all)
         return self.lending.executor
+
+    def _come_home(self, stream: StreamId, reason: str) -> None:
+        if self.lending is not None:
+            self.lending.executor.come_home(stream, reason)
 
     def _machine_state(self) -> MachineState | None:
         """Begins to measure the machine, if its kind is known."""

@@ -12,15 +12,17 @@ from typing import Any, TypeVar
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way
+from ekya.fleet.policy.moves import Move, MoveOffer
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.coordinator import Answer, Coordinator, Peer
+from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
+from ekya.fleet.run.peers import Answer, Peer
 
 _LOG = logging.getLogger(__name__)
 
@@ -94,9 +96,11 @@ class LiveCoordinator:
         """Handles a server that died or is not reached."""
         self._coordinator.died(site, at_us)
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+    def ask(
+        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
+    ) -> Answer:
         """Forwards to ``Coordinator``, as do the methods below."""
-        return self._coordinator.ask(site, now_us, offers)
+        return self._coordinator.ask(site, now_us, offers, moves)
 
     def would_get(self, now_us: int, offer: Offer) -> Answer:
         """Returns the answer that an offer would get now."""
@@ -115,6 +119,10 @@ class LiveCoordinator:
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
         """Adds later traffic to a loan that is over."""
         self._coordinator.moved_since(site, stream, moved_mb)
+
+    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        """Ends a move of inference."""
+        self._coordinator.move_over(move, now_us, outcome, moved_mb)
 
     def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Learns what a loan has brought."""
@@ -150,11 +158,13 @@ class RemoteCoordinator:
         """Sets where the coordinator is from now on."""
         self._coordinator = coordinator
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+    def ask(
+        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
+    ) -> Answer:
         """Requests a loan; none where the coordinator is not reached or does not reply in time."""
         if self._repeats or (self._unanswered is not None and not self._unanswered.done()):
             return Answer()  # After a timeout no new request until that one has been handled.
-        asked, self._unanswered = self._call(0.0, "ask", site, now_us, tuple(offers)), None
+        asked, self._unanswered = self._call(0.0, "ask", site, now_us, tuple(offers), moves), None
         try:
             answer: Answer = asked.result(DECIDES_WITHIN_S)
             return answer
@@ -181,6 +191,10 @@ class RemoteCoordinator:
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
         """Reports later traffic."""
         self._call(REPEATS_S, "moved_since", site, stream, dict(moved_mb))
+
+    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        """Ends a move of inference."""
+        self._call(REPEATS_S, "move_over", move, now_us, outcome, dict(moved_mb))
 
     def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Reports what a loan has brought."""
@@ -228,7 +242,7 @@ class _RemotePeer:
     def take_back(self, number: int, at_us: int) -> None:
         self._or(None, "take_back", number, at_us)
 
-    def grant(self, loan: Loan) -> None:
+    def grant(self, loan: Loan | Move) -> None:
         self.server.call("grant", loan)
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
@@ -245,6 +259,9 @@ class _RemotePeer:
 
     def lends(self) -> Collection[int]:
         return self._or((), "lends")
+
+    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
+        self._or(None, "keep_moves", frozenset(numbers), reason)
 
     def _or(self, otherwise: _Answer, method: str, *arguments: object) -> _Answer:
         return _or(otherwise, lambda: self.server.call(method, *arguments).result(ANSWERS_WITHIN_S))

@@ -1,4 +1,4 @@
-"""Training processes of a site that others use; they are made under the share backend of its server."""
+"""Processes of a site that others use; they are made under the share backend of its server."""
 
 import threading
 import time
@@ -20,6 +20,7 @@ from ekya.fleet.run.training.crew import SILENT_S
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
+from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.system.processes import find_process, still_runs
 
 _GONE_WITHIN_S = 5.0
@@ -40,14 +41,21 @@ class LentProcesses:
         shares: the server's backend, opened; it is closed after this.
         gpu: index of the server's GPU for guests.
         doors: where other sites reach the processes.
+        way: options of forward passes of classifiers.
     """
 
     def __init__(
-        self, site: SiteName, ray_node: str, shares: ShareBackend, gpu: int, doors: SiteServer
+        self,
+        site: SiteName,
+        ray_node: str,
+        shares: ShareBackend,
+        gpu: int,
+        doors: SiteServer,
+        way: ForwardWay = PLAIN,
     ) -> None:
         # A process outlives the shares of its users, and begins with none.
         self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
-        self._processes, self._doors = Processes(shares), doors
+        self._processes, self._doors = Processes(shares, way), doors
         self._taken: dict[Handle, _Taken] = {}
         self._heard_s: dict[SiteName, float] = {}
         self._made: list[Handle] = []
@@ -63,7 +71,7 @@ class LentProcesses:
         self._processes.give_back(self._node, process)
 
     def take(self, borrower: SiteName) -> Handle:
-        """Returns a process for a training of that server, as other sites reach it.
+        """Returns a process for a job of that server, as other sites reach it.
 
         Raises:
             CallError: the server is closing.

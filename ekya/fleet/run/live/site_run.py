@@ -17,6 +17,7 @@ from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
 from ekya.fleet.policy.loans import Loan
+from ekya.fleet.policy.moves import Move
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle
@@ -124,7 +125,10 @@ class SiteRun:
             self._fleet, self._from_us = run.fleet, run.continue_us
             shares = held.enter_context(run.open_shares())
             ray_node = ray.get_runtime_context().get_node_id()
-            guests = LentProcesses(self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors)
+            way = run.host.self_test.way
+            guests = LentProcesses(
+                self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors, way
+            )
             above = AboveServer(self._server, run, guests, self._coordinator, self._neighbours, self._begins)
             held.enter_context(closing(above))
             self._above = above
@@ -200,7 +204,7 @@ class SiteRun:
         self._go.set()
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        """Forwards to ``LendingServer``, as do the methods up to ``lends``; None before the run begins."""
+        """Forwards to ``LendingServer``, as those up to ``keep_moves``; None before the run begins."""
         lending = self._lending
         return None if lending is None else lending.room(now_us, until_us)
 
@@ -214,8 +218,8 @@ class SiteRun:
         if self._lending is not None:
             self._lending.take_back(number, at_us)
 
-    def grant(self, loan: Loan) -> None:
-        """Plans again, with a loan for an offer that was left open."""
+    def grant(self, loan: Loan | Move) -> None:
+        """Begins a move, or plans again with a loan for an offer that was left open."""
         if self._lending is not None:
             self._lending.grant(loan)
 
@@ -241,12 +245,17 @@ class SiteRun:
         """Returns the numbers of the loans for which it keeps a share."""
         return () if self._lending is None else self._lending.lends()
 
+    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
+        """Ends its other moves of inference."""
+        if self._lending is not None:
+            self._lending.keep_moves(numbers, reason)
+
     def machine(self) -> str:
         """Returns what identifies this process."""
         return self._machine
 
     def take_process(self, borrower: SiteName) -> Handle:
-        """Returns a process here for that server's training.
+        """Returns a process here for that server's training, or inference.
 
         Raises:
             CallError: it takes no guests yet, or no more.

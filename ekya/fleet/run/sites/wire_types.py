@@ -3,24 +3,28 @@
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import SpeedCurve
 from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.moves import Choice, Move, MoveOffer
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room, ServedStream
-from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.host_facts import HostFacts, Link
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.neighbours import Neighbour
 from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+from ekya.fleet.run.peers import Answer
 
 COORDINATION: tuple[type, ...] = (
     Answer,
+    Choice,
     HostFacts,
     Interrupted,
     Lent,
     Link,
     Loan,
     LoanPart,
+    Move,
+    MoveOffer,
     Neighbour,
     NodeState,
     Offer,

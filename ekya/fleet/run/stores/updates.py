@@ -16,12 +16,12 @@ from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import STORES, JobName, NodeName, SiteName
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
-from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
 from ekya.fleet.run.live.hosted_processes import HostedProcesses
 from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
+from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.stores.update import Update, crop_gpu_s
 from ekya.fleet.run.stores.update_book import UpdateBook
 from ekya.fleet.run.training.protocol import Progress, TrainingTask
@@ -166,6 +166,9 @@ class StoreUpdates:
     def lends(self) -> Collection[int]:
         """Returns no loans."""
         return ()
+
+    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
+        """Does nothing: stores have no frames."""
 
     def grant(self, loan: Loan) -> None:
         """Begins an update under a loan, or gives the loan up where it is not awaited any more."""

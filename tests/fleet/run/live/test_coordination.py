@@ -17,11 +17,11 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
-from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import coordination
 from ekya.fleet.run.live.coordination import LiveCoordinator, RemoteCoordinator
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
+from ekya.fleet.run.peers import Answer
 
 S = 1_000_000
 PATIENCE_S = 10.0
@@ -75,6 +75,9 @@ class Server:
 
     def lends(self):
         return set(self.lent)
+
+    def keep_moves(self, numbers, reason):
+        pass
 
 
 class Town:
@@ -201,7 +204,7 @@ class Slow:
             self.full -= 1
             raise UserError("loans.jsonl: the disk is full")
 
-    def ask(self, site, now_us, offers):
+    def ask(self, site, now_us, offers, moves=None):
         self._hear("ask", now_us)
         return Answer(None, {CAM: "it was asked"})
 

@@ -77,7 +77,7 @@ class Town:
 @pytest.fixture
 def town(monkeypatch):
     made = []
-    monkeypatch.setattr(lent_processes, "Processes", lambda backend: made.append(Made(backend)) or made[0])
+    monkeypatch.setattr(lent_processes, "Processes", lambda backend, _: made.append(Made(backend)) or made[0])
     doors = Doors()
     lent = LentProcesses(NORTH, "ray node", "a backend", 1, doors)
     yield Town(made[0], doors, lent)

@@ -22,6 +22,7 @@ from ekya.fleet.run.live.orders import RunOrder
 from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.server import ServerTerms
 from ekya.gpu.backends.registry import ChosenBackend
+from ekya.models.edge.forward import PLAIN
 from ekya.runtime.open_run import OpenRun
 
 NORTH, SOUTH = map(SiteName, ("north", "south"))
@@ -88,7 +89,7 @@ class World:
         folder = SimpleNamespace(path=self.folder)
         fleet = SimpleNamespace(**vars(fleet) | self.sizes)
         return OpenRun(
-            folder, fleet, options, self.options, self.chosen, None, None, continue_us=self.from_us
+            folder, fleet, options, self.options, self.chosen, None, host, continue_us=self.from_us
         )
 
 
@@ -114,7 +115,8 @@ def world(monkeypatch, tmp_path):
 
     context = SimpleNamespace(get_node_id=lambda: "ray node")
     ray = SimpleNamespace(shutdown=lambda: made.told.append("shut down"), get_runtime_context=lambda: context)
-    probe = SimpleNamespace(result=lambda: None)
+    measured = SimpleNamespace(self_test=SimpleNamespace(way=PLAIN))
+    probe = SimpleNamespace(result=lambda: measured)
     monkeypatch.setattr(site_run, "ray", ray)
     monkeypatch.setattr(site_run, "start_ray", lambda *_: None)
     monkeypatch.setattr(site_run, "choose_backend", lambda shares: made.chosen)
@@ -300,7 +302,8 @@ def test_its_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(run,
     run.begin(0)
     run.run()
     assert world.told == ["opened for 2", "closed upon 0", "shut down"]
-    site, node, backend, gpu, _ = world.made.arguments
+    site, node, backend, gpu, _, way = world.made.arguments
+    assert way is PLAIN
     assert (site, node, backend is world) == (NORTH, "ray node", True)
     assert gpu == 1, "not the preparation's"
 

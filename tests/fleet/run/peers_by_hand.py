@@ -1,0 +1,56 @@
+"""Servers and offers for tests of the coordinator."""
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.elsewhere import Interrupted
+
+S = 1_000_000
+CAM = StreamId("cam")
+HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
+THERE = (HOME, EAST)
+
+
+class Server:
+    """Fake of a server that records the coordinator's calls; ``lent`` holds its current loans."""
+
+    def __init__(self, site, units):
+        self.site, self.units, self.lent, self.heard, self.loans, self.kept = site, units, {}, [], [], []
+
+    def room(self, now_us, until_us):
+        return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units > 0 else None
+
+    def lend(self, number, lent):
+        self.lent[number] = lent
+
+    def take_back(self, number, at_us):
+        self.lent.pop(number, None)
+
+    def grant(self, loan):
+        self.heard.append(("granted", loan))
+
+    def borrowed(self):
+        return self.loans
+
+    def lends(self):
+        return list(self.lent)
+
+    def keep_moves(self, numbers, reason):
+        self.kept.append((set(numbers), reason))
+
+    def interrupted(self, stream, now_us):
+        return Interrupted(2, {THERE: 7.0})
+
+    def go_on(self, stream, loan):
+        self.heard.append(loan)
+
+    def fail(self, stream, reason, now_us):
+        self.heard.append(reason)
+
+
+def offer(stream=CAM, site=HOME, gain=0.1, gpu_s=10.0, until_us=100 * S):
+    config = RetrainConfig(4, 16, 0, 1, 1.0)
+    return Offer(site, stream, config, 4, gpu_s, gain, 0.0, 0, until_us, 300, 1.0, 45.0, 0.1, 45.0)
