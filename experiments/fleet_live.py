@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 import typer
+from detect_gains import Estimate
 from recipe import Json, run
 
 from ekya import cli
@@ -82,7 +82,7 @@ def in_words(told: dict[str, Any]) -> str:
 
 
 def gains(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the gain of each tier over none, in points: the mean, and by seed."""
+    """Returns the gain of each tier over none, in points: the mean with its 95% interval, and by seed."""
     alone = {row["seed"]: row for row in rows if row["tier"] == NO_TIER}
     gained: dict[str, dict[str, Any]] = {}
     for tier in sorted({row["tier"] for row in rows} - {NO_TIER}):
@@ -100,7 +100,9 @@ def gains(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _points(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     points = [round(100 * (one - other), 2) for one, other in pairs]
-    return {"mean": round(fmean(points), 2), "by_seed": points}
+    gain = Estimate.of(points)
+    interval = None if gain.low is None or gain.high is None else [round(gain.low, 2), round(gain.high, 2)]
+    return {"mean": round(gain.mean, 2), "interval": interval, "by_seed": points}
 
 
 def main(
