@@ -181,6 +181,7 @@ def test_compare_schedulers_are_scored_on_same_objects(compared):
         assert stream["gain"] == pytest.approx(0.0, abs=0.03)
 
 
+@pytest.mark.long
 def test_compare_runs_a_preset_in_the_windows_of_the_fleet(fleet, tmp_path):
     """The fleet's settings are the preset's, but not its windows, which all schedulers share."""
     unset = fleet.model_copy(update={"window_s": 12.0, "streams": fleet.streams[:1]})
@@ -293,6 +294,7 @@ def facts_of(folder):
     return drifts, rest, [command for turn in turns for command in turn.commands]
 
 
+@pytest.mark.long
 def test_emulate_moved_camera_is_noticed_within_three_seconds(tmp_path):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "one", "window_s": 9, "windows": 2, "streams": raw["streams"][:1]}

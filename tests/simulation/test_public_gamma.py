@@ -15,6 +15,7 @@ from ekya.simulation.emulated.run import emulate
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 
+@pytest.mark.long
 def test_emulated_public_gamma_tries_one_family_and_keeps_the_old_head(tmp_path):
     """One camera that shows a new scene from the start, in two short windows."""
     fleet = load_fleet(shipped_path("datasets/synthetic_city/public_gamma.yaml"))

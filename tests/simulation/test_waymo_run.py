@@ -35,6 +35,7 @@ def write_fleet(folder):
     return folder / "fleet.yaml"
 
 
+@pytest.mark.long
 def test_waymo_both_versions_give_same_results(tmp_path):
     folder = RunFolder.create(tmp_path, "run")
     emulate(folder, load_fleet(write_fleet(tmp_path)), "ekya", 3, lambda _batch, _turn: None)
