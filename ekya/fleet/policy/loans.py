@@ -1,7 +1,7 @@
 """Loans: agreed remote retrainings, with their shares, times and traffic (ours; no paper has this)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
@@ -121,6 +121,18 @@ class Loan:
         if epochs >= self.offer.epochs:
             return self.arrives_us, self.offer.epochs
         return self.begins_us + epochs * self._epoch_us + self._back_us, epochs
+
+    def rest(self, now_us: int) -> Offer:
+        """Returns an offer for what is not home yet, by the plan; hosts keep crops that they have."""
+        there_mb = self.offer.crops_there_mb
+        if now_us >= self.begins_us:
+            there_mb = {part.host: part.crops * self.offer.crops_mb for part in self.parts}
+        return self.offer.rest(max(1, self.offer.epochs - self.came_home(now_us)[0]), now_us, there_mb)
+
+    def going_on(self, now_us: int) -> "Loan":
+        """Returns the rest of the loan, where it stays."""
+        begins_us = min(max(now_us, self.begins_us), self.ends_us)
+        return replace(self, offer=self.rest(now_us), begins_us=begins_us)
 
     @property
     def _epoch_us(self) -> int:

@@ -17,33 +17,7 @@ Key = tuple[SiteName, StreamId]
 NO_ROOM = "no other server has room"
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A loan whose retraining is not over.
-
-    Attributes:
-        number: of the loan, unique in the fleet.
-        loan: as it was agreed.
-    """
-
-    number: int
-    loan: Loan
-
-    def rest(self, now_us: int) -> Offer:
-        """Returns an offer for what is not home yet, by the loan's plan; hosts keep crops that they have."""
-        home, _ = self.loan.came_home(now_us)
-        there_mb = self.loan.offer.crops_there_mb
-        if now_us >= self.loan.begins_us:
-            there_mb = {part.host: part.crops * self.loan.offer.crops_mb for part in self.loan.parts}
-        return rest_of(self.loan.offer, max(1, self.loan.offer.epochs - home), now_us, there_mb)
-
-    def going_on(self, now_us: int) -> Loan:
-        """Returns the rest of the loan, where it stays."""
-        begins_us = min(max(now_us, self.loan.begins_us), self.loan.ends_us)
-        return replace(self.loan, offer=self.rest(now_us), begins_us=begins_us)
-
-
-Jobs = Mapping[JobName, tuple[Offer, Running | None]]
+Jobs = Mapping[JobName, tuple[Offer, Loan | None]]
 """Open offers, and the rests of running loans with these, as a fleet policy's jobs."""
 
 
@@ -54,7 +28,7 @@ class Market:
     Attributes:
         now_us: time of the snapshot.
         offers: open ones of all servers, one per stream.
-        running: loans that are not over.
+        running: loans whose retraining is not over.
         rooms: of each server, what it could lend in total, running loans included.
         links: between the servers.
         seed: for policies that draw at random.
@@ -62,7 +36,7 @@ class Market:
 
     now_us: int
     offers: tuple[Offer, ...]
-    running: tuple[Running, ...]
+    running: tuple[Loan, ...]
     rooms: tuple[Room, ...]
     links: Links
     seed: int = 0
@@ -71,8 +45,8 @@ class Market:
     def free(self) -> tuple[Room, ...]:
         """Spare capacity that is left beside the running loans."""
         rooms: tuple[Room, ...] = tuple(sorted(self.rooms, key=lambda room: room.site))
-        for one in self.running:
-            rooms = beside(one.loan, rooms)
+        for loan in self.running:
+            rooms = beside(loan, rooms)
         return rooms
 
 
@@ -114,20 +88,6 @@ def worth(loan: Loan, rooms: Iterable[Room]) -> float:
     return loan.brings - loan_cost(loan, rooms)
 
 
-def rest_of(offer: Offer, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]) -> Offer:
-    """Returns an offer for the rest of a retraining; its own server does no part of it any more."""
-    gpu_s = offer.gpu_s * epochs / offer.epochs
-    return replace(
-        offer,
-        epochs=epochs,
-        gpu_s=gpu_s,
-        at_home=0.0,
-        now_us=now_us,
-        opened_us=offer.arrived_us,
-        crops_there_mb=there_mb,
-    )
-
-
 def fits(loan: Loan, rooms: Iterable[Room]) -> bool:
     """Returns whether every host still has the share that a loan asks of it."""
     has = {room.site: len(room.loss) * room.step_milli for room in rooms}
@@ -167,7 +127,7 @@ def job_of(offer: Offer) -> JobName:
 
 
 def jobs_of(
-    market: Market, fixed: Collection[Running], sites: Collection[SiteName]
+    market: Market, fixed: Collection[Loan], sites: Collection[SiteName]
 ) -> tuple[Jobs, dict[Key, str]]:
     """Returns the jobs that sites with room may do, and why other offers are none; ``fixed`` loans stay."""
     refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
@@ -180,11 +140,11 @@ def jobs_of(
 
 def carried_out(
     market: Market,
-    fixed: Collection[Running],
+    fixed: Collection[Loan],
     jobs: Jobs,
     refused: dict[Key, str],
     decision: Decision,
-    loan_of: Callable[[Offer, Running | None, Assignment], Loan | str | None],
+    loan_of: Callable[[Offer, Loan | None, Assignment], Loan | str | None],
 ) -> Deal:
     """Turns a policy's decision about jobs into a deal.
 
@@ -218,7 +178,7 @@ def settled(
             here nor in ``wanted``.
         refused: reasons of offers without a loan and of running loans that should end.
     """
-    under_way = {key_of(one.loan.offer): one for one in market.running}
+    under_way = {key_of(one.offer): one for one in market.running}
     why = {key: reason for key, reason in refused.items() if key not in under_way}
     new = [loan for key, loan in wanted.items() if key not in under_way]
     loans, left_out = worth_it(new, market.free, why)

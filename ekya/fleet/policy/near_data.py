@@ -22,7 +22,7 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Part, whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan, alone
-from ekya.fleet.policy.market import Deal, Market, Running, carried_out, job_of, jobs_of, key_of
+from ekya.fleet.policy.market import Deal, Market, carried_out, job_of, jobs_of, key_of
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
@@ -53,7 +53,7 @@ class NearData:
     def __call__(self, market: Market) -> Deal:
         """Asks the policy once about all offers and all that runs."""
         sites = {room.site for room in market.rooms}
-        fixed = tuple(one for one in market.running if not sites.issuperset(one.loan.hosts))
+        fixed = tuple(one for one in market.running if not sites.issuperset(one.hosts))
         rooms = {room.site: room for room in replace(market, running=fixed).free}
         jobs, refused = jobs_of(market, fixed, rooms)
         if not jobs:
@@ -65,10 +65,10 @@ class NearData:
         places = _places(offers, rooms, market.links)
         decision = self.policy(slot_us).decide(FleetView(market.now_us, states, places, market.seed))
 
-        def loan_of(offer: Offer, running: Running | None, assignment: Assignment) -> Loan | str | None:
+        def loan_of(offer: Offer, running: Loan | None, assignment: Assignment) -> Loan | str | None:
             if not _units(assignment):
                 return f"it trains in a later slot: {assignment.reason}"
-            if running is not None and _same(running.loan, assignment, rooms):
+            if running is not None and _same(running, assignment, rooms):
                 return None
             return _loan(market.now_us, Spread(offer, market.links, rooms, {}, offer.site), assignment)
 
@@ -77,7 +77,7 @@ class NearData:
 
 def _state(
     offer: Offer,
-    running: Running | None,
+    running: Loan | None,
     rooms: Mapping[SiteName, Room],
     slowest: Sequence[Room],
     slot_us: int,
@@ -101,12 +101,11 @@ def _state(
     )
     assignment = None
     if running is not None:
-        loan = running.loan
         parts = tuple(
             Part(NodeName(part.host), workers=part.share_milli // rooms[part.host].step_milli)
-            for part in loan.parts
+            for part in running.parts
         )
-        assignment = Assignment(job.name, parts, "it runs", NodeName(loan.parameter_server))
+        assignment = Assignment(job.name, parts, "it runs", NodeName(running.parameter_server))
     return JobState(job, Left.all_of(job), assignment)
 
 

@@ -1,7 +1,7 @@
 """Offers: retrainings that may be worth more on another server than at home (ours; no paper has this)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ekya.control.remote_plan import without_retraining
 from ekya.core.configs import RetrainConfig, crops_in_epoch
@@ -109,6 +109,18 @@ class Offer:
     def came(self, better: float, at_us: int) -> float:
         """Returns the gain in accuracy times seconds if its model is better by this from a time on."""
         return self.per_accuracy * better * self._left_s(at_us)
+
+    def rest(self, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]) -> "Offer":
+        """Returns an offer for its last epochs; its own server does no part of them any more."""
+        return replace(
+            self,
+            epochs=epochs,
+            gpu_s=self.gpu_s * epochs / self.epochs,
+            at_home=0.0,
+            now_us=now_us,
+            opened_us=self.arrived_us,
+            crops_there_mb=there_mb,
+        )
 
     def _left_s(self, at_us: int) -> float:
         return us_to_seconds(max(0, self.until_us - at_us))

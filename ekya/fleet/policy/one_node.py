@@ -14,7 +14,7 @@ from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Loan, alone
-from ekya.fleet.policy.market import Deal, Market, Running, carried_out, fits, job_of, jobs_of
+from ekya.fleet.policy.market import Deal, Market, carried_out, fits, job_of, jobs_of
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
@@ -45,7 +45,7 @@ class OneNode:
         states = tuple(_state(market, rooms, times, *one) for one in jobs.values())
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
 
-        def loan_of(offer: Offer, running: Running | None, assignment: Assignment) -> Loan | None:
+        def loan_of(offer: Offer, running: Loan | None, assignment: Assignment) -> Loan | None:
             (part,) = assignment.parts
             if running is not None and part == _part(running, rooms):
                 return None
@@ -55,13 +55,13 @@ class OneNode:
         return carried_out(market, fixed, jobs, refused, decision, loan_of)
 
 
-def _movable(running: Running, rooms: Sequence[Room]) -> bool:
+def _movable(running: Loan, rooms: Sequence[Room]) -> bool:
     """Returns whether a loan is on one server, which could lend its share again."""
-    return len(running.loan.parts) == 1 and fits(running.loan, rooms)
+    return len(running.parts) == 1 and fits(running, rooms)
 
 
-def _part(running: Running, rooms: Sequence[Room]) -> Part:
-    (part,) = running.loan.parts
+def _part(running: Loan, rooms: Sequence[Room]) -> Part:
+    (part,) = running.parts
     step_milli = next(room.step_milli for room in rooms if room.site == part.host)
     return Part(NodeName(part.host), gpus=part.share_milli // step_milli)
 
@@ -87,13 +87,13 @@ class _Times:
 
 
 def _state(
-    market: Market, rooms: Sequence[Room], times: _Times, offer: Offer, running: Running | None
+    market: Market, rooms: Sequence[Room], times: _Times, offer: Offer, running: Loan | None
 ) -> JobState:
     name, takes_us = job_of(offer), times.of(offer)
     assignment = None
     if running is not None:
         part = _part(running, rooms)
-        takes_us[str(part.node), part.gpus] = max(running.loan.arrives_us - market.now_us, 1)
+        takes_us[str(part.node), part.gpus] = max(running.arrives_us - market.now_us, 1)
         assignment = Assignment(name, (part,), "it runs")
     job = TrainJob(
         name=name,

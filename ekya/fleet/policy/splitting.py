@@ -47,7 +47,7 @@ class InOrderOfArrival:
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
-        taken = {host for one in market.running for host in one.loan.hosts}
+        taken = {host for one in market.running for host in one.hosts}
         rooms = [room for room in market.free if room.site not in taken]
         hosts, quick = Hosts.of(rooms, market.links), Hosts.of(keeping_up(rooms), market.links)
         splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}

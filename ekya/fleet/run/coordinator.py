@@ -6,7 +6,7 @@ from typing import Any
 
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
-from ekya.fleet.policy.market import Deal, Key, Market, Running, key_of, rest_of
+from ekya.fleet.policy.market import Deal, Key, Market, key_of
 from ekya.fleet.policy.moves import Move, MoveOffer
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
@@ -260,7 +260,7 @@ class Coordinator:
     def _see_rooms(self, now_us: int, offers: Sequence[Offer]) -> None:
         """Asks all servers for their rooms, if there is anything to decide about."""
         # The window of the rest of a loan is over when its offer's is.
-        ends_us = [offer.until_us for offer in (*offers, *(one.loan.offer for one in self._running()))]
+        ends_us = [offer.until_us for offer in (*offers, *(loan.offer for loan in self._running()))]
         ends_us += [offer.until_us for offer in self._moves.waiting(now_us)]
         if ends_us:
             rooms = self._ask_rooms(self._peers, now_us, max(ends_us))
@@ -275,8 +275,8 @@ class Coordinator:
         market = self._market(now_us, offers)
         return self._tier.decide(market) if market.offers or market.running else Deal()
 
-    def _running(self) -> tuple[Running, ...]:
-        return tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
+    def _running(self) -> tuple[Loan, ...]:
+        return tuple(made.loan for _, made in sorted(self._open.items()))
 
     def _make(self, loan: Loan, among: int = 1) -> Loan:
         made = self._recorded(loan, among, loan_cost(loan, self._market(loan.offer.now_us, ()).free))
@@ -336,7 +336,7 @@ class Coordinator:
             return
         stood = peer.interrupted(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
-        rest = rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
+        rest = offer.rest(stood.epochs_left, at_us, left_behind(made.loan, gone))
         offers = [*self._waiting(at_us), rest]
         self._see_rooms(at_us, offers)
         deal = self._deal(at_us, offers)

@@ -1,5 +1,6 @@
 """Offers, rooms, links, models and markets for tests of loans."""
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.fitted import Fitted
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.market import Market, Running
+from ekya.fleet.policy.market import Market
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import NodeState
@@ -72,7 +73,7 @@ IDLE, BUSY, FULL = NodeState(0.1, 0.0, 0.3), NodeState(0.9, 0.0, 0.3), NodeState
 
 def market(offers, rooms, ways=None, running=(), seed=0, now_us=NOW_US):
     """A market; ``running`` are loans, which get numbers in their order."""
-    under_way = tuple(Running(number, loan) for number, loan in enumerate(running))
+    under_way = tuple(replace(loan, number=number) for number, loan in enumerate(running))
     return Market(now_us, tuple(offers), under_way, tuple(rooms), ways or links(), seed)
 
 

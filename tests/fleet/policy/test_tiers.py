@@ -11,7 +11,7 @@ from loan_cases import FITTED, HOME, NOW_US, S, all_links, all_offers, all_rooms
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.loans import beside, loan_cost
-from ekya.fleet.policy.market import Running, key_of, worth
+from ekya.fleet.policy.market import key_of, worth
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.tiers import TIERS, tiers_with
@@ -149,13 +149,13 @@ def markets_under_way(draw):
 def test_what_runs_goes_on_moves_or_stops_and_never_takes_more_than_there_is(drawn) -> None:
     for tier in every_tier():
         deal = tier(drawn)
-        by_number = {one.number: one.loan for one in drawn.running}
+        by_number = {one.number: one for one in drawn.running}
         assert deal.moves.keys().isdisjoint(deal.stops)
         assert {*deal.moves, *deal.stops} <= by_number.keys()
         assert all(deal.stops.values())
         for number, loan in deal.moves.items():
             assert key_of(loan.offer) == key_of(by_number[number].offer)
-            assert loan.offer == Running(number, by_number[number]).rest(drawn.now_us)
+            assert loan.offer == by_number[number].rest(drawn.now_us)
         lent = {one.site: 0 for one in drawn.rooms}
         stays = [loan for number, loan in by_number.items() if number not in {*deal.moves, *deal.stops}]
         for loan in (*stays, *deal.moves.values(), *deal.loans):
