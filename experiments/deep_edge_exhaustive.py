@@ -18,9 +18,10 @@ from deep_edge_played import played
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.laws import Truth, as_it_is
+from ekya.fleet.papers.deep_edge.laws import as_it_is
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models, learned
 from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
@@ -55,7 +56,7 @@ def cases(paper: Models, ours: Models) -> list[Case]:
     """Returns the solvers, the searches first."""
 
     def knows(name: str, solver: Callable[..., object], against: str) -> Case:
-        return Case(EdgePolicy(name, solver, Truth(), KNOWN), True, against)
+        return Case(EdgePolicy(name, solver, laws, KNOWN), True, against)
 
     held = Joint(SHARES)
     return [

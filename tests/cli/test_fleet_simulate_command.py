@@ -6,8 +6,7 @@ import pytest
 
 from ekya import cli
 from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
-from ekya.fleet.papers.deep_edge import testbed
-from ekya.fleet.papers.deep_edge.laws import Truth
+from ekya.fleet.papers.deep_edge import laws, testbed
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models
 from ekya.fleet.papers.worlds import WORLDS
 from ekya.fleet.sim.engine import FleetEngine
@@ -23,7 +22,7 @@ def played(capfd, *words):
 @pytest.fixture
 def knows(monkeypatch):
     """Gives Deep-Edge's policies the true models: fitting takes seconds and has its own test."""
-    truth = Models(Truth(), KNOWN, (), {})
+    truth = Models(laws, KNOWN, (), {})
     monkeypatch.setattr(testbed, "learned", lambda _held_back, _fitted: truth)
 
 

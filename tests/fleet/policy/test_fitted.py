@@ -25,9 +25,9 @@ from loan_cases import (
 
 from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, WORKERS
+from ekya.fleet.papers.deep_edge.devices import NANO, SIFT
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
 from ekya.fleet.policy.deep_edge.profile import INFERENCE
 from ekya.fleet.policy.fitted import Fitted
 from ekya.fleet.policy.market import key_of
@@ -133,12 +133,15 @@ def test_a_host_is_seen_as_the_points_of_its_kind_were_measured() -> None:
     """Points of the testbed, whose laws the models were not told."""
     points = [replace(point, app=INFERENCE) for point in profile_points(NANO, 200)]
     fitted = Fitted(BoostedEstimates(points, trees=60), EdgeLimits(), {NANO: 0})
-    law, slower = WORKERS[NANO], []
+    slower = []
     for state in (NodeState(0.2, 0.2, 0.3), NodeState(0.6, 0.2, 0.3)):
         seen = fitted.seen(host("a", NANO, state, units=10), offer())
-        assert seen.takes_s(20.0 / 4000, 1000) == pytest.approx(laws.compute_s(law, state, 16), rel=0.1)
+        assert seen.takes_s(20.0 / 4000, 1000) == pytest.approx(
+            laws.compute_s(Training(NANO, state, 16)), rel=0.1
+        )
         slower.append(seen.slowdown[-1])
-    truly = laws.sift_s(law, laws.state_after(law, state, 16)) / laws.sift_s(law, state)
+    after = laws.state_after(Training(NANO, state, 16))
+    truly = laws.exec_s(NANO, SIFT, after) / laws.exec_s(NANO, SIFT, state)
     assert 1.0 < slower[0] < slower[1] == pytest.approx(truly, rel=0.1)
 
 

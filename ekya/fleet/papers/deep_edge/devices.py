@@ -50,7 +50,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
-    """A kind of machine that runs the parameter server.
+    """The machine that runs the parameter server.
 
     Attributes:
         service_s: exclusive service time of one update on an idle server.
@@ -97,16 +97,15 @@ WORKERS = {
     ),
 }
 
-PARAMETER_SERVERS = {
-    PI: ParameterServer(
-        service_s=0.30,
-        cpu_stress=0.8,
-        cpu_demand=0.5,
-        model_mem=0.12,
-        worker_mem=0.02,
-        rest=NodeState(0.05, 0.0, 0.15),
-    )
-}
+SERVER = ParameterServer(
+    service_s=0.30,
+    cpu_stress=0.8,
+    cpu_demand=0.5,
+    model_mem=0.12,
+    worker_mem=0.02,
+    rest=NodeState(0.05, 0.0, 0.15),
+)
+"""The Pi."""
 
 LINK_S = 0.06
 """A worker's part of an update on an idle machine, in which the server is free for other workers."""

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
-from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, PARAMETER_SERVERS, WORKERS
-from ekya.fleet.papers.deep_edge.laws import Truth
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, PI, WORKERS
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.physics import Stage
-
-_LAWS = Truth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class EdgePhysics:
             if trained != samples:
                 faults.append(f"{assignment.job} trains {trained} of {samples} samples")
             name = assignment.parameter_server
-            if name is None or view.places.nodes[name].kind not in PARAMETER_SERVERS:
+            if name is None or view.places.nodes[name].kind != PI:
                 faults.append(f"{assignment.job} has no parameter server")
             for part in assignment.parts:
                 faults += self._part_faults(view, part)
@@ -59,11 +57,11 @@ class EdgePhysics:
             raise ValueError(f"{assignment.job} has no parameter server")
         sharing = [assignment, *(other for other in others if other.parameter_server == name)]
         trainings = [self._training(nodes[part.node], part) for one in sharing for part in one.parts]
-        updating_s = _LAWS.update_s(trainings, self.truth[name])
+        updating_s = laws.update_s(trainings, self.truth[name])
         own = list(zip(assignment.parts, trainings, updating_s, strict=False))
         takes_s = max(_shard_s(part.chunks, training, update_s) for part, training, update_s in own)
         late = sum(
-            _LAWS.exec_s(training.kind, app.name, _LAWS.state_after(training)) > app.deadline_s
+            laws.exec_s(training.kind, app.name, laws.state_after(training)) > app.deadline_s
             for part, training, _ in own
             for app in nodes[part.node].apps
         )
@@ -81,7 +79,7 @@ class EdgePhysics:
         faults = []
         if not BATCH_MIN <= part.batch <= BATCH_MAX:
             faults.append(f"{part.node} has batches of {part.batch}, outside {BATCH_MIN} to {BATCH_MAX}")
-        elif _LAWS.state_after(self._training(node, part)).mem > 1:
+        elif laws.state_after(self._training(node, part)).mem > 1:
             faults.append(f"{part.node} has no memory for batches of {part.batch}")
         if part.chunks < 1:
             faults.append(f"{part.node} has nothing to train")
@@ -93,7 +91,7 @@ class EdgePhysics:
 def _shard_s(samples: int, training: Training, update_s: float) -> float:
     """Returns epochTime_i of a shard, in whole steps; a smaller last batch takes a full update."""
     whole, rest = divmod(samples, training.batch)
-    takes_s = whole * (training.batch * _LAWS.compute_s(training) + update_s)
+    takes_s = whole * (training.batch * laws.compute_s(training) + update_s)
     if rest:
-        takes_s += rest * _LAWS.compute_s(replace(training, batch=rest)) + update_s
+        takes_s += rest * laws.compute_s(replace(training, batch=rest)) + update_s
     return takes_s

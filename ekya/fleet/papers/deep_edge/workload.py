@@ -9,16 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import (
-    BATCH_MAX,
-    BATCH_MIN,
-    NANO,
-    PARAMETER_SERVERS,
-    PI,
-    SIFT,
-    TX2,
-    WORKERS,
-)
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVER, SIFT, TX2, WORKERS
+from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -106,30 +98,28 @@ def profile_points(
         shares_milli: to which the training is throttled; drawn for each point.
     """
     rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])
-    worker, points = WORKERS[kind], list[ProfilePoint]()
+    points = list[ProfilePoint]()
     while len(points) < count:
         state, pi = _stressed(kind, rng), _loaded_pi(rng)
         batch, share = int(rng.integers(BATCH_MIN, BATCH_MAX + 1)), int(rng.choice(shares_milli))
-        after = laws.state_after(worker, state, batch, share / 1000)
+        training = Training(kind, state, batch, share)
+        after = laws.state_after(training)
         if after.mem > 1:
             continue
         others = [_companion(rng) for _ in range(rng.integers(0, 4))]
-        computing_s = laws.compute_s(worker, state, batch, share / 1000)
-        steps = [(batch * computing_s, after.cpu), *(step for _, step in others)]
-        updating_s = laws.update_s(PARAMETER_SERVERS[PI], pi.cpu, steps)[0]
         points.append(
             ProfilePoint(
                 kind,
                 _measured(state, rng),
                 batch,
-                (batch, *(size for size, _ in others)),
+                (batch, *(other.batch for other in others)),
                 _measured(pi, rng),
                 share,
-                computing_s * _noise(NOISE_COMPUTE, rng),
-                updating_s * _noise(NOISE_UPDATE, rng),
+                laws.compute_s(training) * _noise(NOISE_COMPUTE, rng),
+                laws.update_s([training, *others], pi)[0] * _noise(NOISE_UPDATE, rng),
                 _measured(after, rng),
                 SIFT,
-                laws.sift_s(worker, after) * _noise(NOISE_EXEC, rng),
+                laws.exec_s(kind, SIFT, after) * _noise(NOISE_EXEC, rng),
             )
         )
     return points
@@ -142,18 +132,16 @@ def pi_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[Paramet
     for _ in range(count):
         state = _loaded_pi(rng)
         others = [_companion(rng) for _ in range(rng.integers(1, 5))]
-        after = laws.after_updates(PARAMETER_SERVERS[PI], state, [step for _, step in others])
-        batches = tuple(size for size, _ in others)
+        after = laws.after_updates(others, state)
+        batches = tuple(other.batch for other in others)
         points.append(ParameterServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
     return points
 
 
-def _companion(rng: np.random.Generator) -> tuple[int, tuple[float, float]]:
-    """Draws another worker of the training: its batch, seconds per step, and CPU utilisation."""
+def _companion(rng: np.random.Generator) -> Training:
+    """Draws another worker of the training."""
     kind = str(rng.choice(sorted(WORKERS)))
-    state, batch = _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1))
-    worker = WORKERS[kind]
-    return batch, (batch * laws.compute_s(worker, state, batch), laws.state_after(worker, state, batch).cpu)
+    return Training(kind, _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1)))
 
 
 def _stressed(kind: str, rng: np.random.Generator) -> NodeState:
@@ -169,12 +157,12 @@ def _loaded(kind: str, rng: np.random.Generator) -> NodeState:
     """Draws a stressed state in which the background application keeps its deadline."""
     while True:
         state = _stressed(kind, rng)
-        if laws.sift_s(WORKERS[kind], state) <= DEADLINE_S:
+        if laws.exec_s(kind, SIFT, state) <= DEADLINE_S:
             return state
 
 
 def _loaded_pi(rng: np.random.Generator) -> NodeState:
-    rest = PARAMETER_SERVERS[PI].rest
+    rest = SERVER.rest
     return replace(rest, cpu=rest.cpu + _stress(STRESS_SERVER, rng))
 
 

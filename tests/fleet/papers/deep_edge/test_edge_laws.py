@@ -7,23 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, PARAMETER_SERVERS, PI, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, SERVER, SIFT, TX2, WORKERS
+from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.places import NodeState
 
-SERVER = PARAMETER_SERVERS[PI]
 CLUSTER = (TX2, NANO, NANO, NANO)
 
 
-def step_s(states, which, batch=32, server_cpu=SERVER.rest.cpu):
+def step_s(states, which):
     """Returns the step time of one worker of the cluster."""
-    steps = [
-        (
-            batch * laws.compute_s(WORKERS[kind], state, batch),
-            laws.state_after(WORKERS[kind], state, batch).cpu,
-        )
-        for kind, state in zip(CLUSTER, states, strict=True)
-    ]
-    return steps[which][0] + laws.update_s(SERVER, server_cpu, steps)[which]
+    workers = [Training(kind, state, 32) for kind, state in zip(CLUSTER, states, strict=True)]
+    return 32 * laws.compute_s(workers[which]) + laws.update_s(workers, SERVER.rest)[which]
 
 
 IDLE = [WORKERS[kind].rest for kind in CLUSTER]
@@ -45,64 +39,65 @@ def test_a_used_gpu_makes_it_almost_a_fifth_longer(kind, gpu, which) -> None:
 
 part = st.floats(0.0, 0.9)
 states = st.builds(NodeState, part, part, st.floats(0.2, 0.5))
-workers = st.sampled_from([WORKERS[kind] for kind in (TX2, NANO)])
+kinds = st.sampled_from([TX2, NANO])
 batches = st.integers(2, 31)
+trainings = st.builds(Training, kinds, states, batches)
 
 
-@given(workers, states, batches, st.floats(0.01, 0.1))
-def test_a_sample_takes_longer_on_a_busier_machine_and_less_in_a_larger_batch(
-    worker, state, batch, more
-) -> None:
-    takes_s = laws.compute_s(worker, state, batch)
-    assert laws.compute_s(worker, replace(state, gpu=state.gpu + more), batch) > takes_s
-    assert laws.compute_s(worker, replace(state, cpu=state.cpu + more), batch) > takes_s
-    assert laws.compute_s(worker, replace(state, mem=state.mem + more), batch) == takes_s
-    assert laws.compute_s(worker, state, batch + 1) < takes_s
-    assert laws.compute_s(worker, state, batch, 1 - more) > takes_s
+def busier(worker, **more):
+    """Returns the training on a machine with more in use."""
+    used = {metric: getattr(worker.state, metric) + part for metric, part in more.items()}
+    return replace(worker, state=replace(worker.state, **used))
 
 
-some_steps = st.lists(st.tuples(st.floats(0.3, 6.0), part), min_size=1, max_size=5)
+@given(trainings, st.floats(0.01, 0.1))
+def test_a_sample_takes_longer_on_a_busier_machine_and_less_in_a_larger_batch(worker, more) -> None:
+    takes_s = laws.compute_s(worker)
+    assert laws.compute_s(busier(worker, gpu=more)) > takes_s
+    assert laws.compute_s(busier(worker, cpu=more)) > takes_s
+    assert laws.compute_s(busier(worker, mem=more)) == takes_s
+    assert laws.compute_s(replace(worker, batch=worker.batch + 1)) < takes_s
+    assert laws.compute_s(replace(worker, share_milli=round(1000 * (1 - more)))) > takes_s
 
 
-@given(some_steps, st.floats(0.0, 0.8))
+@given(st.lists(trainings, min_size=1, max_size=5), st.floats(0.0, 0.8))
 def test_an_update_takes_longer_with_more_workers_smaller_batches_and_a_busier_server(
-    steps, server_cpu
+    workers, server_cpu
 ) -> None:
-    takes_s = laws.update_s(SERVER, server_cpu, steps)[0]
-    assert laws.update_s(SERVER, server_cpu, [*steps, (2.0, 0.5)])[0] > takes_s
-    larger = [(2 * computing_s, cpu) for computing_s, cpu in steps]
-    assert laws.update_s(SERVER, server_cpu, larger)[0] <= takes_s + 1e-9
-    assert laws.update_s(SERVER, server_cpu + 0.1, steps)[0] > takes_s
+    server = NodeState(cpu=server_cpu)
+    takes_s = laws.update_s(workers, server)[0]
+    assert laws.update_s([*workers, Training(NANO, NodeState(cpu=0.3), 16)], server)[0] > takes_s
+    larger = [replace(worker, batch=2 * worker.batch) for worker in workers]
+    assert laws.update_s(larger, server)[0] <= takes_s + 1e-9
+    assert laws.update_s(workers, NodeState(cpu=server_cpu + 0.1))[0] > takes_s
 
 
-@given(workers, states, batches, st.floats(0.1, 1.0))
-def test_a_training_uses_more_of_everything_and_never_more_than_there_is(worker, state, batch, share) -> None:
-    after = laws.state_after(worker, state, batch, share)
-    assert after.gpu > max(0.75, state.gpu)
-    assert after.mem > state.mem
+@given(trainings, st.integers(100, 1000))
+def test_a_training_uses_more_of_everything_and_never_more_than_there_is(worker, share_milli) -> None:
+    worker = replace(worker, share_milli=share_milli)
+    after = laws.state_after(worker)
+    assert after.gpu > max(0.75, worker.state.gpu)
+    assert after.mem > worker.state.mem
     assert max(after.cpu, after.gpu) < 1
-    assert laws.state_after(worker, state, batch + 1, share).mem > after.mem
-    assert laws.state_after(worker, state, batch, share / 2).cpu < after.cpu
+    assert laws.state_after(replace(worker, batch=worker.batch + 1)).mem > after.mem
+    assert laws.state_after(replace(worker, share_milli=share_milli // 2)).cpu < after.cpu
 
 
 def test_an_idle_nano_holds_the_largest_batch_and_no_sample_more() -> None:
-    nano = WORKERS[NANO]
-    assert (
-        laws.state_after(nano, nano.rest, 32).mem
-        <= MEM_LIMIT + 1e-9
-        < laws.state_after(nano, nano.rest, 33).mem
-    )
+    most, more = (Training(NANO, WORKERS[NANO].rest, batch) for batch in (32, 33))
+    assert laws.state_after(most).mem <= MEM_LIMIT + 1e-9 < laws.state_after(more).mem
 
 
-@given(workers, states, st.floats(0.01, 0.1))
-def test_an_application_takes_longer_on_a_busier_machine(worker, state, more) -> None:
-    takes_s = laws.sift_s(worker, state)
-    assert laws.sift_s(worker, replace(state, cpu=state.cpu + more)) > takes_s
-    assert laws.sift_s(worker, replace(state, gpu=state.gpu + more)) > takes_s
-    assert laws.sift_s(worker, replace(state, mem=0.99)) > takes_s
+@given(kinds, states, st.floats(0.01, 0.1))
+def test_an_application_takes_longer_on_a_busier_machine(kind, state, more) -> None:
+    takes_s = laws.exec_s(kind, SIFT, state)
+    assert laws.exec_s(kind, SIFT, replace(state, cpu=state.cpu + more)) > takes_s
+    assert laws.exec_s(kind, SIFT, replace(state, gpu=state.gpu + more)) > takes_s
+    assert laws.exec_s(kind, SIFT, replace(state, mem=0.99)) > takes_s
 
 
 def test_a_server_is_busier_with_more_workers() -> None:
-    one, three = (laws.after_updates(SERVER, SERVER.rest, [(1.5, 0.5)] * count) for count in (1, 3))
+    worker = Training(NANO, WORKERS[NANO].rest, 16)
+    one, three = (laws.after_updates([worker] * count, SERVER.rest) for count in (1, 3))
     assert three.cpu > one.cpu
     assert three.mem > one.mem

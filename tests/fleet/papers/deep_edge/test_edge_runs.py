@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.laws import Truth, as_it_is
+from ekya.fleet.papers.deep_edge.laws import as_it_is
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.workload import edge_experiment
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
@@ -20,7 +21,7 @@ S = 1_000_000
 
 
 def policy(solver):
-    return EdgePolicy("edge", solver, Truth(), EdgeLimits(2, 32, 0.97))
+    return EdgePolicy("edge", solver, laws, EdgeLimits(2, 32, 0.97))
 
 
 def play(experiment, solver, outages=(), jobs=None):
@@ -80,7 +81,7 @@ def test_reasons_say_who_trains_what_and_who_does_not() -> None:
 
     experiment = edge_experiment(2020)
     places = as_it_is(experiment.places, experiment.truth)
-    reads = Reads("edge", Heuristic(), Truth())
+    reads = Reads("edge", Heuristic(), laws)
     FleetEngine(reads, EdgePhysics(experiment.truth), [experiment.job], places).run()
     (assignment,) = seen[0].assignments
     assert assignment.parameter_server == "server"

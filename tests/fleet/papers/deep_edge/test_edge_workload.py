@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, PARAMETER_SERVERS, PI, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.devices import NANO, PI, SIFT, TX2, WORKERS
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.workload import (
     DEADLINE_S,
@@ -16,6 +16,7 @@ from ekya.fleet.papers.deep_edge.workload import (
     profile_points,
 )
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
@@ -47,7 +48,7 @@ def test_there_are_120_experiments_and_each_begins_with_its_deadlines_kept() -> 
             assert node.state != experiment.truth[name]
             if node.kind in WORKERS:
                 stressed += experiment.truth[name] != WORKERS[node.kind].rest
-                assert laws.sift_s(WORKERS[node.kind], experiment.truth[name]) <= DEADLINE_S
+                assert laws.exec_s(node.kind, SIFT, experiment.truth[name]) <= DEADLINE_S
     assert 0.8 * 480 < stressed < 480
 
 
@@ -59,7 +60,7 @@ def test_an_experiment_is_its_seeds() -> None:
 def test_data_points_are_the_laws_but_for_noise() -> None:
     points = profile_points(NANO, 60)
     assert points == profile_points(NANO, 60)
-    found = [point.compute_s / laws.compute_s(WORKERS[NANO], point.before, point.batch) for point in points]
+    found = [point.compute_s / laws.compute_s(point.training) for point in points]
     assert np.mean(found) == pytest.approx(1, abs=0.02)
     assert 0.005 < np.std(found) < 0.06
     assert {len(point.batches) for point in points} == {1, 2, 3, 4}
@@ -76,15 +77,10 @@ def test_an_epoch_is_as_long_as_its_slowest_workers_whole_steps() -> None:
     experiment = edge_experiment(2020, kinds=(TX2, NANO), epochs=3)
     fast, slow = (name for name, node in experiment.places.nodes.items() if node.kind != PI)
     record = play(experiment, Part(fast, chunks=2000, batch=32), Part(slow, chunks=1855, batch=8))
-    steps = []
-    for name, batch in ((fast, 32), (slow, 8)):
-        worker = WORKERS[experiment.places.nodes[name].kind]
-        state = experiment.truth[name]
-        computing_s = batch * laws.compute_s(worker, state, batch)
-        steps.append((computing_s, laws.state_after(worker, state, batch).cpu))
-    updating_s = laws.update_s(PARAMETER_SERVERS[PI], experiment.truth["server"].cpu, steps)[1]
-    last_s = 7 * laws.compute_s(WORKERS[NANO], experiment.truth[slow], 7) + updating_s
-    epoch_s = 231 * (steps[1][0] + updating_s) + last_s
+    workers = [Training(TX2, experiment.truth[fast], 32), Training(NANO, experiment.truth[slow], 8)]
+    updating_s = laws.update_s(workers, experiment.truth["server"])[1]
+    last_s = 7 * laws.compute_s(dataclasses.replace(workers[1], batch=7)) + updating_s
+    epoch_s = 231 * (8 * laws.compute_s(workers[1]) + updating_s) + last_s
     assert record.ended_us / 1e6 == pytest.approx(3 * epoch_s, abs=1e-5)
 
 
@@ -93,7 +89,7 @@ def test_a_deadline_that_training_breaks_is_counted_and_holding_it_back_keeps_it
     busy = dataclasses.replace(WORKERS[NANO].rest, cpu=0.8)
     (name,) = (name for name, node in calm.places.nodes.items() if node.kind == NANO)
     experiment = dataclasses.replace(calm, truth={**calm.truth, name: busy})
-    assert laws.sift_s(WORKERS[NANO], busy) < DEADLINE_S
+    assert laws.exec_s(NANO, SIFT, busy) < DEADLINE_S
     assert play(experiment, Part(name, chunks=3855, batch=16)).late_apps == 2
     held = play(experiment, Part(name, chunks=3855, batch=16, share_milli=300))
     free = play(experiment, Part(name, chunks=3855, batch=16))
