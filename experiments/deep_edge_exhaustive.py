@@ -18,11 +18,12 @@ from deep_edge_played import played
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.fleet.fitting.judged import Models
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
 from ekya.fleet.papers.deep_edge.laws import as_it_is
-from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models, learned
+from ekya.fleet.papers.deep_edge.testbed import KNOWN, learned
 from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint

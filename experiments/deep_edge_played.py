@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ekya.core.units import us_to_seconds
+from ekya.fleet.fitting.judged import Models
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
-from ekya.fleet.papers.deep_edge.testbed import Models
 from ekya.fleet.papers.deep_edge.workload import EdgeExperiment
 from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.assignment import Decision

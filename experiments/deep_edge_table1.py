@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Json, Out, channel, new_figure, paper_mark, run
 
-from ekya.fleet.fitting.judged import Judged, judged, split
+from ekya.fleet.fitting.judged import Judged, split
 from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
 from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
 from ekya.fleet.papers.deep_edge.workload import pi_points
@@ -43,13 +43,7 @@ AVERAGE = 3.433
 
 def rows_of_table() -> list[Judged]:
     """Returns the errors of models fitted to the paper's number of points."""
-    models = learned(held_back=False)
-    rows = [
-        row
-        for kind, test in models.tests.items()
-        for row in judged(models.estimates, [point for point in models.train if point.kind == kind], test)
-    ]
-    return [*rows, *judged_parameter_server(*split(pi_points()))]
+    return [*learned(held_back=False).rows, *judged_parameter_server(*split(pi_points()))]
 
 
 def found(rows: Sequence[Judged]) -> Finding:

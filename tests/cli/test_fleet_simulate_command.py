@@ -5,9 +5,10 @@ import json
 import pytest
 
 from ekya import cli
+from ekya.fleet.fitting.judged import Models
 from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
 from ekya.fleet.papers.deep_edge import laws, testbed
-from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models
+from ekya.fleet.papers.deep_edge.testbed import KNOWN
 from ekya.fleet.papers.worlds import WORLDS
 from ekya.fleet.sim.engine import FleetEngine
 

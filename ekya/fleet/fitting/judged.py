@@ -1,7 +1,8 @@
 """Errors of estimates on held-out points (Deep-Edge, Table I)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -37,26 +38,41 @@ class Judged:
     deviation: float
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Models fitted to a part of the points of some kinds of machines.
+
+    Attributes:
+        estimates: of times and states.
+        limits: include the errors of the estimates.
+        train: points that they have learned from.
+        tests: held-out points by kind of machine.
+    """
+
+    estimates: EdgeEstimates
+    limits: EdgeLimits
+    train: tuple[ProfilePoint, ...]
+    tests: Mapping[str, tuple[ProfilePoint, ...]]
+
+    @property
+    def rows(self) -> list[Judged]:
+        """Rows of each kind in the order of Table I, except those without a test point."""
+        rows = []
+        for (kind, test), quantity in product(self.tests.items(), QUANTITIES):
+            own = [point for point in test if quantity.label(point) > 0]
+            if own:
+                values = [quantity.estimate(self.estimates, point) for point in own]
+                true = [quantity.label(point) for point in own]
+                learned = sum(point.kind == kind and quantity.label(point) > 0 for point in self.train)
+                rows.append(row(kind, quantity.name, learned, values, true))
+        return rows
+
+
 def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
     """Splits points at random into training and test points."""
     order = np.random.default_rng(seed).permutation(len(points))
     test = round(TEST_PART * len(points))
     return [points[at] for at in order[test:]], [points[at] for at in order[:test]]
-
-
-def judged(
-    estimates: EdgeEstimates, train: Sequence[ProfilePoint], test: Sequence[ProfilePoint]
-) -> list[Judged]:
-    """Returns the rows of one kind of machine in the order of Table I, except rows without a test point."""
-    rows = []
-    for quantity in QUANTITIES:
-        own = [point for point in test if quantity.label(point) > 0]
-        if own:
-            values = [quantity.estimate(estimates, point) for point in own]
-            true = [quantity.label(point) for point in own]
-            learned = sum(quantity.label(point) > 0 for point in train)
-            rows.append(row(own[0].kind, quantity.name, learned, values, true))
-    return rows
 
 
 def reckoned(

@@ -1,14 +1,14 @@
 """Models of machines that a user has profiled, with their errors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import LEAF, BoostedEstimates
-from ekya.fleet.fitting.judged import Judged, judged, reckoned, split
+from ekya.fleet.fitting.judged import Models, reckoned, split
 from ekya.fleet.fitting.points_file import read_points, read_tried
-from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeLimits
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.fitted import Fitted
 
@@ -16,26 +16,7 @@ LEAST_POINTS = 2 * LEAF + 2
 """Minimum per kind of machine: a sixth is held out, and the rest has to fill two leaves of a tree."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredModels:
-    """Models fitted to a file of points.
-
-    Attributes:
-        estimates: of the kinds of machines in the file.
-        limits: range of the profiled batches, and the errors on held-out points.
-        rows: as in Table I, for what was measured.
-        points: number by kind.
-        shares_milli: to which trainings were throttled.
-    """
-
-    estimates: BoostedEstimates
-    limits: EdgeLimits
-    rows: tuple[Judged, ...]
-    points: dict[str, int]
-    shares_milli: tuple[int, ...]
-
-
-def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredModels:
+def measured_models(points: Sequence[ProfilePoint], origin: str) -> Models:
     """Fits models to points.
 
     Points of real trainings (compute and update times, no state) are training points, but do not count
@@ -47,34 +28,21 @@ def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredMode
     Raises:
         UserError: there are too few of a kind.
     """
-    counts = _profiled(points, origin)
-    train, tests = list[ProfilePoint](), dict[str, list[ProfilePoint]]()
-    for kind in counts:
-        learns, tests[kind] = split([point for point in points if point.kind == kind and point.after.mem > 0])
-        train += [*learns, *(point for point in points if point.kind == kind and point.after.mem <= 0)]
+    train, tests = list[ProfilePoint](), dict[str, tuple[ProfilePoint, ...]]()
+    for kind in _profiled(points, origin):
+        own = [point for point in points if point.kind == kind]
+        learns, held_out = split([point for point in own if point.after.mem > 0])
+        train += [*learns, *(point for point in own if point.after.mem <= 0)]
+        tests[kind] = tuple(held_out)
     estimates = BoostedEstimates(train, update_unknown_s=0.0)
-    tried = [point for point in points if point.after.mem > 0]
-    within = replace(
-        ANY_EDGE,
-        batch_min=min(point.batch for point in tried),
-        batch_max=max(point.batch for point in tried),
-    )
+    batches = [point.batch for point in points if point.after.mem > 0]
+    within = replace(ANY_EDGE, batch_min=min(batches), batch_max=max(batches))
     limits = reckoned(estimates, [point for own in tests.values() for point in own], None, within)
-    rows = [
-        row
-        for kind, own in tests.items()
-        for row in judged(estimates, [point for point in train if point.kind == kind], own)
-    ]
-    return MeasuredModels(
-        estimates,
-        limits,
-        tuple(rows),
-        counts,
-        tuple(sorted({point.share_milli for point in tried})),
-    )
+    return Models(estimates, limits, tuple(train), tests)
 
 
-def _profiled(points: Sequence[ProfilePoint], origin: str) -> dict[str, int]:
+def _profiled(points: Sequence[ProfilePoint], origin: str) -> list[str]:
+    """Returns the kinds of machines, each of which has enough points."""
     counts = {
         kind: sum(point.kind == kind and point.after.mem > 0 for point in points)
         for kind in sorted({point.kind for point in points})
@@ -87,7 +55,7 @@ def _profiled(points: Sequence[ProfilePoint], origin: str) -> dict[str, int]:
                 f"{origin}: {count} points of a {kind} are too few to learn from; profile it until there are "
                 f"{LEAST_POINTS}, with more --batches, --cpu or --mem"
             )
-    return counts
+    return [*counts]
 
 
 def fitted_to(path: Path) -> Fitted:

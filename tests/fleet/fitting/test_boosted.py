@@ -8,12 +8,12 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import BoostedEstimates
-from ekya.fleet.fitting.judged import judged, reckoned, split
+from ekya.fleet.fitting.judged import Models, reckoned, split
 from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import NANO, SIFT, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.policy.places import NodeState
 
@@ -36,8 +36,12 @@ def test_models_are_near_the_laws_that_they_were_never_told(estimates) -> None:
         assert estimates.update_s(*workers)[0] == pytest.approx(laws.update_s(*workers)[0], rel=0.25)
 
 
+def rows_of(estimates):
+    return Models(estimates, EdgeLimits(), TRAIN, {TX2: TEST}).rows
+
+
 def test_table_one_has_a_row_for_each_function(estimates) -> None:
-    rows = {row.function: row for row in judged(estimates, TRAIN, TEST)}
+    rows = {row.function: row for row in rows_of(estimates)}
     assert [*rows] == [
         "EstComputeTime",
         "EstUpdateTime",
@@ -49,7 +53,7 @@ def test_table_one_has_a_row_for_each_function(estimates) -> None:
     assert all((row.train, row.test) == (252, 48) for row in rows.values())
     assert all(0 < row.mape < 15 for row in rows.values())
     constant = BoostedEstimates([replace(point, compute_s=1.0) for point in TRAIN], trees=1)
-    assert judged(constant, TRAIN, TEST)[0].mape > 100
+    assert rows_of(constant)[0].mape > 100
 
 
 def test_limits_reckon_with_what_the_models_miss(estimates) -> None:

@@ -46,7 +46,7 @@ def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_ti
 
 def test_what_trainings_have_shown_is_learned_beside_what_was_profiled() -> None:
     models = measured_models([*PROFILED, *LIVED], "a.parquet")
-    assert models.points == {NANO: 40}
+    assert len(models.train) + len(models.tests[NANO]) == 43
     (update_s,) = models.estimates.update_s([Training(NANO, STATE, 16)], STATE)
     shown = [point.update_s for point in LIVED]
     assert min(shown) <= update_s <= max(shown)
@@ -67,7 +67,7 @@ def test_too_few_points_are_refused_with_how_many_there_should_be() -> None:
     sentence = f"a.parquet: {LEAST_POINTS - 1} points of a tx2 are too few .* until there are {LEAST_POINTS}"
     with pytest.raises(UserError, match=sentence):
         measured_models([*PROFILED, *few], "a.parquet")
-    assert measured_models([*PROFILED, *few, few[0]], "a.parquet").points[TX2] == LEAST_POINTS
+    assert {*measured_models([*PROFILED, *few, few[0]], "a.parquet").tests} == {NANO, TX2}
     with pytest.raises(UserError, match="0 points of a nano are too few"):
         measured_models(LIVED, "a.parquet")
     with pytest.raises(UserError, match="holds no points"):

@@ -1,15 +1,14 @@
 """Models of Deep-Edge's testbed, fitted to as many data points as in the paper."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
-from ekya.fleet.fitting.judged import Judged, reckoned, row, split
+from ekya.fleet.fitting.judged import Judged, Models, reckoned, row, split
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED
-from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeLimits
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.registry import THROTTLING, Terms
@@ -21,21 +20,6 @@ HELD_MILLI = tuple(range(100, 1000, 100))
 """Shares of the throttled trainings that our solver profiles, as many points again as in the paper."""
 
 _KINDS = (NANO, TX2)
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Fitted models and their errors.
-
-    Attributes:
-        limits: include the errors of the estimates.
-        tests: held-out points by kind of machine.
-    """
-
-    estimates: EdgeEstimates
-    limits: EdgeLimits
-    train: tuple[ProfilePoint, ...]
-    tests: Mapping[str, tuple[ProfilePoint, ...]]
 
 
 def learned(held_back: bool, fitted: Callable[[], object] = lambda: None) -> Models:
