@@ -17,7 +17,6 @@ from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.prices import Hosts
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.splitting import Splitter
-from ekya.fleet.policy.ways import Ways
 
 _SPLIT = 16
 """Number of offers that may be split."""
@@ -38,10 +37,11 @@ class MostPerUnit:
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
-        offers, rooms = sorted(market.offers, key=key_of), list(market.free)
+        offers, hosts = sorted(market.offers, key=key_of), Hosts.of(market.free, market.links)
+        rooms = hosts.rooms
         if not offers or not rooms:
             return Deal(refused={key_of(offer): NO_ROOM for offer in offers})
-        shares = _Shares(market, offers, rooms)
+        shares = _Shares(market.now_us, offers, hosts)
         why, loans = shares.why_not(), shares.loans()
         for offer in sorted(offers, key=lambda offer: (-offer.gain, key_of(offer)))[:_SPLIT]:
             self._split(market, offer, rooms, loans)
@@ -74,36 +74,27 @@ class _Shares:
         best, step: the largest gain in worth per unit and the units with which it comes; O x S.
     """
 
-    def __init__(self, market: Market, offers: Sequence[Offer], rooms: Sequence[Room]) -> None:
-        self._market, self._offers, self._rooms = market, offers, rooms
-        most = max(len(room.loss) for room in rooms)
-        self.loss = np.full((len(rooms), most + 1), np.inf)
-        per_gpu_s = np.full((len(rooms), most), np.inf)
-        for row, room in enumerate(rooms):
-            self.loss[row, : len(room.loss) + 1] = (0.0, *room.loss)
-            per_gpu_s[row, : len(room.loss)] = [
-                room.takes_s(1.0, units * room.step_milli) for units in range(1, len(room.loss) + 1)
-            ]
-        ways = Ways(market.links, [room.site for room in rooms])
+    def __init__(self, now_us: int, offers: Sequence[Offer], hosts: Hosts) -> None:
+        self._now_us, self._offers, self._hosts = now_us, offers, hosts
+        rooms = hosts.rooms
+        self.loss = np.vstack([np.zeros(len(rooms)), hosts.loss]).T
         # The transfers to a server and back, and the time until weights serve; O x S.
         way_s = np.array(
             [
-                ways.there_s(offer) + ways.back_s(offer) + us_to_seconds(offer.serves_after_us)
+                hosts.ways.there_s(offer) + hosts.ways.back_s(offer) + us_to_seconds(offer.serves_after_us)
                 for offer in offers
             ]
         )
-        late_s = np.array([us_to_seconds(room.late_us) for room in rooms])
         gpu_s, gain, at_home, left_s = np.array(
             [
-                (offer.gpu_s, offer.gain, offer.at_home, (offer.until_us - market.now_us) / US_PER_S)
+                (offer.gpu_s, offer.gain, offer.at_home, (offer.until_us - now_us) / US_PER_S)
                 for offer in offers
             ]
         ).T
-        self.held_s = gpu_s[:, None, None] * per_gpu_s + late_s[:, None]
+        self.held_s = gpu_s[:, None, None] * (1.0 / hosts.speed.T) + (hosts.late_us / US_PER_S)[:, None]
         served_s = np.maximum(left_s[:, None, None] - way_s[:, :, None] - self.held_s, 0.0)
         self.brings = gain[:, None, None] * served_s - (at_home * left_s)[:, None, None]
-        home = np.array([[offer.site == room.site for room in rooms] for offer in offers])
-        self.brings[home] = -np.inf
+        self.brings[~np.array([hosts.others(offer) for offer in offers])] = -np.inf
         self.taken = np.zeros(len(rooms), dtype=np.int64)
         self.site = np.full(len(offers), -1)
         self.units = np.zeros(len(offers), dtype=np.int64)
@@ -116,9 +107,7 @@ class _Shares:
 
     def why_not(self) -> dict[Key, str]:
         """Returns for each offer why it could get nothing, before anything is lent."""
-        with np.errstate(invalid="ignore"):
-            worth = self.brings - self.held_s * self.loss[:, 1:]
-        worth = np.where(np.isfinite(worth), worth, -np.inf).reshape(len(self._offers), -1)
+        worth = (self.brings - self.held_s * self.loss[:, 1:]).reshape(len(self._offers), -1)
         return {
             key_of(offer): self._refused(offer, int(row.argmax()), float(row.max()))
             for offer, row in zip(self._offers, worth, strict=True)
@@ -130,8 +119,9 @@ class _Shares:
         if np.isneginf(most):
             return NO_ROOM
         site, units = divmod(at, self.loss.shape[1] - 1)
-        best = alone(self._market.now_us, offer, self._rooms[site], units + 1, self._market.links, "")
-        costs = loan_cost(best, [self._rooms[site]])
+        room = self._hosts.rooms[site]
+        best = alone(self._now_us, offer, room, units + 1, self._hosts.links, "")
+        costs = loan_cost(best, [room])
         return f"{best.where} would cost {costs:.3g} for the {best.brings:.3g} that it brings"
 
     def loans(self) -> dict[Key, Loan]:
@@ -149,11 +139,11 @@ class _Shares:
         reason = "its share there is worth most, compared with all other uses"
         return {
             key_of(self._offers[row]): alone(
-                self._market.now_us,
+                self._now_us,
                 self._offers[row],
-                self._rooms[self.site[row]],
+                self._hosts.rooms[self.site[row]],
                 int(self.units[row]),
-                self._market.links,
+                self._hosts.links,
                 reason,
             )
             for row in map(int, np.flatnonzero(self.units))
