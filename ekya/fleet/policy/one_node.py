@@ -18,11 +18,12 @@ from ekya.fleet.policy.market import Deal, Market, carried_out, fits, job_of, jo
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.prices import Hosts
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
-from ekya.fleet.policy.ways import Ways, in_us
+from ekya.fleet.policy.ways import in_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class OneNode:
         rooms = replace(market, running=fixed).free
         jobs, refused = jobs_of(market, fixed, [room.site for room in rooms])
         at = {NodeName(room.site): room for room in rooms}
-        times = _Times(market, rooms)
+        times = _Times(Hosts.of(rooms, market.links))
         states = tuple(_state(market, rooms, times, *one) for one in jobs.values())
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
 
@@ -69,19 +70,18 @@ def _part(running: Loan, rooms: Sequence[Room]) -> Part:
 class _Times:
     """Times of retrainings on 1, 2, ... units of each server, transfers included."""
 
-    def __init__(self, market: Market, rooms: Sequence[Room]) -> None:
-        self._ways = Ways(market.links, [room.site for room in rooms])
-        shares = [(row, units) for row, room in enumerate(rooms) for units in range(1, len(room.loss) + 1)]
-        self._configs = [(str(rooms[row].site), units) for row, units in shares]
-        self._host = np.array([row for row, _ in shares], dtype=np.intp)
-        self._late_us = np.array([room.late_us for room in rooms])
-        self._us_per_gpu_s = np.array(
-            [rooms[row].takes_s(US_PER_S, units * rooms[row].step_milli) for row, units in shares]
-        )
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self._host, units = np.nonzero(np.isfinite(hosts.loss.T))
+        self._configs = [
+            (str(hosts.rooms[row].site), int(more) + 1) for row, more in zip(self._host, units, strict=True)
+        ]
+        self._us_per_gpu_s = US_PER_S / hosts.speed[units, self._host]
 
     def of(self, offer: Offer) -> dict[tuple[str, int], int]:
         """Returns microseconds by server and units, as a job's ``epoch_us``."""
-        away_us = in_us(self._ways.there_s(offer)) + self._late_us + in_us(self._ways.back_s(offer))
+        ways = self._hosts.ways
+        away_us = in_us(ways.there_s(offer)) + self._hosts.late_us + in_us(ways.back_s(offer))
         takes_us = away_us[self._host] + np.rint(offer.gpu_s * self._us_per_gpu_s).astype(np.int64)
         return dict(zip(self._configs, takes_us.tolist(), strict=True))
 
