@@ -60,22 +60,3 @@ class EdgeLimits:
 
 ANY_EDGE = EdgeLimits()
 """Default limits, without errors."""
-
-
-def max_batch(estimates: EdgeEstimates, worker: Training, limits: EdgeLimits) -> int:
-    """Returns GetMaxBatchSize, the largest batch that fits by EstState^mem; 0 where b_min does not fit.
-
-    A binary search, as the paper's function uses EstState^mem recursively.
-    """
-
-    def fits(batch: int) -> bool:
-        asked = Training(worker.kind, worker.state, batch, worker.share_milli)
-        return estimates.state_after(asked).mem * (1 + limits.mem_error) <= limits.mem
-
-    if not fits(limits.batch_min):
-        return 0
-    low, high = limits.batch_min, limits.batch_max
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, Training, max_batch
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, Training
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 
@@ -41,8 +40,23 @@ class EdgeTask:
         return [self.estimates.update_s(workers, self.parameter_server) for workers in sets]
 
     def max_batch(self, node: Node, share_milli: int = FULL_GPU_MILLI) -> int:
-        """Returns GetMaxBatchSize of a worker."""
-        return max_batch(self.estimates, training_on(node, self.limits.batch_min, share_milli), self.limits)
+        """Returns GetMaxBatchSize, the largest batch that fits by EstState^mem; 0 where b_min does not fit.
+
+        A binary search, as the paper's function uses EstState^mem recursively.
+        """
+        limits = self.limits
+
+        def fits(batch: int) -> bool:
+            after = self.estimates.state_after(training_on(node, batch, share_milli))
+            return after.mem * (1 + limits.mem_error) <= limits.mem
+
+        if not fits(limits.batch_min):
+            return 0
+        low, high = limits.batch_min, limits.batch_max
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        return low
 
     def sample_s(self, workers: Sequence[tuple[Node, int, int]]) -> list[float]:
         """Returns t_i^total = t_i^compute + t_i^update / b_i of workers with their batches and shares."""
@@ -80,11 +94,7 @@ class EdgePlan:
     left_out: Mapping[NodeName, str] = field(default_factory=dict)
 
 
-class Solver(Protocol):
-    """Spreads a task over workers; deterministic."""
-
-    def __call__(self, task: EdgeTask) -> EdgePlan:
-        """Gives all samples to workers that may train, or returns an empty plan."""
-
+Solver = Callable[[EdgeTask], EdgePlan]
+"""Gives all samples to workers that may train, or returns an empty plan; deterministic."""
 
 NO_MEMORY = "its memory has no room for the smallest batch"

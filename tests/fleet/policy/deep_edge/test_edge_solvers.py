@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.policy.assignment import whole
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training, max_batch
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.steps import Steps
@@ -57,11 +57,11 @@ def shards(plan):
 
 
 def test_memory_bounds_a_batch() -> None:
-    asked = Training("1", NodeState(mem=0.85), 2)
-    assert max_batch(Hand(), asked, LIMITS) == 15
-    assert max_batch(Hand(), replace(asked, state=NodeState()), LIMITS) == 32
-    assert max_batch(Hand(), replace(asked, state=NodeState(mem=0.99)), LIMITS) == 0
-    assert max_batch(Hand(), asked, replace(LIMITS, mem_error=0.1)) == 5
+    used = replace(node("a", 1.0), state=NodeState(mem=0.85))
+    assert task(used).max_batch(used) == 15
+    assert task().max_batch(node("a", 1.0)) == 32
+    assert task().max_batch(replace(used, state=NodeState(mem=0.99))) == 0
+    assert task(limits=replace(LIMITS, mem_error=0.1)).max_batch(used) == 5
 
 
 def test_a_fast_worker_gets_more_so_that_all_end_together() -> None:
