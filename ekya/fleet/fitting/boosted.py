@@ -112,7 +112,6 @@ class BoostedEstimates:
         self,
         points: Sequence[ProfilePoint],
         trees: int = TREES,
-        seed: int = 0,
         update_unknown_s: float | None = None,
         fitted: Callable[[], object] = lambda: None,
     ) -> None:
@@ -132,7 +131,7 @@ class BoostedEstimates:
                     rows = [quantity.features(point) for point in told]
                     labels = [quantity.label(point) for point in told]
                     if told:
-                        self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees, seed)
+                        self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees)
                     fitted()
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
@@ -175,9 +174,7 @@ class BoostedEstimates:
         return estimated(regressor, row)
 
 
-def boosted(
-    rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0
-) -> GradientBoostingRegressor:
+def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES) -> GradientBoostingRegressor:
     """Fits a regressor to the labels' logarithm, so that errors are relative, as in MAPE."""
     model = GradientBoostingRegressor(
         n_estimators=trees,
@@ -185,7 +182,7 @@ def boosted(
         learning_rate=RATE,
         subsample=PART,
         min_samples_leaf=LEAF,
-        random_state=seed,
+        random_state=0,
     )
     return model.fit(np.array(rows), np.log(labels))
 

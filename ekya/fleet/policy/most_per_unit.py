@@ -6,7 +6,7 @@ they have a server or not, are split over what is left, their own share included
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,13 +27,7 @@ _HOSTS = 8
 
 @dataclass(frozen=True, slots=True)
 class MostPerUnit:
-    """A ``Decider``; what runs stays as it is.
-
-    Attributes:
-        splitter: splits one offer.
-    """
-
-    splitter: Splitter = field(default_factory=Splitter)
+    """A ``Decider``; what runs stays as it is."""
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
@@ -57,7 +51,7 @@ class MostPerUnit:
         now = loans.get(key_of(offer))
         least = 0.0 if now is None else max(0.0, worth(now, left))
         largest = sorted(left, key=lambda room: (-len(room.loss), room.site))[:_HOSTS]
-        found = self.splitter(market.now_us, offer, Hosts.of(largest, market.links), least)
+        found = Splitter()(market.now_us, offer, Hosts.of(largest, market.links), least)
         if found is not None:
             loans[key_of(offer)] = found
 

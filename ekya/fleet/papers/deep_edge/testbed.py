@@ -57,13 +57,13 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
 
 
 def judged_parameter_server(
-    train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint], seed: int = 0
+    train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint]
 ) -> list[Judged]:
     """Returns the parameter server's rows: its CPU and memory while workers push to it."""
     rows = []
     for metric in ("cpu", "mem"):
         labels, true = ([getattr(point.after, metric) for point in points] for points in (train, test))
-        regressor = boosted([_row(point) for point in train], labels, seed=seed)
+        regressor = boosted([_row(point) for point in train], labels)
         values = [estimated(regressor, _row(point)) for point in test]
         rows.append(row(test[0].kind, f"EstState {metric}", len(train), values, true))
     return rows

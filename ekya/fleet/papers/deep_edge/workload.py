@@ -125,9 +125,9 @@ def profile_points(
     return points
 
 
-def pi_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ParameterServerPoint]:
+def pi_points(count: int = POINTS[PI]) -> list[ParameterServerPoint]:
     """Draws data points of the parameter server, likewise."""
-    rng = np.random.default_rng([seed, 2])
+    rng = np.random.default_rng([PROFILE_SEED, 2])
     points = []
     for _ in range(count):
         state = _loaded_pi(rng)

@@ -25,11 +25,9 @@ class Joint:
 
     Attributes:
         shares_milli: to which a worker can be throttled, largest first; only 1000: no throttling.
-        searches: whether workers are chosen by the length of an epoch; otherwise all admissible ones stay.
     """
 
     shares_milli: tuple[int, ...] = tuple(range(FULL_GPU_MILLI, 0, -100))
-    searches: bool = True
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
         """Returns the plan with the shortest epoch that it finds."""
@@ -43,10 +41,8 @@ class Joint:
         if not chosen:
             return EdgePlan((), inf, left_out)
         steps = Steps(task)
-        best = self._shrunk(steps, chosen)
-        if self.searches:
-            best = min(best, self._grown(steps, chosen), key=lambda found: found[1])
-        parts, epoch_s = best
+        tried: list[Found] = [self._shrunk(steps, chosen), self._grown(steps, chosen)]
+        parts, epoch_s = min(tried, key=lambda one: one[1])
         kept = {part.node for part in parts}
         left_out |= {
             node.name: "without it an epoch is shorter" for node, _, _ in chosen if node.name not in kept
@@ -69,7 +65,7 @@ class Joint:
     def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> Found:
         """Starts with all workers and removes one at a time, as long as the epoch gets shorter."""
         (best,), there = steps.of([chosen]), chosen
-        while self.searches and len(there) > 1:
+        while len(there) > 1:
             tried = _promising(steps, there, fast=False)
             smaller = [[one for one in there if one is not gone] for gone in tried]
             if (found := _shorter(steps, smaller, best[1])) is None:

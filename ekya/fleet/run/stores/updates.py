@@ -11,7 +11,7 @@ from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
+from ekya.fleet.policy.deep_edge.stopping import Outlook, outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import STORES, JobName, NodeName, SiteName
 from ekya.fleet.policy.rooms import Room
@@ -51,7 +51,7 @@ class StoreUpdates:
     """
 
     def __init__(self, book: UpdateBook) -> None:
-        self._book, self._rule = book, StopRule()
+        self._book = book
         self.handle = LocalHandle(self, _THREADS)
         self._neighbours = Neighbours()
         self._neighbours.meet({STORES: Neighbour(self.handle, uuid4().hex)})
@@ -240,7 +240,7 @@ class StoreUpdates:
             return
         one.judged = len(progress.epochs)
         measured = [progress.start_accuracy, *(epoch.validation_accuracy for epoch in progress.epochs)]
-        one.outlook = outlook(measured, one.order.epochs, self._rule)
+        one.outlook = outlook(measured, one.order.epochs)
         if one.outlook.epochs != progress.planned_epochs:
             _LOG.info("%s: %s", one.order.store, one.outlook.reason)
             training.set_epochs(one.outlook.epochs)
