@@ -23,7 +23,6 @@ from recipe import RESULTS, Beside, Finding, Json, Out, channel, legend, new_fig
 from ekya.fleet.papers.andreas.first_principles import EDF
 from ekya.fleet.papers.andreas.workload import SCENARIOS, SEEDS, Scenario, andreas_workload
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
@@ -46,7 +45,7 @@ class Call:
 class Kept:
     """EDF policy that records every fiftieth view."""
 
-    name, calls = "edf", ON_EVENTS
+    name, on_events, every_us = "edf", True, None
 
     def __init__(self) -> None:
         self.views: list[FleetView] = []

@@ -28,7 +28,7 @@ from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.protocol import Calls, FleetPolicy
+from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
@@ -69,9 +69,14 @@ class Listening:
         return self.policy.name
 
     @property
-    def calls(self) -> Calls:
-        """Those of the wrapped policy."""
-        return self.policy.calls
+    def on_events(self) -> bool:
+        """That of the wrapped policy."""
+        return self.policy.on_events
+
+    @property
+    def every_us(self) -> int | None:
+        """That of the wrapped policy."""
+        return self.policy.every_us
 
     def decide(self, view: FleetView) -> Decision:
         """Returns the wrapped policy's decision."""
@@ -79,7 +84,7 @@ class Listening:
         used: dict[NodeName, int] = {}
         next_us = (view.now_us // EVERY_US + 1) * EVERY_US
         ends_us = [next_us] if next_us < 8 * EVERY_US else []
-        if (period_us := self.calls.every_us) is not None:
+        if (period_us := self.every_us) is not None:
             ends_us.append((view.now_us // period_us + 1) * period_us)
         for one in decision.assignments:
             part, state = one.parts[0], view.state(one.job)

@@ -11,7 +11,6 @@ from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.places import Places
-from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
@@ -57,7 +56,8 @@ class _Remembers:
 
     policy: EdgePolicy
     last: Decision = field(default_factory=lambda: Decision(()))
-    calls: Calls = ON_EVENTS
+    on_events: bool = True
+    every_us: None = None
 
     @property
     def name(self) -> str:

@@ -14,7 +14,6 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.one_node import OneNode
-from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.policy.tiers import TIERS, Tier
 from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
@@ -35,7 +34,7 @@ LINKS = Links(usual_mb_s=12.5)
 class Cheapest:
     """Places each job where it costs least among the places that meet its deadline, and leaves it there."""
 
-    name, calls = "cheapest", ON_EVENTS
+    name, on_events, every_us = "cheapest", True, None
 
     def decide(self, view):
         placed, waiting = [], {}

@@ -81,6 +81,9 @@ class FleetEngine:
         jobs: all of them, in any order.
         until_us: latest end of the simulation.
         timer: host clock in seconds, to measure decisions; it does not affect the simulation.
+
+    Raises:
+        ValueError: the policy would never be called.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class FleetEngine:
         until_us: int | None = None,
         timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        if not policy.on_events and policy.every_us is None:
+            raise ValueError(f"{policy.name} is called neither on events nor periodically")
         self._policy, self._physics = policy, physics
         self._places, self._outages = places, tuple(outages)
         self._seed, self._until_us, self._timer = seed, until_us, timer
@@ -116,7 +121,9 @@ class FleetEngine:
                 break
             self._pass_to(next_us)
             matters = [self._end_stages(), self._fail_nodes(), self._let_come()]
-            if self._present and self._policy.calls.at(next_us, any(matters)):
+            every_us = self._policy.every_us
+            due = every_us is not None and next_us % every_us == 0
+            if self._present and (due or (self._policy.on_events and any(matters))):
                 self._decide()
             self._begin_stages()
         energy_cost = self._places.energy_cost(sum(self._energy_j.values()))
@@ -134,13 +141,13 @@ class FleetEngine:
         due += [job.arrives_us for job in self._to_come[:1]]
         changes = (at for outage in self._outages for at in (outage.from_us, outage.to_us))
         due += [at for at in changes if at is not None and at > self._now_us]
-        calls = self._policy.calls
+        every_us = self._policy.every_us
         self._idle_calls = 0 if due else self._idle_calls + 1
-        if calls.every_us is not None and self._idle_calls <= IDLE_CALLS:
+        if every_us is not None and self._idle_calls <= IDLE_CALLS:
             if self._present:
-                due.append((self._now_us // calls.every_us + 1) * calls.every_us)
-            if not calls.on_events:
-                due = [-(-at // calls.every_us) * calls.every_us for at in due]
+                due.append((self._now_us // every_us + 1) * every_us)
+            if not self._policy.on_events:
+                due = [-(-at // every_us) * every_us for at in due]
         return min(due, default=None)
 
     def _pass_to(self, now_us: int) -> None:

@@ -168,7 +168,8 @@ class OneAtATime:
     """Decides on one job after the other, each on what the earlier ones leave."""
 
     def __init__(self, policy):
-        self.policy, self.name, self.calls = policy, policy.name, policy.calls
+        self.policy, self.name = policy, policy.name
+        self.on_events, self.every_us = policy.on_events, policy.every_us
 
     def decide(self, view):
         assignments, waiting, nodes = [], {}, dict(view.places.nodes)

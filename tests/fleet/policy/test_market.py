@@ -11,7 +11,6 @@ from ekya.fleet.policy.loans import LoanPart, alone, beside, loan_cost
 from ekya.fleet.policy.market import settled, worth, worth_it
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.one_node import OneNode
-from ekya.fleet.policy.protocol import ON_EVENTS
 
 A, B = SiteName("a"), SiteName("b")
 
@@ -19,7 +18,7 @@ A, B = SiteName("a"), SiteName("b")
 class Watching:
     """Gives the first job one unit of its first allowed node, and records the view."""
 
-    name, calls = "watching", ON_EVENTS
+    name, on_events, every_us = "watching", True, None
 
     def decide(self, view):
         self.view = view

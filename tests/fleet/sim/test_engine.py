@@ -10,7 +10,6 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
-from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Outage
 from ekya.fleet.sim.physics import Kept, Stage
@@ -36,8 +35,9 @@ class InTurn:
 
     name = "in-turn"
 
-    def __init__(self, newest_first=False, calls=ON_EVENTS, reason="it is its turn"):
-        self.newest_first, self.calls, self.reason = newest_first, calls, reason
+    def __init__(self, newest_first=False, on_events=True, every_us=None, reason="it is its turn"):
+        self.newest_first, self.on_events, self.every_us = newest_first, on_events, every_us
+        self.reason = reason
 
     def decide(self, view):
         free = {name: node.gpus for name, node in sorted(view.places.nodes.items())}
@@ -171,7 +171,7 @@ def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
         def stage(self, view, state, assignment, others):
             return replace(super().stage(view, state, assignment, others), takes_us=20 * S, resume_us=0)
 
-    policy = InTurn(calls=Calls(on_events=False, every_us=20 * S))
+    policy = InTurn(on_events=False, every_us=20 * S)
     outcome = FleetEngine(policy, Slots(), [job("a", 3, 2), job("b", 20, 1)], places(one=1)).run()
     assert times(outcome) == {"a": (20, 60), "b": (60, 80)}
     assert len(outcome.decide_s) == 3
@@ -190,32 +190,33 @@ class Noting(InTurn):
         return replace(super().decide(view), memory=memory)
 
 
-def called_at(calls):
-    policy = Noting(calls=calls)
+def called_at(**calls):
+    policy = Noting(**calls)
     run([job("a", 3, 2), job("b", 15, 1)], places(one=1), policy)
     return [at_s for at_s, _ in policy.seen]
 
 
 def test_a_policy_is_called_on_events_periodically_or_both() -> None:
-    assert called_at(Calls(on_events=True)) == [3, 15, 23]
+    assert called_at(on_events=True) == [3, 15, 23]
     # Without events a job waits for the next call, and ends are noticed there.
-    assert called_at(Calls(on_events=False, every_us=10 * S)) == [10, 20, 30]
-    assert called_at(Calls(on_events=True, every_us=10 * S)) == [3, 10, 15, 20, 23, 30]
-    with pytest.raises(ValueError, match="decides nothing"):
-        Calls(on_events=False)
+    assert called_at(on_events=False, every_us=10 * S) == [10, 20, 30]
+    assert called_at(on_events=True, every_us=10 * S) == [3, 10, 15, 20, 23, 30]
+    with pytest.raises(ValueError, match="in-turn is called neither on events nor periodically"):
+        called_at(on_events=False)
 
 
 def test_a_call_without_a_change_interrupts_nobody() -> None:
     plain, often = (
-        run([job("a", 3, 2), job("b", 5, 2)], places(one=1), InTurn(calls=calls))
-        for calls in (ON_EVENTS, Calls(on_events=True, every_us=S))
+        run([job("a", 3, 2), job("b", 5, 2)], places(one=1), InTurn(every_us=every_us))
+        for every_us in (None, S)
     )
     assert times(often) == times(plain)
 
 
 def test_periodic_calls_end_where_no_job_can_ever_start() -> None:
-    for calls in (Calls(on_events=True, every_us=10 * S), Calls(on_events=False, every_us=10 * S)):
-        outcome = run([job("a", 0, 1)], places(one=0), InTurn(calls=calls))
+    for on_events in (True, False):
+        policy = InTurn(on_events=on_events, every_us=10 * S)
+        outcome = run([job("a", 0, 1)], places(one=0), policy)
         assert outcome.unfinished == ("a",)
 
 
@@ -237,7 +238,7 @@ def test_a_simulation_can_end_before_its_jobs() -> None:
 
 
 class Says:
-    name, calls = "says", ON_EVENTS
+    name, on_events, every_us = "says", True, None
 
     def __init__(self, *assignments):
         self.assignments = assignments

@@ -9,7 +9,6 @@ from ekya.fleet.policy.andreas.construct import construct
 from ekya.fleet.policy.andreas.point import WAITS, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView, JobState
 
 
@@ -27,7 +26,8 @@ class FirstPrinciple:
 
     name: str
     rank: Callable[[JobState], float]
-    calls: Calls = ON_EVENTS
+    on_events: bool = True
+    every_us: None = None
 
     def decide(self, view: FleetView) -> Decision:
         """Places waiting jobs on the free GPUs."""

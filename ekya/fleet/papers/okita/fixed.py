@@ -28,7 +28,6 @@ from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, slot_of
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
 from ekya.fleet.policy.okita.transfer import moves_of, this_slot
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 
@@ -37,21 +36,18 @@ class OkitaFifo:
     """First in, first out.
 
     Attributes:
+        every_us: length of a slot.
         part: of 0.5 A_i that a job takes, in [0, 1].
     """
 
-    slot_us: int
+    every_us: int
     part: float = 0.5
     name: str = "okita-fifo"
-
-    @property
-    def calls(self) -> Calls:
-        """Each slot."""
-        return Calls(on_events=False, every_us=self.slot_us)
+    on_events: bool = False
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running jobs; starts others in the order of arrival, up to the first that does not fit."""
-        slot = _Slot.of(view, self.slot_us)
+        slot = _Slot.of(view, self.every_us)
         reasons: dict[JobName, str] = {}
         for task in sorted(slot.waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
             if reasons:
@@ -66,19 +62,15 @@ class OkitaFifo:
 
 @dataclass(frozen=True, slots=True)
 class Drf:
-    """Dominant resource fairness."""
+    """Dominant resource fairness, in slots of ``every_us``."""
 
-    slot_us: int
+    every_us: int
     name: str = "drf"
-
-    @property
-    def calls(self) -> Calls:
-        """Each slot."""
-        return Calls(on_events=False, every_us=self.slot_us)
+    on_events: bool = False
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running jobs; starts others in increasing order of their fair shares, where they fit."""
-        slot = _Slot.of(view, self.slot_us)
+        slot = _Slot.of(view, self.every_us)
         fair = fair_numbers(slot.ground, slot.tasks)
         reasons: dict[JobName, str] = {}
         in_turn = sorted(

@@ -44,7 +44,6 @@ from ekya.fleet.policy.okita.ground import (
 )
 from ekya.fleet.policy.okita.placing import Weights, most_workers, quality
 from ekya.fleet.policy.okita.transfer import moves_of
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 _LONGEST = 400
@@ -60,26 +59,23 @@ class Oasis:
     """Cheapest schedules by unit resource costs.
 
     Attributes:
+        every_us: length of a slot.
         bounds: of prices over all jobs, with which a schedule is fixed at arrival; None: prices are of each
             job, and schedules are computed again in every slot.
     """
 
-    slot_us: int
+    every_us: int
     bounds: "Bounds | None" = None
+    on_events: bool = False
 
     @property
     def name(self) -> str:
         """Name in the registry."""
         return "oasis" if self.bounds is None else "oasis-fixed"
 
-    @property
-    def calls(self) -> Calls:
-        """Each slot."""
-        return Calls(on_events=False, every_us=self.slot_us)
-
     def decide(self, view: FleetView) -> Decision:
         """Plans the schedules of jobs that have none, and assigns the present slot of all."""
-        ground, tasks = _in_order(view, self.slot_us)
+        ground, tasks = _in_order(view, self.every_us)
         plans: dict[JobName, _Plan | None] = {}
         memory = dict[JobName, str]()
         free: list[Floats] = []

@@ -11,7 +11,6 @@ from ekya.fleet.policy.andreas.construct import Schedules, construct, proxy
 from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 BATCH = 250
@@ -43,11 +42,12 @@ class Andreas:
     periodic: bool = True
     swapping: float = 0.5
     name: str = "andreas"
+    on_events: bool = True
 
     @property
-    def calls(self) -> Calls:
-        """On events, and periodically (§III)."""
-        return Calls(on_events=True, every_us=round(self.period_s * US_PER_S) if self.periodic else None)
+    def every_us(self) -> int | None:
+        """The period (§III)."""
+        return round(self.period_s * US_PER_S) if self.periodic else None
 
     def decide(self, view: FleetView) -> Decision:
         """Returns the decision of the best schedule."""

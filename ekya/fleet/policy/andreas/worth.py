@@ -17,7 +17,6 @@ from scipy.optimize import linear_sum_assignment
 from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of, emptied, packed
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView
 
 
@@ -42,7 +41,8 @@ class Worth:
     lost_epochs: float = 0.5
     settled_s: float = 1800.0
     name: str = "worth"
-    calls: Calls = ON_EVENTS
+    on_events: bool = True
+    every_us: None = None
 
     def decide(self, view: FleetView) -> Decision:
         """Assigns GPUs to jobs; interchangeable nodes are named so that jobs stay."""

@@ -8,7 +8,6 @@ from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeL
 from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
-from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.strikes import STRIKES
 from ekya.fleet.policy.view import FleetView, JobState
 
@@ -25,7 +24,8 @@ class EdgePolicy:
     solver: Solver
     estimates: EdgeEstimates
     limits: EdgeLimits = ANY_EDGE
-    calls: Calls = ON_EVENTS
+    on_events: bool = True
+    every_us: None = None
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running trainings; spreads the others over free machines, in the order of arrival."""

@@ -29,7 +29,6 @@ from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, fits, slot_of
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
 from ekya.fleet.policy.okita.transfer import least_transfer_costs, moves_of, transfer_costs, workloads
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 _AT_ONCE = 8
@@ -75,29 +74,26 @@ class Okita:
     """The paper's algorithm.
 
     Attributes:
+        every_us: length of a slot.
         weights: α and β.
         until_us: T, the end of the last slot; None: no limit.
         fit: whether a job that does not fit begins with fewer workers.
     """
 
-    slot_us: int
+    every_us: int
     weights: Weights = field(default_factory=Weights)
     until_us: int | None = None
     fit: bool = False
+    on_events: bool = False
 
     @property
     def name(self) -> str:
         """Name in the registry."""
         return "okita-fit" if self.fit else "okita"
 
-    @property
-    def calls(self) -> Calls:
-        """Each slot."""
-        return Calls(on_events=False, every_us=self.slot_us)
-
     def decide(self, view: FleetView) -> Decision:
         """Runs lines 3 to 24 of Algorithm 1, for one slot."""
-        ground, tasks = slot_of(view, self.slot_us)
+        ground, tasks = slot_of(view, self.every_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
         assignments, waiting = list[Assignment](), {}

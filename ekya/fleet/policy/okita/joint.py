@@ -33,7 +33,6 @@ from ekya.fleet.policy.okita.ground import (
 )
 from ekya.fleet.policy.okita.placing import Weights, most_workers
 from ekya.fleet.policy.okita.transfer import this_slot
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 _MORE_SLOTS = (0, 1, 2, 3, 5, 8)
@@ -65,24 +64,21 @@ class OkitaJoint:
     """Okita's framework and order, with the placement above.
 
     Attributes:
+        every_us: length of a slot.
         weights: α of the order.
         parameter_servers: number of sites of the parameter server that are tried.
     """
 
-    slot_us: int
+    every_us: int
     weights: Weights = field(default_factory=Weights)
     parameter_servers: int = 6
     until_us: int | None = None
     name: str = "okita-joint"
-
-    @property
-    def calls(self) -> Calls:
-        """Each slot."""
-        return Calls(on_events=False, every_us=self.slot_us)
+    on_events: bool = False
 
     def decide(self, view: FleetView) -> Decision:
         """Decides for one slot."""
-        ground, tasks = slot_of(view, self.slot_us)
+        ground, tasks = slot_of(view, self.every_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
         assignments, waiting = list[Assignment](), {}

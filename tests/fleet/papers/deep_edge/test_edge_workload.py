@@ -17,12 +17,11 @@ from ekya.fleet.papers.deep_edge.workload import (
 )
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.deep_edge.estimates import Training
-from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
 
 class Says:
-    name, calls = "says", ON_EVENTS
+    name, on_events, every_us = "says", True, None
 
     def __init__(self, *parts, server="server"):
         self.parts, self.server = parts, server

@@ -15,7 +15,6 @@ from ekya.fleet.papers.programme import UnsolvedError
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.sim.engine import FleetEngine
 
@@ -26,7 +25,7 @@ GAP = 1e-3
 class Plays:
     """Plays a planned schedule."""
 
-    name, calls = "plays", Calls(on_events=False, every_us=SLOT_US)
+    name, on_events, every_us = "plays", False, SLOT_US
 
     def __init__(self, schedule):
         self.schedule = schedule

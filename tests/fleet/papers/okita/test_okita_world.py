@@ -10,7 +10,6 @@ from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, TESTBED, OkitaSettin
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.places import Node, Places
-from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Growing
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
@@ -130,7 +129,7 @@ def test_a_slot_trains_what_is_sent_and_pays_for_what_crosses_a_link() -> None:
 )
 def test_every_constraint_is_checked_in_every_slot(change, told) -> None:
     class Says:
-        name, calls = "says", Calls(on_events=False, every_us=SLOT_US)
+        name, on_events, every_us = "says", False, SLOT_US
 
         def decide(self, view):
             return Decision((replace(GOOD, **change),))
