@@ -17,7 +17,7 @@ from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
 from ekya.fleet.run.live.coordination import LiveCoordinator
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
-from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.live.watched_servers import LiveServers
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.sites.server import SiteServer
@@ -101,7 +101,7 @@ def resume_servers(
     there = {site: one.server for site, one in opened.items() if states[site].phase == "running"}
     ends_us = max((state.ends_us or 0 for state in states.values()), default=0)
     away = dict.fromkeys(sites.handles.keys() - opened, ends_us)
-    opened |= {site: Opened(sites.server(site, live.run), "") for site in away}
+    opened |= {site: Neighbour(sites.server(site, live.run), "") for site in away}
     coordinator = _coordinator(live, folder, there)
     reached = _offered(coordinator, doors)
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
@@ -130,7 +130,7 @@ def _offered(coordinator: LocalHandle | None, doors: SiteServer) -> Handle | Non
     return doors.offer("coordinator", coordinator, public_methods(LiveCoordinator))
 
 
-def _reply(site: SiteName, told: "Future[Opened]", within_s: float) -> Opened:
+def _reply(site: SiteName, told: "Future[Neighbour]", within_s: float) -> Neighbour:
     try:
         return told.result(within_s)
     except UserError as error:

@@ -27,8 +27,8 @@ from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
-from ekya.fleet.run.live.orders import Phase, RunOrder, RunState
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour, Phase, RunOrder, RunState
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
@@ -88,7 +88,7 @@ class SiteRun:
         self._from_us = 0
         self._folder: Path | None = None
         self._summary: dict[str, Any] | None = None
-        self._neighbours = Neighbours()
+        self._neighbours = Neighbours(server.terms.site)
         if order.resume_us is not None:
             self.begin(-order.resume_us)  # The others do not wait for it.
 

@@ -17,8 +17,7 @@ from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
@@ -65,7 +64,7 @@ class _Watched:
     asked: "Future[RunState] | None" = None
     state: RunState = field(default_factory=lambda: RunState("opening"))
     away: bool = False
-    resumes: "Future[Opened] | None" = None
+    resumes: "Future[Neighbour] | None" = None
     why: str = ""
 
 
@@ -87,7 +86,7 @@ class LiveServers:
         live: LiveRun,
         coordinator: Handle | None,
         sites: FoundSites,
-        opened: Mapping[SiteName, Opened],
+        opened: Mapping[SiteName, Neighbour],
         updates: "StoreUpdates | None" = None,
     ) -> None:
         self._updates = updates
@@ -261,7 +260,7 @@ class LiveServers:
         live, name = self._live, self._folder.path.name
         return RunOrder(live.run, name, None, live.seed, {}, self._reached, self._now_us())
 
-    def _resumed(self, site: SiteName, one: _Watched, resumes: "Future[Opened]") -> None:
+    def _resumed(self, site: SiteName, one: _Watched, resumes: "Future[Neighbour]") -> None:
         """Handles a site's answer to ``_resumption``; one whose process did not die has the run already."""
         try:
             opened = resumes.result()

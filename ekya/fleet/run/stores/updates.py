@@ -18,8 +18,8 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
-from ekya.fleet.run.live.hosted_processes import HostedProcesses
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.stores.update import Update, crop_gpu_s
@@ -53,12 +53,11 @@ class StoreUpdates:
     def __init__(self, book: UpdateBook) -> None:
         self._book, self._rule = book, StopRule()
         self.handle = LocalHandle(self, _THREADS)
-        self._neighbours = Neighbours()
+        self._neighbours = Neighbours(STORES)
         self._neighbours.meet({STORES: Neighbour(self.handle, uuid4().hex)})
         self._elsewhere = TrainedElsewhere(
             STORES,
             self._neighbours,
-            HostedProcesses(STORES, self._neighbours),
             self._gather,
             self._bring,
             partial(self._tell, "moved_since", STORES),

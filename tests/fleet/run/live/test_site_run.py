@@ -17,8 +17,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import site_run
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import RunOrder
+from ekya.fleet.run.live.orders import Neighbour, RunOrder
 from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.server import ServerTerms
 from ekya.gpu.backends.registry import ChosenBackend
@@ -338,7 +337,7 @@ def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp
     run.meet({}, now)
     run._coordinator.wait_heard()
     assert heard == ["old", "new"]
-    assert run._neighbours.server(SOUTH) == "its run"
+    assert run._neighbours.at(SOUTH).server == "its run"
 
 
 def test_one_that_works_alone_has_no_coordinator_also_when_it_meets_one(run) -> None:

@@ -23,16 +23,17 @@ from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.coordination import LiveCoordinator
-from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 from ekya.fleet.run.sites import http_thread
 from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
+from ekya.fleet.run.training.protocol import Progress, TrainingTask
 from ekya.fleet.run.training.workers import Work
 from ekya.models.training.trainer import EpochResult
+from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 S = 1_000_000
 PATIENCE_S = 10.0
@@ -67,7 +68,7 @@ class Training:
 
     def best_yet(self):
         best = max(self.now.epochs, key=lambda epoch: epoch.validation_accuracy)
-        return Trained(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
+        return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
 
     def shows(self, *accuracies, **changes):
         epochs = tuple(EpochResult(epoch, accuracy, 0.1) for epoch, accuracy in enumerate(accuracies, 1))
