@@ -15,6 +15,7 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.collected import collect
+from ekya.fleet.run.live.coordination import RemotePeer
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
@@ -116,7 +117,7 @@ class LiveServers:
         self._reached = coordinator
         self._meet(_ANSWERS_S)
         for site, one in self._servers.items():
-            self._tell_coordinator("join", site, one.server)
+            self._tell_coordinator("join", site, RemotePeer(one.server))
         self._began_s = time.monotonic() + LEAD_US / US_PER_S
         self._tell("begin", LEAD_US)
 
@@ -196,7 +197,7 @@ class LiveServers:
         wait(self._tell("meet", neighbours, self._reached), within_s)
         if self._updates is not None and self._coordinator is not None:
             self._updates.meet(neighbours, self._coordinator)
-            self._tell_coordinator("join", STORES, self._updates.handle)
+            self._tell_coordinator("join", STORES, RemotePeer(self._updates.handle))
 
     def _end_updates(self) -> None:
         if self._updates is not None:
@@ -305,7 +306,7 @@ class LiveServers:
         one.away = False
         self._ran.away_s.append((site, self._ran.died_s.pop(site), self._now_us() / US_PER_S))
         self._meet(_LOOK_S)  # It may be another process now, or have missed that another one is.
-        self._tell_coordinator("join", site, one.server)
+        self._tell_coordinator("join", site, RemotePeer(one.server))
 
     def _ended(self, site: SiteName, one: _Watched) -> None:
         self._tell_coordinator("leave", site)

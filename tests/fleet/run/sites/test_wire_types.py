@@ -12,10 +12,10 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.doctor import HostDoctor
-from ekya.fleet.run.live.coordination import LiveCoordinator
 from ekya.fleet.run.live.site import Site
 from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.peers import Peer
+from ekya.fleet.run.server import AboveServers
 from ekya.fleet.run.sites.client import SiteHandle, wire_codec
 from ekya.fleet.run.sites.codec import Codec
 from ekya.fleet.run.sites.wire_types import COORDINATION, training_types
@@ -59,7 +59,7 @@ def hints_of(served):
 
 
 def test_all_of_coordination_is_sent_and_nothing_else() -> None:
-    told = [*hints_of(LiveCoordinator), *hints_of(Site), *hints_of(SiteRun), *hints_of(HostDoctor)]
+    told = [*hints_of(AboveServers), *hints_of(Site), *hints_of(SiteRun), *hints_of(HostDoctor)]
     assert dataclasses_in(told) == set(COORDINATION)
 
 

@@ -22,7 +22,7 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.coordination import LiveCoordinator
+from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 from ekya.fleet.run.sites import http_thread
@@ -174,15 +174,16 @@ class Town:
 
     def begin(self, running):
         """Begins the driver, again where servers run."""
-        coordinator = LiveCoordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", running)
+        peers = {site: RemotePeer(server) for site, server in running.items()}
+        coordinator = live_coordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", peers)
         self.coordinator = LocalHandle(coordinator, 1)
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
         self.updates = StoreUpdates(self.book)
         servers = {EAST: ByHand(self.east), WEST: ByHand(self.west)}
         self.updates.meet({site: Neighbour(one, site) for site, one in servers.items()}, self.coordinator)
         for site, one in servers.items():
-            self.told("join", site, one)
-        self.told("join", STORES, self.updates.handle)
+            self.told("join", site, RemotePeer(one))
+        self.told("join", STORES, RemotePeer(self.updates.handle))
 
     def begin_again(self):
         self.begin({EAST: ByHand(self.east), WEST: ByHand(self.west)})
