@@ -96,6 +96,38 @@ class LocalHandle:
             raise CallError(f"{type(error).__name__}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class PartHandle:
+    """Handle of a part of an object, which one of the object's methods reaches by ``call_part``.
+
+    Attributes:
+        whole: the object.
+        through: name of that method.
+    """
+
+    whole: Handle
+    through: str
+
+    def call(self, method: str, *arguments: Any) -> "Future[Any]":
+        """Calls a method of the part."""
+        return self.whole.call(self.through, method, *arguments)
+
+    def end(self) -> None:
+        """Ends the whole object's process."""
+        self.whole.end()
+
+
+def call_part(part: object, kind: type[Any], method: str, arguments: tuple[Any, ...]) -> Any:
+    """Returns the result of a public method of ``kind`` of an object of this kind.
+
+    Raises:
+        CallError: the kind has no such method.
+    """
+    if method not in public_methods(kind):
+        raise CallError(f"{kind.__name__} has no method {method}")
+    return getattr(part, method)(*arguments)
+
+
 def public_methods(kind: type[Any]) -> tuple[str, ...]:
     """Returns the names of the methods of a class that others may call."""
     return tuple(name for name, it in vars(kind).items() if isfunction(it) and not name.startswith("_"))

@@ -87,7 +87,7 @@ class AboveServer:
             LISTENS_EVERY_US,
             self._machine_state(),
         )
-        self._open.callback(self.lending.give_up_all)
+        self._open.callback(self.lending.executor.give_up_all)
         return self.lending.executor
 
     def _come_home(self, stream: StreamId, reason: str) -> None:
@@ -99,7 +99,7 @@ class AboveServer:
         kind = self._server.kind
         if kind is None or self._coordinator is None:
             return None
-        state = MachineState(kind, lambda: self.lending is not None and bool(self.lending.lends()))
+        state = MachineState(kind, lambda: self.lending is not None and bool(self.lending.executor.lends()))
         self._open.callback(state.close)
         return state
 

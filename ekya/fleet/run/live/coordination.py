@@ -18,7 +18,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
-from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.calls import CallError, Handle, PartHandle
 from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP
@@ -190,6 +190,11 @@ class RemotePeer:
 
     def _asked(self, method: str, *arguments: object) -> Any:
         return _or_none(self.server.call(method, *arguments), ANSWERS_WITHIN_S)
+
+
+def peer_at(server: Handle) -> RemotePeer:
+    """Returns the client of a ``SiteRun``."""
+    return RemotePeer(PartHandle(server, "lending"))
 
 
 def _rooms_at_once(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:

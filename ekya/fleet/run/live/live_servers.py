@@ -14,7 +14,7 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import tiers_with
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
-from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
+from ekya.fleet.run.live.coordination import live_coordinator, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
@@ -120,7 +120,7 @@ def _coordinator(
         return None
     fitted = None if live.points is None else fitted_to(live.points)
     tier = tiers_with(fitted)[live.tier]
-    peers = {site: RemotePeer(server) for site, server in there.items()}
+    peers = {site: peer_at(server) for site, server in there.items()}
     served = live_coordinator(tier, live.links, live.seed, folder.loans.absolute(), peers)
     return LocalHandle(served, threads=1)  # One call at a time, so that no capacity is lent twice.
 

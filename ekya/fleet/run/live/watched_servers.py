@@ -15,7 +15,7 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.collected import collect
-from ekya.fleet.run.live.coordination import RemotePeer
+from ekya.fleet.run.live.coordination import RemotePeer, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
@@ -117,7 +117,7 @@ class LiveServers:
         self._reached = coordinator
         self._meet(_ANSWERS_S)
         for site, one in self._servers.items():
-            self._tell_coordinator("join", site, RemotePeer(one.server))
+            self._tell_coordinator("join", site, peer_at(one.server))
         self._began_s = time.monotonic() + LEAD_US / US_PER_S
         self._tell("begin", LEAD_US)
 
@@ -306,7 +306,7 @@ class LiveServers:
         one.away = False
         self._ran.away_s.append((site, self._ran.died_s.pop(site), self._now_us() / US_PER_S))
         self._meet(_LOOK_S)  # It may be another process now, or have missed that another one is.
-        self._tell_coordinator("join", site, RemotePeer(one.server))
+        self._tell_coordinator("join", site, peer_at(one.server))
 
     def _ended(self, site: SiteName, one: _Watched) -> None:
         self._tell_coordinator("leave", site)

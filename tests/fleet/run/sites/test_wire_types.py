@@ -59,7 +59,13 @@ def hints_of(served):
 
 
 def test_all_of_coordination_is_sent_and_nothing_else() -> None:
-    told = [*hints_of(AboveServers), *hints_of(Site), *hints_of(SiteRun), *hints_of(HostDoctor)]
+    told = [
+        *hints_of(AboveServers),
+        *hints_of(Peer),
+        *hints_of(Site),
+        *hints_of(SiteRun),
+        *hints_of(HostDoctor),
+    ]
     assert dataclasses_in(told) == set(COORDINATION)
 
 
