@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ekya.core import commands as cmd
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -16,7 +17,6 @@ from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingTask
 from ekya.fleet.run.training.trainer import ProcessFleetTrainer, Training
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
 

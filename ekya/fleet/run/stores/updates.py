@@ -10,7 +10,7 @@ from uuid import uuid4
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, JobId, StreamId
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import STORES, JobName, NodeName, SiteName
@@ -25,7 +25,6 @@ from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.stores.update import Update, crop_gpu_s
 from ekya.fleet.run.stores.update_book import UpdateBook
 from ekya.fleet.run.training.protocol import Progress, TrainingTask
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
 

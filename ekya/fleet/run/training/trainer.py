@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ekya.core.errors import UserError
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.strikes import Strikes
@@ -30,7 +31,6 @@ from ekya.fleet.run.training.workers import Shard, Work, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.training.snapshot import Snapshot, restore_weights
 from ekya.models.training.trainee import Trainee
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
@@ -22,7 +22,6 @@ from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewh
 from ekya.fleet.run.training.protocol import Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
 from ekya.models.training.trainer import EpochResult
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 S = 1_000_000
 MB = 1_000_000

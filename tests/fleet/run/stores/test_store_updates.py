@@ -15,6 +15,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
@@ -33,7 +34,6 @@ from ekya.fleet.run.stores.updates import DUE, StoreUpdates
 from ekya.fleet.run.training.protocol import Progress, TrainingTask
 from ekya.fleet.run.training.workers import Work
 from ekya.models.training.trainer import EpochResult
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 S = 1_000_000
 PATIENCE_S = 10.0
