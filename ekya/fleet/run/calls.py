@@ -1,6 +1,7 @@
 """Calls to objects in other processes: Ray actors here, and objects of other sites over HTTP."""
 
 import logging
+from collections.abc import Collection
 from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -117,14 +118,14 @@ class PartHandle:
         self.whole.end()
 
 
-def call_part(part: object, kind: type[Any], method: str, arguments: tuple[Any, ...]) -> Any:
-    """Returns the result of a public method of ``kind`` of an object of this kind.
+def call_part(part: object, methods: Collection[str], method: str, arguments: tuple[Any, ...]) -> Any:
+    """Returns the result of one of these methods of an object.
 
     Raises:
-        CallError: the kind has no such method.
+        CallError: it is another method.
     """
-    if method not in public_methods(kind):
-        raise CallError(f"{kind.__name__} has no method {method}")
+    if method not in methods:
+        raise CallError(f"there is no method {method} to call")
     return getattr(part, method)(*arguments)
 
 

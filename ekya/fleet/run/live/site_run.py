@@ -17,7 +17,7 @@ from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.calls import CallError, Handle, call_part
+from ekya.fleet.run.calls import CallError, Handle, call_part, public_methods
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
@@ -201,7 +201,9 @@ class SiteRun:
     def lending(self, method: str, *arguments: Any) -> Any:
         """Calls a method of this server as a ``Peer``; before the run begins it does nothing: None."""
         lending = None if self._above is None else self._above.lending
-        return None if lending is None else call_part(lending.executor, Peer, method, arguments)
+        return (
+            None if lending is None else call_part(lending.executor, public_methods(Peer), method, arguments)
+        )
 
     def machine(self) -> str:
         """Returns what identifies this process."""

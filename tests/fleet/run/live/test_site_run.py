@@ -382,7 +382,7 @@ def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> N
     for name, arguments in told.items():
         run.lending(name, *arguments)
         getattr(lending, name).assert_called_once_with(*arguments)
-    with pytest.raises(CallError, match="Peer has no method execute"):
+    with pytest.raises(CallError, match="no method execute"):
         run.lending("execute", [])
     guests.take.return_value = "a process"
     assert run.take_process(SOUTH) == "a process"

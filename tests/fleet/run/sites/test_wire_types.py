@@ -21,6 +21,7 @@ from ekya.fleet.run.sites.codec import Codec
 from ekya.fleet.run.sites.wire_types import COORDINATION, training_types
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer
 from ekya.fleet.run.training.workers import WorkerId
 from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops, no_crops
@@ -70,7 +71,9 @@ def test_all_of_coordination_is_sent_and_nothing_else() -> None:
 
 
 def test_all_of_trainings_is_sent_and_nothing_else() -> None:
-    assert dataclasses_in(hints_of(TrainingActor)) - set(COORDINATION) == set(training_types())
+    served = [get_type_hints(getattr(ParameterServer, method)) for method in REMOTE_METHODS]
+    told = [*hints_of(TrainingActor), *(hint for hints in served for hint in hints.values())]
+    assert dataclasses_in(told) - set(COORDINATION) == set(training_types())
 
 
 def test_no_two_classes_have_one_name() -> None:
