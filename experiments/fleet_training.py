@@ -237,7 +237,7 @@ def on_nodes(trainer: ProcessFleetTrainer, task: TrainingTask, way: Way) -> Row:
         way.name,
         task.config.trainable_blocks,
         task.seed,
-        trained.validation_accuracy,
+        trained.accuracy,
         told.epochs[-1].validation_accuracy,
         median(undisturbed(told, way)),
         whole_s,

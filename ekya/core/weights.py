@@ -200,3 +200,18 @@ class Compared:
     new: float
     old: float
     objects: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteCheckpoint:
+    """Weights that another server has trained.
+
+    Attributes:
+        weights: a checkpoint.
+        accuracy: on the validation crops.
+        epoch: after which they were taken.
+    """
+
+    weights: bytes
+    accuracy: float
+    epoch: int

@@ -12,6 +12,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.units import JobId, StreamId
+from ekya.core.weights import RemoteCheckpoint
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actor_errors import in_words
@@ -125,21 +126,6 @@ class RetrainInputs:
         own = self._actors.streams[stream]
         memory = own.retraining.memory.remote(stream)
         return MaterialToFetch(own.newest_weights, self.labels(stream), memory, self._ready[stream].settings)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RemoteCheckpoint:
-    """Weights that another server has trained.
-
-    Attributes:
-        weights: a checkpoint.
-        accuracy: on the validation crops.
-        epoch: after which they were taken.
-    """
-
-    weights: bytes
-    accuracy: float
-    epoch: int
 
 
 @dataclass(slots=True, eq=False)

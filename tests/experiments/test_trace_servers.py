@@ -16,8 +16,8 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.one_node import OneNode
 from ekya.fleet.policy.tiers import TIERS, Tier
 from ekya.fleet.run.coordinator import Coordinator
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
-from ekya.fleet.run.server import LendingServer, ServerTerms
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor
+from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import AHEAD_US, ServerDeath, ServerFleet
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
@@ -235,14 +235,14 @@ def held_milli(loans, at_us):
 @pytest.fixture
 def granted(monkeypatch):
     """Loans that the coordinator grants to servers that do not ask at that moment."""
-    loans, grant = [], LendingServer.grant
+    loans, grant = [], LendingExecutor.grant
 
     def granting(self, loan):
-        assert loan.offer.site == self.site
+        assert loan.offer.site == self.room.__self__.site
         loans.append(loan)
         grant(self, loan)
 
-    monkeypatch.setattr(LendingServer, "grant", granting)
+    monkeypatch.setattr(LendingExecutor, "grant", granting)
     return loans
 
 

@@ -22,7 +22,7 @@ from ekya.config.shipped import shipped_path
 from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remotely
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.guests import guest_task
@@ -34,7 +34,6 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.open_run import open_run, start_probe
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 from ekya.runtime.run_session import NullCoordinator, RunSession
 
 pytestmark = [pytest.mark.live, pytest.mark.long]

@@ -10,8 +10,8 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
-from ekya.core.weights import Elsewhere
-from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint
+from ekya.core.weights import Elsewhere, RemoteCheckpoint
+from ekya.runtime.remote_retrainings import MaterialToFetch
 from ekya.runtime.share_changes import TIMEOUTS
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam"

@@ -1,6 +1,7 @@
 """Calls to objects in other processes: Ray actors here, and objects of other sites over HTTP."""
 
 import logging
+from collections.abc import Collection
 from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,6 +95,38 @@ class LocalHandle:
             # Not every caller waits for the result.
             _LOG.exception("%s of %s fails", method, type(self._served).__name__)
             raise CallError(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PartHandle:
+    """Handle of a part of an object, which one of the object's methods reaches by ``call_part``.
+
+    Attributes:
+        whole: the object.
+        through: name of that method.
+    """
+
+    whole: Handle
+    through: str
+
+    def call(self, method: str, *arguments: Any) -> "Future[Any]":
+        """Calls a method of the part."""
+        return self.whole.call(self.through, method, *arguments)
+
+    def end(self) -> None:
+        """Ends the whole object's process."""
+        self.whole.end()
+
+
+def call_part(part: object, methods: Collection[str], method: str, arguments: tuple[Any, ...]) -> Any:
+    """Returns the result of one of these methods of an object.
+
+    Raises:
+        CallError: it is another method.
+    """
+    if method not in methods:
+        raise CallError(f"there is no method {method} to call")
+    return getattr(part, method)(*arguments)
 
 
 def public_methods(kind: type[Any]) -> tuple[str, ...]:

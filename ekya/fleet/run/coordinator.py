@@ -140,6 +140,9 @@ class Coordinator:
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})
 
+    def ready(self) -> None:
+        """Does nothing: who calls it through a handle waits until all earlier calls have been handled."""
+
     def would_get(self, now_us: int, offer: Offer) -> Answer:
         """Returns the answer that an offer would get now; nothing is made."""
         key = key_of(offer)

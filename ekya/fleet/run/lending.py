@@ -10,6 +10,7 @@ from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.moves import Move
+from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Awaited, InferenceElsewhere, Interrupted
 
 ARRIVED, GIVEN_UP = "arrived", "given up"
@@ -41,10 +42,12 @@ class _Expected:
     """A loan whose retraining has not begun yet.
 
     Attributes:
+        granted: no plan has heard of it yet. Otherwise the retraining begins in this step.
         failed: why it cannot begin any more; empty otherwise.
     """
 
     loan: Loan
+    granted: bool = False
     failed: str = ""
 
 
@@ -58,7 +61,7 @@ class Lent:
 
 
 class LendingExecutor:
-    """Wraps an executor of any world and adds the events that other servers cause.
+    """Wraps an executor of any world and adds the events that other servers cause. A ``Peer``.
 
     ``wait`` and ``execute`` belong to the loop's thread; everything else may be called from other threads.
 
@@ -68,6 +71,7 @@ class LendingExecutor:
         over: see ``Over``.
         inference: this server's inference elsewhere.
         move_over: see ``MoveOver``.
+        room: returns what the server could lend between two times; None: nothing.
         listens_every_us: how often ``wait`` polls for news of remote retrainings; None where none can come
             during a wait.
     """
@@ -79,11 +83,12 @@ class LendingExecutor:
         over: Over,
         inference: InferenceElsewhere,
         move_over: MoveOver,
+        room: Callable[[int, int], Room | None] = lambda now_us, until_us: None,
         listens_every_us: int | None = None,
     ) -> None:
         self._inner = inner
         self._awaited = awaited
-        self._over = over
+        self._over, self.room = over, room
         self._inference, self._move_over = inference, move_over
         self._moves: dict[StreamId, _Moved] = {}
         self._listens_every_us = listens_every_us
@@ -113,24 +118,31 @@ class LendingExecutor:
         with self._lock:
             return sorted(number for number, lent in self._lent.items() if lent.to_us > self.now_us)
 
-    def borrowed(self) -> list[Loan]:
-        """Returns the loans under which retrainings run, or are about to."""
+    def borrowed(self, granted: bool = True) -> list[Loan]:
+        """Returns the loans under which retrainings run, or are about to; with those only granted, or not."""
         with self._lock:
-            return [*(expected.loan for expected in self._expected.values()), *self._away.values()]
+            expected = [one.loan for one in self._expected.values() if granted or not one.granted]
+            return [*expected, *self._away.values()]
+
+    def grant(self, loan: Loan | Move) -> None:
+        """Begins a move, or plans again with a loan for an offer that was left open."""
+        if isinstance(loan, Move):
+            self._move(loan)
+            return
+        with self._lock:
+            self._expected[loan.offer.stream] = _Expected(loan, granted=True)
+            self._ask_again = True
+
+    def take_granted(self) -> list[Loan]:
+        """Returns the granted loans, for a plan, and forgets them."""
+        with self._lock:
+            streams = sorted(stream for stream, one in self._expected.items() if one.granted)
+            return [self._expected.pop(stream).loan for stream in streams]
 
     def expect(self, loan: Loan) -> None:
         """Runs the retraining that the stream starts in this step under the loan."""
         with self._lock:
             self._expected[loan.offer.stream] = _Expected(loan)
-
-    def move(self, move: Move) -> None:
-        """Has a stream's frames classified elsewhere until the move's window ends."""
-        with self._lock:
-            if move.stream in self._moves:  # it is about to end
-                self._move_over(move, self.now_us, GIVEN_UP, {})
-                return
-            self._moves[move.stream] = _Moved(move)
-        self._inference.begin(move)
 
     def moved(self) -> frozenset[StreamId]:
         """Returns the streams whose frames are classified elsewhere, or are about to be."""
@@ -170,11 +182,13 @@ class LendingExecutor:
                 expected.loan = loan
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Fails it: no other server has capacity for the rest."""
+        """Fails it: no other server has capacity for the rest. One that is only granted is forgotten."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is None:
                 self._awaited.fail(stream, reason, now_us)
+            elif expected.granted:
+                del self._expected[stream]
             else:
                 expected.failed = reason
 
@@ -184,11 +198,6 @@ class LendingExecutor:
         None removes the limit.
         """
         self._stop_us = stop_us
-
-    def ask_again(self) -> None:
-        """Makes the loop plan again, because other servers have new spare capacity."""
-        with self._lock:
-            self._ask_again = True
 
     def wait(self, until_us: int) -> Batch:
         """Returns the next events of this server, or the next change that other servers cause."""
@@ -211,11 +220,20 @@ class LendingExecutor:
 
     def give_up_all(self) -> None:
         """Gives up all remote retrainings at the end of the run, which may come early."""
-        self._forget_expected()
+        self._forget_expected(granted=True)
         for stream in sorted(self._away):
             self._give_up(stream)
         for stream in sorted(self._moves):
             self._home_again(self._moves.pop(stream), GIVEN_UP)
+
+    def _move(self, move: Move) -> None:
+        """Has a stream's frames classified elsewhere until the move's window ends."""
+        with self._lock:
+            if move.stream in self._moves:  # it is about to end
+                self._move_over(move, self.now_us, GIVEN_UP, {})
+                return
+            self._moves[move.stream] = _Moved(move)
+        self._inference.begin(move)
 
     def _heard(self, event: ev.Event) -> bool:
         """Notes what a world says of a move; returns whether the loop hears it, too."""
@@ -257,9 +275,8 @@ class LendingExecutor:
 
     def _concerns_others(self, command: cmd.Command) -> bool:
         match command:
-            case cmd.StartRetraining() if command.stream in self._expected:
-                self._begin(command)
-                return True
+            case cmd.StartRetraining():
+                return self._begins(command)
             case cmd.StopRetraining() if command.stream in self._away:
                 # The executor keeps the weights that have arrived, and may be about to serve them.
                 self._give_up(command.stream)
@@ -268,25 +285,32 @@ class LendingExecutor:
                 self._give_up(command.stream)
         return False
 
-    def _begin(self, command: cmd.StartRetraining) -> None:
+    def _begins(self, command: cmd.StartRetraining) -> bool:
+        """Begins a retraining elsewhere; returns False where it begins here."""
         stream = command.stream
         # Atomic: a thread that reports a host's death must find the retraining either here or there.
         with self._lock:
-            expected = self._expected.pop(stream)
+            expected = self._expected.get(stream)
+            if expected is None or expected.granted:
+                return False
+            del self._expected[stream]
             self._awaited.begin(command, expected.loan)
             if expected.failed:
                 self._awaited.fail(stream, expected.failed, self.now_us)
             self._away[stream] = expected.loan
+            return True
 
     def _give_up(self, stream: StreamId) -> None:
         with self._lock:
             del self._away[stream]
         self._over(stream, self.now_us, GIVEN_UP, self._awaited.stop(stream, self.now_us))
 
-    def _forget_expected(self) -> None:
+    def _forget_expected(self, granted: bool = False) -> None:
         """Gives up loans whose retraining was not started in the step in which they were agreed."""
         with self._lock:
-            forgotten, self._expected = sorted(self._expected), {}
+            forgotten = sorted(stream for stream, one in self._expected.items() if granted or not one.granted)
+            for stream in forgotten:
+                del self._expected[stream]
         for stream in forgotten:
             self._over(stream, self.now_us, GIVEN_UP, {})
 

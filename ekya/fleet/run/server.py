@@ -28,9 +28,9 @@ from ekya.fleet.policy.offers import CropCounts, Offer, Sizes, offers
 from ekya.fleet.policy.places import Machine
 from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
-from ekya.fleet.run.elsewhere import Awaited, InferenceElsewhere, Interrupted
+from ekya.fleet.run.elsewhere import Awaited, InferenceElsewhere
 from ekya.fleet.run.gains import Gains
-from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor, Lent
+from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor
 from ekya.fleet.run.peers import Answer
 from ekya.planning.schedulers.scheduler import Scheduler
 
@@ -91,7 +91,7 @@ class AboveServers(Protocol):
 
 
 class LendingServer:
-    """A server's connection to the coordinator. A ``Peer``: it may be called from another thread.
+    """A server's connection to the coordinator. Other threads may call ``room``.
 
     Args:
         terms: conditions of its participation.
@@ -104,6 +104,9 @@ class LendingServer:
         inference: its inference elsewhere.
         listens_every_us: as in ``LendingExecutor``.
         machine: reads kind and state of its machine; None where no one measures it.
+
+    Attributes:
+        executor: around ``inner``; as a ``Peer`` what the coordinator calls.
     """
 
     def __init__(
@@ -125,10 +128,9 @@ class LendingServer:
         self._machine = machine
         self._gains = None if above is None else Gains(above.came)
         self._state: LoopState | None = None
-        self._granted: dict[StreamId, Loan] = {}
         self._priced: tuple[int, int, Room | None] | None = None
         self.executor = LendingExecutor(
-            inner, awaited, self._over, inference, self._move_over, listens_every_us
+            inner, awaited, self._over, inference, self._move_over, self.room, listens_every_us
         )
 
     def plan(self, view: WindowView, planner: Planner) -> Plan:
@@ -158,7 +160,7 @@ class LendingServer:
         if before is not None:
             self._remembered.follow(before.fleet, state.fleet)
         if self._gains is not None:
-            self._gains.follow(state.fleet, self.executor.borrowed(), self.executor.now_us)
+            self._gains.follow(state.fleet, self.executor.borrowed(granted=False), self.executor.now_us)
         has_more = before is None or _has_more_room(before.fleet, state.fleet)
         if self._above is not None and has_more:
             self._above.more_room(self.executor.now_us)
@@ -183,60 +185,6 @@ class LendingServer:
         if not shares or not view.streams:
             return None
         return room(self.site, view, self._scheduler.plan, shares, STEP_MILLI)
-
-    def lend(self, number: int, lent: Lent) -> None:
-        """Forwards to the executor."""
-        self.executor.lend(number, lent)
-
-    def take_back(self, number: int, at_us: int) -> None:
-        """Forwards to the executor."""
-        self.executor.take_back(number, at_us)
-
-    def grant(self, loan: Loan | Move) -> None:
-        """Begins a move, or plans again with a loan for an offer that was left open."""
-        if isinstance(loan, Move):
-            self.executor.move(loan)
-            return
-        self._granted[loan.offer.stream] = loan
-        self.executor.ask_again()
-
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """Returns the progress of a remote retraining; a granted one has made none."""
-        granted = self._granted.get(stream)
-        if granted is not None:
-            return Interrupted(granted.offer.epochs, {})
-        return self.executor.interrupted(stream, now_us)
-
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """Continues a retraining, or begins a granted one, under a new loan."""
-        if stream in self._granted:
-            self._granted[stream] = loan
-        else:
-            self.executor.go_on(stream, loan)
-
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Fails a retraining; a granted one is forgotten."""
-        if self._granted.pop(stream, None) is None:
-            self.executor.fail(stream, reason, now_us)
-
-    def borrowed(self) -> Sequence[Loan]:
-        """Returns the loans under which its retrainings run, or are about to."""
-        return [*self._granted.values(), *self.executor.borrowed()]
-
-    def lends(self) -> Collection[int]:
-        """Forwards to the executor."""
-        return self.executor.lends()
-
-    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
-        """Forwards to the executor."""
-        self.executor.keep_moves(numbers, reason)
-
-    def give_up_all(self) -> None:
-        """Gives up all remote retrainings and granted loans at the end of the run."""
-        self.executor.give_up_all()
-        for stream in sorted(self._granted):
-            del self._granted[stream]
-            self._over(stream, self.executor.now_us, GIVEN_UP, {})
 
     def _borrow(self, view: WindowView) -> tuple[Sequence[Loan], Mapping[StreamId, str]]:
         """Returns loans for retrainings that are worth more elsewhere, and by stream why others got none.
@@ -283,8 +231,8 @@ class LendingServer:
         """Returns the granted loans whose retraining can still begin, and gives up the others."""
         streams = {stream.stream: stream for stream in view.streams}
         taken = []
-        for stream in sorted(self._granted):
-            loan = self._granted.pop(stream)
+        for loan in self.executor.take_granted():
+            stream = loan.offer.stream
             options = streams[stream].retrain_options if stream in streams else ()
             if any(option.config == loan.offer.config for option in options):
                 self.executor.expect(loan)

@@ -105,7 +105,7 @@ class ServerFleet:
     def end(self) -> None:
         """Gives up the remote retrainings of servers that were still running when ``run`` was interrupted."""
         for running in self._running.values():
-            running.server.give_up_all()
+            running.server.executor.give_up_all()
 
     def _begin(self, spec: ServerRun) -> _Running:
         server = LendingServer(
@@ -124,7 +124,7 @@ class ServerFleet:
 
         needs, options = spec.scheduler.needs, spec.options
         if self._above is not None:
-            self._above.join(server.site, server)
+            self._above.join(server.site, server.executor)
         return _Running(server, steps(server.executor, spec.journal, plan, needs, options, spec.observe))
 
     def _furthest_behind(self) -> _Running | None:

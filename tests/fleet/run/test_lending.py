@@ -260,12 +260,12 @@ def test_a_move_of_what_is_over_borrows_nothing(awaited, server, away) -> None:
     assert executor.borrowed() == []
 
 
-def test_a_loop_can_be_asked_to_plan_again(server) -> None:
+def test_a_granted_loan_makes_the_loop_plan_again(server) -> None:
     executor, _ = server
     executor.lend(0, Lent(300, 0, 30 * S))
     executor.wait(0)
     executor.wait(10 * S)
-    executor.ask_again()
+    executor.grant(loan(40 * S))
     assert executor.wait(60 * S) == Batch(10 * S, (ev.CapacityLent(10 * S, 300),))
 
 

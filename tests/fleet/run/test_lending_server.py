@@ -118,7 +118,7 @@ def test_it_states_all_that_it_could_lend_and_whatever_it_lends_already_is_a_par
     made = server(options)
     can_lend = [units(made)]
     for number, share_milli in enumerate((500, 900)):
-        made.lend(number, Lent(share_milli, 130 * S, 190 * S))
+        made.executor.lend(number, Lent(share_milli, 130 * S, 190 * S))
         can_lend.append(units(made))
     for epoch, lent_milli in enumerate((500, 1400), 1):
         made.follow(serving(epoch, lent_milli=lent_milli))
@@ -281,26 +281,26 @@ def test_the_last_word_of_a_server_closes_the_offers_that_it_has_no_more() -> No
 def test_a_granted_loan_makes_its_server_plan_again_and_begins_in_that_plan() -> None:
     made, loan = Wanting(), loan_to(A)
     made.server.executor.wait(100 * S)
-    made.server.grant(loan)
+    made.server.executor.grant(loan)
     assert made.server.executor.wait(300 * S) == Batch(100 * S, (ev.CapacityLent(100 * S, 0),))
-    assert list(made.server.borrowed()) == [loan], "who asks meanwhile hears of it"
+    assert list(made.server.executor.borrowed()) == [loan], "who asks meanwhile hears of it"
     first, second = made.plan().values()
     assert (first.retrain, first.elsewhere) == (GAMMA, Elsewhere(184 * S))
     assert first.reason == "retrains on 60% of a GPU of there: it fits"
     assert (second.retrain, second.elsewhere) == (None, None)
     assert made.above.asked == [[B]], "it is not offered again"
-    assert list(made.server.borrowed()) == [loan]
+    assert list(made.server.executor.borrowed()) == [loan]
     start = cmd.StartRetraining(A, JobId(1), 1, GAMMA, 0, 0.5, 60.0, Elsewhere(184 * S))
     made.server.executor.execute([start])
     assert made.awaited.next_us() == loan.next_home(0)[0]
-    assert list(made.server.borrowed()) == [loan]
+    assert list(made.server.executor.borrowed()) == [loan]
     assert made.above.ended == []
 
 
 def test_several_granted_loans_begin_in_one_plan() -> None:
     made = Wanting()
     for number, stream in enumerate((B, A)):
-        made.server.grant(loan_to(stream, number))
+        made.server.executor.grant(loan_to(stream, number))
     assert {one.elsewhere for one in made.plan().values()} == {Elsewhere(184 * S)}
     assert made.above.asked == [[]]
 
@@ -317,47 +317,47 @@ def test_several_granted_loans_begin_in_one_plan() -> None:
 )
 def test_a_granted_loan_that_cannot_begin_any_more_is_given_up(now_is) -> None:
     made = Wanting()
-    made.server.grant(loan_to(A))
+    made.server.executor.grant(loan_to(A))
     planned = made.plan(**now_is)
     assert made.above.ended == [(HERE, A, 110 * S, GIVEN_UP, {})]
     assert {one.elsewhere for one in planned.values()} == {None}
-    assert list(made.server.borrowed()) == []
+    assert list(made.server.executor.borrowed()) == []
     made.plan()
     assert len(made.above.ended) == 1
 
 
 def test_a_granted_loan_of_which_no_plan_has_heard_is_given_up_when_the_run_ends() -> None:
     made = Wanting()
-    made.server.grant(loan_to(A))
-    made.server.give_up_all()
-    made.server.give_up_all()
+    made.server.executor.grant(loan_to(A))
+    made.server.executor.give_up_all()
+    made.server.executor.give_up_all()
     assert made.above.ended == [(HERE, A, 0, GIVEN_UP, {})]
-    assert list(made.server.borrowed()) == []
+    assert list(made.server.executor.borrowed()) == []
 
 
 def test_a_host_that_dies_between_the_grant_and_the_plan_is_not_begun_on() -> None:
     made, other = Wanting(), loan_to(A, 6, "west")
-    made.server.grant(loan_to(A))
-    assert made.server.interrupted(A, 110 * S) == Interrupted(4, {})
-    made.server.go_on(A, other)
-    assert list(made.server.borrowed()) == [other]
+    made.server.executor.grant(loan_to(A))
+    assert made.server.executor.interrupted(A, 110 * S) == Interrupted(4, {})
+    made.server.executor.go_on(A, other)
+    assert list(made.server.executor.borrowed()) == [other]
     assert made.plan()[A].reason == "retrains on 60% of a GPU of west: it fits"
     assert made.above.ended == []
 
 
 def test_a_granted_loan_that_fails_before_the_plan_never_begins() -> None:
     made = Wanting()
-    made.server.grant(loan_to(A))
-    made.server.fail(A, "there died, and no other server has room", 110 * S)
-    assert list(made.server.borrowed()) == []
+    made.server.executor.grant(loan_to(A))
+    made.server.executor.fail(A, "there died, and no other server has room", 110 * S)
+    assert list(made.server.executor.borrowed()) == []
     assert made.plan()[A].elsewhere is None
     assert made.above.ended == [], "the coordinator knows"
 
 
 def test_what_it_lends_is_told_by_number_until_it_is_over() -> None:
     made = server(MOVING)
-    made.lend(3, Lent(200, 0, 190 * S))
-    made.lend(1, Lent(200, 0, 190 * S))
-    assert list(made.lends()) == [1, 3]
-    made.take_back(3, 0)
-    assert list(made.lends()) == [1]
+    made.executor.lend(3, Lent(200, 0, 190 * S))
+    made.executor.lend(1, Lent(200, 0, 190 * S))
+    assert list(made.executor.lends()) == [1, 3]
+    made.executor.take_back(3, 0)
+    assert list(made.executor.lends()) == [1]

@@ -194,7 +194,7 @@ def moved():
     """The executor of a server whose stream has moved, its world, and the ends that it reports."""
     world, over = World(), []
     executor = LendingExecutor(world, Nothing(), lambda *told: None, world, lambda *told: over.append(told))
-    executor.move(MOVE)
+    executor.grant(MOVE)
     world.told.append(THERE)
     assert executor.wait(5 * S).events == (THERE,)
     return executor, world, over
@@ -238,7 +238,7 @@ def test_the_coordinator_ends_moves_and_what_did_not_begin_yet_is_never_told(mov
     assert executor.wait(10 * S).events == ()
     executor.keep_moves((), "its host died")
     assert executor.wait(20 * S) == Batch(10 * S, (ev.InferenceMoved(10 * S, CAM, 0),))
-    executor.move(replace(MOVE, number=8))
+    executor.grant(replace(MOVE, number=8))
     executor.come_home(CAM, "its stream does not serve")
     world.told.append(THERE)
     assert executor.wait(10 * S).events == ()
@@ -248,7 +248,7 @@ def test_the_coordinator_ends_moves_and_what_did_not_begin_yet_is_never_told(mov
 
 def test_a_second_move_of_a_stream_is_given_up(moved) -> None:
     executor, world, over = moved
-    executor.move(replace(MOVE, number=8))
+    executor.grant(replace(MOVE, number=8))
     assert [(told[0].number, told[2]) for told in over] == [(8, "given up")]
     assert world.ways == [("begin", 7)]
 

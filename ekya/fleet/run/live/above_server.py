@@ -11,7 +11,6 @@ from ekya.fleet.run.guests import guest_tasks
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.classified_elsewhere import ClassifiedElsewhere
 from ekya.fleet.run.live.coordination import RemoteCoordinator
-from ekya.fleet.run.live.hosted_processes import HostedProcesses
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.machine_state import MachineState
 from ekya.fleet.run.live.neighbours import Neighbours
@@ -72,10 +71,7 @@ class AboveServer:
             if above is not None:
                 above.moved_since(site, stream, moved_mb)
 
-        processes = HostedProcesses(site, self._neighbours)
-        awaited = TrainedElsewhere(
-            site, self._neighbours, processes, guest_tasks(remote), remote.bring, moved_since
-        )
+        awaited = TrainedElsewhere(site, self._neighbours, guest_tasks(remote), remote.bring, moved_since)
         if above is not None:
             self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)
@@ -87,11 +83,11 @@ class AboveServer:
             above,
             inner,
             awaited,
-            ClassifiedElsewhere(processes, remote.classify_at, self._come_home),
+            ClassifiedElsewhere(self._neighbours, remote.classify_at, self._come_home),
             LISTENS_EVERY_US,
             self._machine_state(),
         )
-        self._open.callback(self.lending.give_up_all)
+        self._open.callback(self.lending.executor.give_up_all)
         return self.lending.executor
 
     def _come_home(self, stream: StreamId, reason: str) -> None:
@@ -103,7 +99,7 @@ class AboveServer:
         kind = self._server.kind
         if kind is None or self._coordinator is None:
             return None
-        state = MachineState(kind, lambda: self.lending is not None and bool(self.lending.lends()))
+        state = MachineState(kind, lambda: self.lending is not None and bool(self.lending.executor.lends()))
         self._open.callback(state.close)
         return state
 

@@ -3,30 +3,29 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYetError
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.fleet.policy.loans import Links, Loan, Way
+from ekya.fleet.policy.loans import Links, Loan
 from ekya.fleet.policy.moves import Move, MoveOffer
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
-from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.calls import CallError, Handle, PartHandle
 from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.elsewhere import Interrupted
-from ekya.fleet.run.lending import GIVEN_UP, Lent
+from ekya.fleet.run.lending import GIVEN_UP
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
 from ekya.fleet.run.peers import Answer, Peer
 
 _LOG = logging.getLogger(__name__)
-
-_Answer = TypeVar("_Answer")
 
 ROOMS_WITHIN_S = 2.0
 """Time limit of asking all servers for their spare capacity; those that have not replied then have none."""
@@ -46,8 +45,10 @@ REPEATS_S = 60.0
 REPEATS_EVERY_S = 1.0
 
 
-class LiveCoordinator:
-    """Coordinator of all servers. One call at a time, so that no capacity is lent twice.
+def live_coordinator(
+    tier: Tier, links: Links, seed: int, loans: Path, peers: Mapping[SiteName, Peer]
+) -> Coordinator:
+    """Makes the coordinator of live servers.
 
     One that is started again after a death takes up the loans that servers still have. Meanwhile these go
     on, and servers plan by themselves.
@@ -57,84 +58,25 @@ class LiveCoordinator:
         links: between the servers.
         seed: of all random draws.
         loans: file in which loans are recorded.
-        servers: those that run already, where it is started again.
+        peers: servers that run already, where it is started again.
     """
-
-    def __init__(
-        self, tier: Tier, links: Links, seed: int, loans: Path, servers: Mapping[SiteName, Handle]
-    ) -> None:
-        file = LoanFile(loans)  # first, since it removes a line that a crash has cut off
-        before = read_loans(loans)
-        # The real length of a training is unknown: it keeps its share until it is over, or its window is.
-        self._coordinator = Coordinator(
-            tier,
-            links,
-            seed,
-            file,
-            held_until=lambda loan: loan.offer.until_us,
-            rooms=_rooms_at_once,
-            promises=learnt(before),
-        )
-        peers = {site: _RemotePeer(site, server) for site, server in servers.items()}
-        go_on = self._coordinator.take_up(len(before), peers)
-        for number, loan in enumerate(before):
-            if loan.outcome == UNDER_WAY and number not in go_on:
-                file.lost(number)
-
-    def ready(self) -> None:
-        """Returns when all earlier calls have been handled."""
-
-    def join(self, site: SiteName, server: Handle) -> None:
-        """Registers a server, also one that was cut off and is reached again."""
-        self._coordinator.join(site, _RemotePeer(site, server))
-
-    def leave(self, site: SiteName) -> None:
-        """Removes a server whose run has ended."""
-        self._coordinator.leave(site)
-
-    def died(self, site: SiteName, at_us: int) -> None:
-        """Handles a server that died or is not reached."""
-        self._coordinator.died(site, at_us)
-
-    def ask(
-        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
-    ) -> Answer:
-        """Forwards to ``Coordinator``, as do the methods below."""
-        return self._coordinator.ask(site, now_us, offers, moves)
-
-    def would_get(self, now_us: int, offer: Offer) -> Answer:
-        """Returns the answer that an offer would get now."""
-        return self._coordinator.would_get(now_us, offer)
-
-    def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
-        """Closes offers of retrainings that begin at home."""
-        self._coordinator.withdraw(site, streams)
-
-    def over(
-        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
-    ) -> None:
-        """Ends a loan."""
-        self._coordinator.over(site, stream, now_us, outcome, moved_mb)
-
-    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-        """Adds later traffic to a loan that is over."""
-        self._coordinator.moved_since(site, stream, moved_mb)
-
-    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        """Ends a move of inference."""
-        self._coordinator.move_over(move, now_us, outcome, moved_mb)
-
-    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
-        """Learns what a loan has brought."""
-        self._coordinator.came(loan, came, serves_after_us)
-
-    def more_room(self, now_us: int) -> None:
-        """Decides again, because a server could lend more than before."""
-        self._coordinator.more_room(now_us)
-
-    def tick(self, now_us: int) -> None:
-        """Decides again if the policy wants that after so long."""
-        self._coordinator.tick(now_us)
+    file = LoanFile(loans)  # first, since it removes a line that a crash has cut off
+    before = read_loans(loans)
+    # The real length of a training is unknown: it keeps its share until it is over, or its window is.
+    coordinator = Coordinator(
+        tier,
+        links,
+        seed,
+        file,
+        held_until=lambda loan: loan.offer.until_us,
+        rooms=_rooms_at_once,
+        promises=learnt(before),
+    )
+    go_on = coordinator.take_up(len(before), peers)
+    for number, loan in enumerate(before):
+        if loan.outcome == UNDER_WAY and number not in go_on:
+            file.lost(number)
+    return coordinator
 
 
 class RemoteCoordinator:
@@ -153,6 +95,10 @@ class RemoteCoordinator:
         self._repeats = False
         self._room: Future[Any] | None = None
         self._ends = threading.Event()
+        # These are repeated and do not wait for the reply.
+        self.withdraw, self.over, self.moved_since, self.move_over, self.came = (
+            partial(self._tell, method) for method in ("withdraw", "over", "moved_since", "move_over", "came")
+        )
 
     def reach_at(self, coordinator: Handle) -> None:
         """Sets where the coordinator is from now on."""
@@ -178,28 +124,6 @@ class RemoteCoordinator:
             self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
         return Answer()
 
-    def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
-        """Closes offers; this method and those below do not wait for the reply."""
-        self._call(REPEATS_S, "withdraw", site, frozenset(streams))
-
-    def over(
-        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
-    ) -> None:
-        """Ends a loan."""
-        self._call(REPEATS_S, "over", site, stream, now_us, outcome, dict(moved_mb))
-
-    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-        """Reports later traffic."""
-        self._call(REPEATS_S, "moved_since", site, stream, dict(moved_mb))
-
-    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        """Ends a move of inference."""
-        self._call(REPEATS_S, "move_over", move, now_us, outcome, dict(moved_mb))
-
-    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
-        """Reports what a loan has brought."""
-        self._call(REPEATS_S, "came", loan, came, serves_after_us)
-
     def more_room(self, now_us: int) -> None:
         """Reports new spare capacity, unless an earlier report still waits."""
         if self._room is None or self._room.done():
@@ -209,6 +133,9 @@ class RemoteCoordinator:
         """Returns when the coordinator has handled all earlier calls, or is not reached; repeats no more."""
         wait([self._call(0.0, "ready")], ANSWERS_WITHIN_S)
         self._ends.set()
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        self._call(REPEATS_S, method, *arguments)
 
     def _call(self, repeats_s: float, method: str, *arguments: object) -> "Future[Any]":
         return self._calls.submit(self._called, repeats_s, method, arguments)
@@ -227,61 +154,64 @@ class RemoteCoordinator:
                 self._repeats = True
 
 
-class _RemotePeer:
-    """Client of a server for the coordinator; a server that is not reached has no capacity."""
+class RemotePeer:
+    """Client of a server for the coordinator: a ``Peer``. One that is not reached has no capacity.
 
-    def __init__(self, site: SiteName, server: Handle) -> None:
-        self.site, self.server = site, server
+    Args:
+        server: of the object with the methods of a ``Peer``.
+    """
+
+    def __init__(self, server: Handle) -> None:
+        self.server = server
+        self.lend, self.take_back, self.go_on, self.fail, self.keep_moves = (
+            partial(self._asked, method) for method in ("lend", "take_back", "go_on", "fail", "keep_moves")
+        )
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        return self._or(None, "room", now_us, until_us)
-
-    def lend(self, number: int, lent: Lent) -> None:
-        self._or(None, "lend", number, lent)
-
-    def take_back(self, number: int, at_us: int) -> None:
-        self._or(None, "take_back", number, at_us)
+        """Waits for the answer, as do all but ``grant``."""
+        room: Room | None = self._asked("room", now_us, until_us)
+        return room
 
     def grant(self, loan: Loan | Move) -> None:
+        """Does not wait for the server."""
         self.server.call("grant", loan)
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        return self._or(None, "interrupted", stream, now_us) or Interrupted(1, {})
-
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
-        self._or(None, "go_on", stream, loan)
-
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        self._or(None, "fail", stream, reason, now_us)
+        """Returns one epoch to do where the server is not reached."""
+        return self._asked("interrupted", stream, now_us) or Interrupted(1, {})
 
     def borrowed(self) -> Sequence[Loan]:
-        return self._or((), "borrowed")
+        """Returns none where the server is not reached, as does ``lends``."""
+        return self._asked("borrowed") or ()
 
     def lends(self) -> Collection[int]:
-        return self._or((), "lends")
+        """Returns the numbers of the loans."""
+        return self._asked("lends") or ()
 
-    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
-        self._or(None, "keep_moves", frozenset(numbers), reason)
+    def _asked(self, method: str, *arguments: object) -> Any:
+        return _or_none(self.server.call(method, *arguments), ANSWERS_WITHIN_S)
 
-    def _or(self, otherwise: _Answer, method: str, *arguments: object) -> _Answer:
-        return _or(otherwise, lambda: self.server.call(method, *arguments).result(ANSWERS_WITHIN_S))
+
+def peer_at(server: Handle) -> RemotePeer:
+    """Returns the client of a ``SiteRun``."""
+    return RemotePeer(PartHandle(server, "lending"))
 
 
 def _rooms_at_once(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:
     """Asks all servers at the same time; one that does not answer holds up no other."""
-    remote = [peer for _, peer in sorted(peers.items()) if isinstance(peer, _RemotePeer)]
-    asked = {peer.server.call("room", now_us, until_us): peer.site for peer in remote}
+    remote = {site: peer for site, peer in sorted(peers.items()) if isinstance(peer, RemotePeer)}
+    asked = {peer.server.call("room", now_us, until_us): site for site, peer in remote.items()}
     answered, late = wait(asked, ROOMS_WITHIN_S)
     if late:
         sites = sorted(asked[one] for one in late)
         _LOG.warning("no answer within %g s: %s", ROOMS_WITHIN_S, ", ".join(sites))
-    rooms = (_or(None, one.result) for one in answered)
+    rooms = (_or_none(one, None) for one in answered)
     return sorted((room for room in rooms if room is not None), key=lambda room: room.site)
 
 
-def _or(otherwise: _Answer, ask: Callable[[], _Answer]) -> _Answer:
+def _or_none(told: "Future[Any]", within_s: float | None) -> Any:
     try:
-        return ask()
+        return told.result(within_s)
     except (CallError, UserError, NotYetError) as error:
         _LOG.warning("no answer: %s", str(error) or "in time")
-        return otherwise
+        return None

@@ -14,11 +14,12 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import tiers_with
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
-from ekya.fleet.run.live.coordination import LiveCoordinator
+from ekya.fleet.run.live.coordination import live_coordinator, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
-from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.live.watched_servers import LiveServers
+from ekya.fleet.run.server import AboveServers
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.sites.server import SiteServer
 
@@ -101,7 +102,7 @@ def resume_servers(
     there = {site: one.server for site, one in opened.items() if states[site].phase == "running"}
     ends_us = max((state.ends_us or 0 for state in states.values()), default=0)
     away = dict.fromkeys(sites.handles.keys() - opened, ends_us)
-    opened |= {site: Opened(sites.server(site, live.run), "") for site in away}
+    opened |= {site: Neighbour(sites.server(site, live.run), "") for site in away}
     coordinator = _coordinator(live, folder, there)
     reached = _offered(coordinator, doors)
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
@@ -119,18 +120,19 @@ def _coordinator(
         return None
     fitted = None if live.points is None else fitted_to(live.points)
     tier = tiers_with(fitted)[live.tier]
-    served = LiveCoordinator(tier, live.links, live.seed, folder.loans.absolute(), there)
-    return LocalHandle(served, threads=1)
+    peers = {site: peer_at(server) for site, server in there.items()}
+    served = live_coordinator(tier, live.links, live.seed, folder.loans.absolute(), peers)
+    return LocalHandle(served, threads=1)  # One call at a time, so that no capacity is lent twice.
 
 
 def _offered(coordinator: LocalHandle | None, doors: SiteServer) -> Handle | None:
     """Lets sites reach the coordinator; returns it as they do."""
     if coordinator is None:
         return None
-    return doors.offer("coordinator", coordinator, public_methods(LiveCoordinator))
+    return doors.offer("coordinator", coordinator, (*public_methods(AboveServers), "moved_since", "ready"))
 
 
-def _reply(site: SiteName, told: "Future[Opened]", within_s: float) -> Opened:
+def _reply(site: SiteName, told: "Future[Neighbour]", within_s: float) -> Neighbour:
     try:
         return told.result(within_s)
     except UserError as error:

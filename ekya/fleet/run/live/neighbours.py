@@ -1,30 +1,33 @@
-"""Servers of a fleet as one of them reaches the others."""
+"""Servers of a fleet as one of them reaches the others, and the processes that it takes from them."""
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.live.orders import Neighbour
+from ekya.fleet.run.training.crew import NoProcessError
+from ekya.fleet.run.training.protocol import FleetNode
 
+ANSWERS_WITHIN_S = 60.0
+"""Timeout of a request for a process: the server may have to load torch first."""
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """One server of the fleet.
-
-    Attributes:
-        server: its ``SiteRun``.
-        machine: identifies its process; a site that was started again has another.
-    """
-
-    server: Handle
-    machine: str
+_SAYS_MACHINE_S = 5.0
+"""Time in which a live server returns its machine's id."""
 
 
 class Neighbours:
-    """All servers of the fleet, as known at the moment. Thread-safe."""
+    """All servers of the fleet, as known at the moment. Thread-safe.
 
-    def __init__(self) -> None:
+    It is a ``ProcessSource``: it requests processes from the servers, which hold them to their shares.
+
+    Args:
+        borrower: server whose trainings use the processes.
+    """
+
+    def __init__(self, borrower: SiteName) -> None:
+        self._borrower = borrower
         self._known: Mapping[SiteName, Neighbour] = {}
         self._lock = threading.Lock()
 
@@ -33,33 +36,44 @@ class Neighbours:
         with self._lock:
             self._known = {**self._known, **neighbours}
 
-    def server(self, site: SiteName) -> Handle:
+    def at(self, site: SiteName) -> Neighbour:
         """Returns a server.
 
         Raises:
             CallError: it is not known.
         """
-        return self._of(site).server
+        if site not in self._known:
+            raise CallError(f"{site} is not reached")
+        return self._known[site]
 
-    def machine(self, site: SiteName) -> str:
-        """Returns what identifies a server's process.
+    def take(self, node: FleetNode) -> Handle:
+        """Returns a process on the node's server.
 
         Raises:
-            CallError: it is not known.
+            NoProcessError: the server does not reply, or takes no guests.
         """
-        return self._of(site).machine
+        try:
+            asked = self.at(node.site).server.call("take_process", self._borrower)
+            process: Handle = asked.result(ANSWERS_WITHIN_S)
+        except (CallError, TimeoutError) as error:
+            why = str(error) or f"no answer for {ANSWERS_WITHIN_S:g} s"
+            raise NoProcessError(f"{node.site} gives no process away: {why}") from error
+        return process
 
-    def is_there(self, machine: str, within_s: float) -> bool:
-        """Returns whether a server that this identifies answers."""
+    def give_back(self, node: FleetNode, process: Handle) -> None:
+        """Returns a process to its server for the next guest."""
+        with suppress(CallError):
+            self.at(node.site).server.call("give_back_process", self._borrower, process)
+
+    def is_there(self, machine_id: str) -> bool:
+        """Returns whether the server that had this machine answers, and has it still."""
         for one in self._known.values():
-            if one.machine == machine:
+            if one.machine == machine_id:
                 try:
-                    return bool(one.server.call("machine").result(within_s) == machine)
+                    return bool(one.server.call("machine").result(_SAYS_MACHINE_S) == machine_id)
                 except (CallError, TimeoutError):
                     return False
         return False
 
-    def _of(self, site: SiteName) -> Neighbour:
-        if site not in self._known:
-            raise CallError(f"{site} is not reached")
-        return self._known[site]
+    def close(self) -> None:
+        """Does nothing: idle processes belong to their servers."""

@@ -62,12 +62,12 @@ class RunOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A site's reply.
+class Neighbour:
+    """One server of the fleet, as others reach it.
 
     Attributes:
         server: its ``SiteRun``.
-        machine: identifies the site's process.
+        machine: identifies its site's process; a site that was started again has another.
     """
 
     server: Handle

@@ -13,8 +13,7 @@ from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import Opened, RunOrder, server_name
+from ekya.fleet.run.live.orders import Neighbour, RunOrder, server_name
 from ekya.fleet.run.live.site_run import SiteRun, kept_folder
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
@@ -39,7 +38,7 @@ class _Begun:
     name: str
     run: SiteRun
     thread: threading.Thread
-    opened: Opened
+    opened: Neighbour
 
 
 class Site:
@@ -72,7 +71,7 @@ class Site:
         """Returns its name, its process's id, and its version of Ekya."""
         return self._site, self._machine, __version__
 
-    def open(self, order: RunOrder) -> Opened:
+    def open(self, order: RunOrder) -> Neighbour:
         """Begins a run, which then waits for its start, or takes one up that this site's last process began.
 
         Raises:
@@ -95,14 +94,14 @@ class Site:
             if before is not None:
                 self._doors.withdraw(before.name)
             name, served = server_name(order.run), LocalHandle(run, _THREADS)
-            opened = Opened(self._doors.offer(name, served, public_methods(SiteRun)), self._machine)
-            run.meet({self._site: Neighbour(opened.server, self._machine)}, None)
+            opened = Neighbour(self._doors.offer(name, served, public_methods(SiteRun)), self._machine)
+            run.meet({self._site: opened}, None)
             self._begun = _Begun(order.run, name, run, threading.Thread(target=run.run, name=name), opened)
             self._forgotten = False
             self._begun.thread.start()
             return opened
 
-    def opened(self, run: str) -> Opened:
+    def opened(self, run: str) -> Neighbour:
         """Returns the reply to ``open`` again, for a driver that was started again.
 
         Raises:

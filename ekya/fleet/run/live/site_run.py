@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,21 +15,16 @@ from rich.console import Console
 
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
-from ekya.core.units import US_PER_S, StreamId
-from ekya.fleet.policy.loans import Loan
-from ekya.fleet.policy.moves import Move
+from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.elsewhere import Interrupted
-from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.calls import CallError, Handle, call_part, public_methods
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
-from ekya.fleet.run.live.orders import Phase, RunOrder, RunState
-from ekya.fleet.run.server import LendingServer
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour, Phase, RunOrder, RunState
+from ekya.fleet.run.peers import Peer
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
 from ekya.gpu.backends.registry import choose_backend
@@ -88,7 +83,7 @@ class SiteRun:
         self._from_us = 0
         self._folder: Path | None = None
         self._summary: dict[str, Any] | None = None
-        self._neighbours = Neighbours()
+        self._neighbours = Neighbours(server.terms.site)
         if order.resume_us is not None:
             self.begin(-order.resume_us)  # The others do not wait for it.
 
@@ -203,52 +198,12 @@ class SiteRun:
         self._stop.set()
         self._go.set()
 
-    def room(self, now_us: int, until_us: int) -> Room | None:
-        """Forwards to ``LendingServer``, as those up to ``keep_moves``; None before the run begins."""
-        lending = self._lending
-        return None if lending is None else lending.room(now_us, until_us)
-
-    def lend(self, number: int, lent: Lent) -> None:
-        """Lends a share."""
-        if self._lending is not None:
-            self._lending.lend(number, lent)
-
-    def take_back(self, number: int, at_us: int) -> None:
-        """Returns a lent share to the server."""
-        if self._lending is not None:
-            self._lending.take_back(number, at_us)
-
-    def grant(self, loan: Loan | Move) -> None:
-        """Begins a move, or plans again with a loan for an offer that was left open."""
-        if self._lending is not None:
-            self._lending.grant(loan)
-
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted | None:
-        """Returns the progress of one of its retrainings when a host of it has died."""
-        return None if self._lending is None else self._lending.interrupted(stream, now_us)
-
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """Continues the rest of that retraining under the new loan."""
-        if self._lending is not None:
-            self._lending.go_on(stream, loan)
-
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Ends that retraining: no other server has capacity for the rest."""
-        if self._lending is not None:
-            self._lending.fail(stream, reason, now_us)
-
-    def borrowed(self) -> Sequence[Loan]:
-        """Returns the loans under which its retrainings run, or are about to."""
-        return () if self._lending is None else self._lending.borrowed()
-
-    def lends(self) -> Collection[int]:
-        """Returns the numbers of the loans for which it keeps a share."""
-        return () if self._lending is None else self._lending.lends()
-
-    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
-        """Ends its other moves of inference."""
-        if self._lending is not None:
-            self._lending.keep_moves(numbers, reason)
+    def lending(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of this server as a ``Peer``; before the run begins it does nothing: None."""
+        lending = None if self._above is None else self._above.lending
+        return (
+            None if lending is None else call_part(lending.executor, public_methods(Peer), method, arguments)
+        )
 
     def machine(self) -> str:
         """Returns what identifies this process."""
@@ -273,10 +228,6 @@ class SiteRun:
         """Ends the processes of a dead server's guests here."""
         if self._above is not None:
             self._above.guests.end_of(site)
-
-    @property
-    def _lending(self) -> LendingServer | None:
-        return None if self._above is None else self._above.lending
 
     def _begins(self) -> int:
         """Reports the actors as ready, and waits for the common start (local ``time.monotonic_ns``).

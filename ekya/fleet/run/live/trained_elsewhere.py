@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 from ekya.core import commands as cmd
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.training.crew import ProcessSource
-from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle, TrainingTask
-from ekya.fleet.run.training.trainer import ProcessFleetTrainer
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
+from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingTask
+from ekya.fleet.run.training.trainer import ProcessFleetTrainer, Training
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class _Away:
 
     command: cmd.StartRetraining
     loan: Loan
-    handle: TrainingHandle | None = None
+    handle: Training | None = None
     epochs_home: int = 0
     told_us: int = 0
     failed: str = ""
@@ -83,8 +82,7 @@ class TrainedElsewhere:
 
     Args:
         site: borrower.
-        neighbours: this server and the others; changes as they come and go.
-        processes: source of the trainings' processes.
+        neighbours: this server and the others, with their processes; changes as they come and go.
         gather: see ``Gather``.
         bring: see ``Bring``.
         moved_since: called by separate threads.
@@ -94,7 +92,6 @@ class TrainedElsewhere:
         self,
         site: SiteName,
         neighbours: Neighbours,
-        processes: ProcessSource,
         gather: Gather,
         bring: Bring,
         moved_since: MovedSince,
@@ -103,8 +100,8 @@ class TrainedElsewhere:
         self._moved_since = moved_since
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
-        home = FleetNode(self._home, site, neighbours.machine(site), FULL_GPU_MILLI)
-        self._trainer = ProcessFleetTrainer({self._home: home}, processes)
+        home = FleetNode(self._home, site, neighbours.at(site).machine, FULL_GPU_MILLI)
+        self._trainer = ProcessFleetTrainer({self._home: home}, neighbours)
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
         self._ending: list[threading.Thread] = []
@@ -117,7 +114,7 @@ class TrainedElsewhere:
         gathered = self._gather(command, self._home)
         threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
 
-    def training(self, stream: StreamId) -> TrainingHandle | None:
+    def training(self, stream: StreamId) -> Training | None:
         """Returns the training of a stream's retraining; None while its inputs are collected."""
         with self._lock:
             away = self._away.get(stream)
@@ -208,7 +205,7 @@ class TrainedElsewhere:
         for part in loan.parts:
             name = names[part.host]
             self._sites[name] = part.host
-            machine = self._neighbours.machine(part.host)
+            machine = self._neighbours.at(part.host).machine
             self._trainer.know(FleetNode(name, part.host, machine, part.share_milli))
         parts = tuple(
             Part(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
@@ -236,7 +233,7 @@ class TrainedElsewhere:
             return self._ended(away, "" if epochs >= command.config.epochs or shortened else reason)
         return Came(command, False, "", {}) if news else None
 
-    def _is_over(self, away: _Away, handle: TrainingHandle, now: Progress, now_us: int) -> bool:
+    def _is_over(self, away: _Away, handle: Training, now: Progress, now_us: int) -> bool:
         if now.state != "stranded":
             away.stranded_us = None
         elif away.stranded_us is None:
@@ -258,7 +255,7 @@ class TrainedElsewhere:
         away.handle.stop()
         return self._newly_moved(away, away.handle.poll())
 
-    def _tell_rest(self, away: _Away, handle: TrainingHandle) -> None:
+    def _tell_rest(self, away: _Away, handle: Training) -> None:
         handle.wait(ENDS_WITHIN_S)
         with self._lock:
             moved_mb = self._newly_moved(away, handle.poll())
@@ -285,8 +282,8 @@ def node_of(host: SiteName, stream: StreamId) -> NodeName:
     return NodeName(f"{host}, for {stream}")
 
 
-def _best(handle: TrainingHandle) -> RemoteCheckpoint:
+def _best(handle: Training) -> RemoteCheckpoint:
     trained = handle.best_yet()
     if trained is None:
         raise RuntimeError("an epoch was told of that has left no weights")
-    return RemoteCheckpoint(trained.weights, trained.validation_accuracy, trained.epoch)
+    return trained

@@ -15,10 +15,10 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.collected import collect
+from ekya.fleet.run.live.coordination import RemotePeer, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.live_run import LiveRun
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
@@ -65,7 +65,7 @@ class _Watched:
     asked: "Future[RunState] | None" = None
     state: RunState = field(default_factory=lambda: RunState("opening"))
     away: bool = False
-    resumes: "Future[Opened] | None" = None
+    resumes: "Future[Neighbour] | None" = None
     why: str = ""
 
 
@@ -87,7 +87,7 @@ class LiveServers:
         live: LiveRun,
         coordinator: Handle | None,
         sites: FoundSites,
-        opened: Mapping[SiteName, Opened],
+        opened: Mapping[SiteName, Neighbour],
         updates: "StoreUpdates | None" = None,
     ) -> None:
         self._updates = updates
@@ -117,7 +117,7 @@ class LiveServers:
         self._reached = coordinator
         self._meet(_ANSWERS_S)
         for site, one in self._servers.items():
-            self._tell_coordinator("join", site, one.server)
+            self._tell_coordinator("join", site, peer_at(one.server))
         self._began_s = time.monotonic() + LEAD_US / US_PER_S
         self._tell("begin", LEAD_US)
 
@@ -197,7 +197,7 @@ class LiveServers:
         wait(self._tell("meet", neighbours, self._reached), within_s)
         if self._updates is not None and self._coordinator is not None:
             self._updates.meet(neighbours, self._coordinator)
-            self._tell_coordinator("join", STORES, self._updates.handle)
+            self._tell_coordinator("join", STORES, RemotePeer(self._updates.handle))
 
     def _end_updates(self) -> None:
         if self._updates is not None:
@@ -261,7 +261,7 @@ class LiveServers:
         live, name = self._live, self._folder.path.name
         return RunOrder(live.run, name, None, live.seed, {}, self._reached, self._now_us())
 
-    def _resumed(self, site: SiteName, one: _Watched, resumes: "Future[Opened]") -> None:
+    def _resumed(self, site: SiteName, one: _Watched, resumes: "Future[Neighbour]") -> None:
         """Handles a site's answer to ``_resumption``; one whose process did not die has the run already."""
         try:
             opened = resumes.result()
@@ -306,7 +306,7 @@ class LiveServers:
         one.away = False
         self._ran.away_s.append((site, self._ran.died_s.pop(site), self._now_us() / US_PER_S))
         self._meet(_LOOK_S)  # It may be another process now, or have missed that another one is.
-        self._tell_coordinator("join", site, one.server)
+        self._tell_coordinator("join", site, peer_at(one.server))
 
     def _ended(self, site: SiteName, one: _Watched) -> None:
         self._tell_coordinator("leave", site)

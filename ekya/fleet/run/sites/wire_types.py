@@ -10,8 +10,7 @@ from ekya.fleet.policy.rooms import Room, ServedStream
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.host_facts import HostFacts, Link
 from ekya.fleet.run.lending import Lent
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.peers import Answer
 
 COORDINATION: tuple[type, ...] = (
@@ -28,7 +27,6 @@ COORDINATION: tuple[type, ...] = (
     Neighbour,
     NodeState,
     Offer,
-    Opened,
     RetrainConfig,
     Room,
     RunOrder,

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.run.live.trained_elsewhere import node_of
 from ekya.fleet.run.training.protocol import Progress
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 OrderedBy = Literal["request", "trigger"]
 """Origin of an update: a request over REST or in Python, or the store's own trigger."""

@@ -10,7 +10,7 @@ from uuid import uuid4
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, JobId, StreamId
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import STORES, JobName, NodeName, SiteName
@@ -18,14 +18,13 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
-from ekya.fleet.run.live.hosted_processes import HostedProcesses
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.stores.update import Update, crop_gpu_s
 from ekya.fleet.run.stores.update_book import UpdateBook
 from ekya.fleet.run.training.protocol import Progress, TrainingTask
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,12 +52,11 @@ class StoreUpdates:
     def __init__(self, book: UpdateBook) -> None:
         self._book = book
         self.handle = LocalHandle(self, _THREADS)
-        self._neighbours = Neighbours()
+        self._neighbours = Neighbours(STORES)
         self._neighbours.meet({STORES: Neighbour(self.handle, uuid4().hex)})
         self._elsewhere = TrainedElsewhere(
             STORES,
             self._neighbours,
-            HostedProcesses(STORES, self._neighbours),
             self._gather,
             self._bring,
             partial(self._tell, "moved_since", STORES),

@@ -2,14 +2,15 @@
 
 import os
 import threading
+from typing import Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ekya.fleet.run.calls import Handle
-from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
-from ekya.fleet.run.training.server import EpochEnd, ParameterServer
+from ekya.fleet.run.calls import Handle, call_part
+from ekya.fleet.run.training.messages import LessonPlan, Validation
+from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer, server_of
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import LoneWorker, Worker
 from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
@@ -32,7 +33,7 @@ class TrainingActor:
     """A process of trainings: a parameter server, a worker, or both where a training has one worker.
 
     Instead it may classify the frames of one stream. As a worker it keeps the crops that it received, for
-    later shards. Methods without more text are those of ``ParameterServer``.
+    later shards.
 
     Args:
         name: of its actor.
@@ -71,42 +72,18 @@ class TrainingActor:
         updates = Updates(start, plan, self._validation, device=self._device, scope=scope)
         self._server = ParameterServer(updates)
 
-    def restore(self, snapshot: bytes | None) -> float:
-        """Restores a snapshot, or the start model; returns the validation accuracy."""
-        return self._there.restore(snapshot)
+    def on_server(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of its parameter server.
 
-    def begin_epoch(self, token: object, workers: tuple[WorkerId, ...]) -> None:
-        """Begins an epoch of these workers."""
-        self._there.begin_epoch(token, workers)
-
-    def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        """Returns the weights."""
-        return self._there.pull(token, worker)
-
-    def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        """Takes a gradient and returns the updated weights."""
-        return self._there.push(token, worker, push)
-
-    def leave(self, token: object, worker: WorkerId) -> None:
-        """Notes that the worker has no steps in this epoch."""
-        self._there.leave(token, worker)
-
-    def exchanged(self) -> dict[WorkerId, tuple[int, int]]:
-        """Returns the bytes that each worker has pushed and pulled in the epoch."""
-        return self._there.exchanged()
+        Raises:
+            LookupError: it is none at the moment.
+        """
+        return call_part(self._there, REMOTE_METHODS, method, arguments)
 
     def abort(self) -> None:
         """Aborts the epoch, if there is one: a process of the crew may die before the first."""
         if self._server is not None:
             self._server.abort()
-
-    def end_epoch(self, above: float = ALWAYS) -> EpochEnd:
-        """Ends the epoch."""
-        return self._there.end_epoch(above)
-
-    def snapshot(self, token: object) -> bytes:
-        """Returns the snapshot of an epoch."""
-        return self._there.snapshot(token)
 
     def work(
         self,
@@ -144,12 +121,12 @@ class TrainingActor:
         self._worker = Worker(me, number, start, plan, shard, crops, device=self._device, scope=scope)
 
     def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
-        """Runs all steps of an epoch with another process's parameter server, or with the one in here."""
+        """Runs all steps of an epoch with the parameter server of this process, or another one."""
         if self._worker is None:
             raise LookupError("this worker works on no training")
         if isinstance(self._worker, LoneWorker):
             return self._worker.run_epoch(token, epoch)
-        return self._worker.run_epoch(server, token, epoch)
+        return self._worker.run_epoch(server_of(server), token, epoch)
 
     def load_classifier(
         self,

@@ -18,7 +18,7 @@ from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.fleet.run.training.server import EpochEnd
+from ekya.fleet.run.training.server import EpochEnd, server_of
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
 
@@ -188,7 +188,7 @@ class Crew:
         if snapshot is not None:
             self._ledger.sent(self._material.task.home, server, Kind.CHECKPOINT, len(snapshot))
         member = self._members[None]
-        restored = self._gather({member: member.process.call("restore", snapshot)})
+        restored = self._gather({member: server_of(member.process).call("restore", snapshot)})
         return float(restored[member])
 
     def run_epoch(
@@ -210,7 +210,7 @@ class Crew:
         server = self._members[None]
         workers = {who: member for who, member in self._members.items() if who is not None}
         token = (self._token, self._assembled, epoch)
-        self._gather({server: server.process.call("begin_epoch", token, tuple(sorted(workers)))})
+        self._gather({server: server_of(server.process).call("begin_epoch", token, tuple(sorted(workers)))})
         asked = {
             member: member.process.call("run_epoch", server.process, token, epoch)
             for member in workers.values()
@@ -220,7 +220,7 @@ class Crew:
             self._gather(asked, told, interrupted)
             if interrupted():
                 return None
-            end: EpochEnd = self._gather({server: server.process.call("end_epoch", above)})[server]
+            end: EpochEnd = self._gather({server: server_of(server.process).call("end_epoch", above)})[server]
         finally:
             self._tell_work(server, {who: told[member] for who, member in workers.items() if member in told})
         result = end.result
@@ -230,7 +230,7 @@ class Crew:
             server.node,
             result.epoch,
             result.validation_accuracy,
-            lambda: bytes(server.process.call("snapshot", token).result(SILENT_S)),
+            lambda: bytes(server_of(server.process).call("snapshot", token).result(SILENT_S)),
         )
 
     def pids(self) -> dict[tuple[NodeName, str], int]:
@@ -273,7 +273,7 @@ class Crew:
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:
             with suppress(CallError, TimeoutError):
-                exchanged = server.process.call("exchanged").result(SILENT_S)
+                exchanged = server_of(server.process).call("exchanged").result(SILENT_S)
         for who, (pushed, pulled) in exchanged.items():
             self._ledger.sent(who.node, server.node, Kind.PUSHED, pushed)
             self._ledger.sent(server.node, who.node, Kind.PULLED, pulled)

@@ -1,11 +1,11 @@
-"""Interface for running trainings on a fleet: tasks, progress, results and handles."""
+"""Messages about trainings on a fleet: nodes, tasks, progress and failures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.policy.assignment import Assignment, Mode
+from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.traffic import Traffic
 from ekya.fleet.run.training.workers import Work
@@ -146,62 +146,5 @@ class Progress:
         return self.state in ("done", "stopped", "failed")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """Result of a training.
-
-    Attributes:
-        weights: checkpoint of the best epoch's model; of equals the last one's.
-        validation_accuracy: of these.
-        epoch: of these.
-    """
-
-    weights: bytes
-    validation_accuracy: float
-    epoch: int
-
-
 class TrainingFailedError(Exception):
     """A training ended without weights; the message says why."""
-
-
-class TrainingHandle(Protocol):
-    """A training under way. Thread-safe; only ``wait`` and ``result`` block."""
-
-    def poll(self) -> Progress:
-        """Returns the progress."""
-
-    def set_epochs(self, epochs: int) -> None:
-        """Sets the number of epochs in total: an accuracy monitor's estimate, or γ's again.
-
-        Where at least as many are done, the training ends with the epoch under way.
-        """
-
-    def move(self, assignment: Assignment) -> None:
-        """Continues under another assignment after the epoch under way, from its checkpoint.
-
-        A stranded training continues immediately. Excluded nodes stay excluded.
-
-        Raises:
-            UserError: the assignment names a node that does not exist, or assigns no work.
-        """
-
-    def stop(self) -> None:
-        """Ends the training within a step, or as soon as a checkpoint is home where there is none yet.
-
-        The best epoch at home remains its result.
-        """
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end, at most for the timeout; returns whether the training has ended."""
-
-    def result(self, timeout_s: float | None = None) -> Trained:
-        """Waits for the end and returns the result.
-
-        Raises:
-            TimeoutError: the training has not ended by then.
-            TrainingFailedError: no epoch was ever completed.
-        """
-
-    def best_yet(self) -> Trained | None:
-        """Returns the result so far, made anew in each call; None before the first epoch is over."""

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.fleet.run.calls import Handle, PartHandle
 from ekya.fleet.run.training.messages import ALWAYS, Push
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.training.labelled import Examples
 from ekya.models.training.trainee import Lesson
 from ekya.models.training.trainer import EpochResult
+
+REMOTE_METHODS = ("restore", "begin_epoch", "pull", "push", "leave", "exchanged", "end_epoch", "snapshot")
+"""Methods of ``ParameterServer`` that other processes call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +176,8 @@ class ParameterServer:
     def _note(self, worker: WorkerId, pushed: int = 0, pulled: int = 0) -> None:
         before = self._exchanged.get(worker, (0, 0))
         self._exchanged[worker] = (before[0] + pushed, before[1] + pulled)
+
+
+def server_of(process: Handle) -> PartHandle:
+    """Returns the handle of the ``ParameterServer`` in a ``TrainingActor``."""
+    return PartHandle(process, "on_server")

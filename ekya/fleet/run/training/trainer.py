@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ekya.core.errors import UserError
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.strikes import Strikes
@@ -21,7 +22,6 @@ from ekya.fleet.run.training.protocol import (
     FleetNode,
     Progress,
     State,
-    Trained,
     TrainingFailedError,
     TrainingTask,
 )
@@ -83,7 +83,7 @@ class _Setting:
 
 
 class Training:
-    """One training, driven by a separate thread. A ``TrainingHandle``."""
+    """One training, driven by a separate thread. Thread-safe; only ``wait`` and ``result`` block."""
 
     def __init__(
         self,
@@ -117,13 +117,18 @@ class Training:
         return self._crew.pids()
 
     def set_epochs(self, epochs: int) -> None:
-        """Sets the number of epochs in total."""
+        """Sets the number of epochs in total: an accuracy monitor's estimate, or γ's again.
+
+        Where at least as many are done, the training ends with the epoch under way.
+        """
         if epochs < 1:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
         self._note(planned_epochs=epochs)
 
     def move(self, assignment: Assignment) -> None:
-        """Continues under another assignment after the epoch under way; immediately where it is stranded.
+        """Continues under another assignment after the epoch under way, from its checkpoint.
+
+        A stranded training continues immediately. Excluded nodes stay excluded.
 
         Raises:
             UserError: it names a node that does not exist, or assigns no work.
@@ -134,7 +139,10 @@ class Training:
             self._lock.notify_all()
 
     def stop(self) -> None:
-        """Ends the training within a step, or as soon as a checkpoint is home where there is none yet."""
+        """Ends the training within a step, or as soon as a checkpoint is home where there is none yet.
+
+        The best epoch at home remains its result.
+        """
         with self._lock:
             self._stopped.set()
             self._lock.notify_all()
@@ -145,7 +153,7 @@ class Training:
         with self._lock:
             return self._lock.wait_for(lambda: self._progress.over, timeout_s)
 
-    def result(self, timeout_s: float | None = None) -> Trained:
+    def result(self, timeout_s: float | None = None) -> RemoteCheckpoint:
         """Waits for the end and returns the result.
 
         Raises:
@@ -162,14 +170,14 @@ class Training:
             )
         return trained
 
-    def best_yet(self) -> Trained | None:
-        """Returns the result so far, from the best checkpoint at home."""
+    def best_yet(self) -> RemoteCheckpoint | None:
+        """Returns the best checkpoint at home, made anew in each call; None before the first epoch."""
         best, task = self._checkpoints.best, self._task
         if best is None:
             return None
         trainee = Trainee(from_bytes(task.start), task.config, task.classes, task.seed)
         restore_weights(Snapshot.from_bytes(best.data), trainee)
-        return Trained(to_bytes(trainee.model()), best.accuracy, best.epochs)
+        return RemoteCheckpoint(to_bytes(trainee.model()), best.accuracy, best.epochs)
 
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
         """Counts traffic of its crew."""

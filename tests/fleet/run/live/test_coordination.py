@@ -19,7 +19,7 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import coordination
-from ekya.fleet.run.live.coordination import LiveCoordinator, RemoteCoordinator
+from ekya.fleet.run.live.coordination import RemoteCoordinator, RemotePeer, live_coordinator
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 from ekya.fleet.run.peers import Answer
 
@@ -95,14 +95,14 @@ class Town:
         self.coordinator = ByHand(self.new_coordinator(), 1)
         for site, units in zip(SITES, (0, 5, 0), strict=True):
             self.servers[site] = ByHand(Server(site, units))
-            self.coordinator.call("join", site, self.servers[site])
+            self.coordinator.call("join", site, RemotePeer(self.servers[site]))
 
     def __getitem__(self, site):
         return self.servers[site].kept
 
     def new_coordinator(self):
-        there = {site: server for site, server in self.servers.items() if not server.dead}
-        return LiveCoordinator(TIERS[self.tier], Links(), 0, self.loans, there)
+        there = {site: RemotePeer(server) for site, server in self.servers.items() if not server.dead}
+        return live_coordinator(TIERS[self.tier], Links(), 0, self.loans, there)
 
     def starts_again(self):
         """The coordinator dies, and is started again."""

@@ -9,9 +9,9 @@ from by_hand import ByHand
 
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle
-from ekya.fleet.run.live import hosted_processes
-from ekya.fleet.run.live.hosted_processes import HostedProcesses
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live import neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.training.crew import NoProcessError
 from ekya.fleet.run.training.protocol import FleetNode
 
@@ -41,28 +41,24 @@ class Host:
 
 def met(**hosts):
     """Returns neighbours by site, each with its handle and what identifies its process."""
-    neighbours = Neighbours()
-    neighbours.meet({SiteName(site): Neighbour(*its) for site, its in hosts.items()})
-    return neighbours
+    made = Neighbours(NORTH)
+    made.meet({SiteName(site): Neighbour(*its) for site, its in hosts.items()})
+    return made
 
 
 def test_a_site_that_was_started_again_is_known_where_it_is_now_and_the_others_stay() -> None:
-    neighbours = met(south=("before", "s"), west=("west", "w"))
-    neighbours.meet({SOUTH: Neighbour("now", "s again")})
-    assert (neighbours.server(SOUTH), neighbours.machine(SOUTH)) == ("now", "s again")
-    assert (neighbours.server(WEST), neighbours.machine(WEST)) == ("west", "w")
-    for ask in (neighbours.server, neighbours.machine):
-        with pytest.raises(CallError, match="north is not reached"):
-            ask(NORTH)
+    known = met(south=("before", "s"), west=("west", "w"))
+    known.meet({SOUTH: Neighbour("now", "s again")})
+    assert (known.at(SOUTH), known.at(WEST)) == (Neighbour("now", "s again"), Neighbour("west", "w"))
+    with pytest.raises(CallError, match="north is not reached"):
+        known.at(NORTH)
 
 
 def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
-    monkeypatch.setattr(hosted_processes, "_SAYS_MACHINE_S", 0.05)
+    monkeypatch.setattr(neighbours, "_SAYS_MACHINE_S", 0.05)
     north, again, silent, dead = (ByHand(Host(machine)) for machine in ("n", "s again", None, "e"))
     dead.die()
-    hosted = HostedProcesses(
-        NORTH, met(north=(north, "n"), south=(again, "s"), west=(silent, "w"), east=(dead, "e"))
-    )
+    hosted = met(north=(north, "n"), south=(again, "s"), west=(silent, "w"), east=(dead, "e"))
     asked = ("n", "s", "w", "e", "unknown")
     assert [machine for machine in asked if hosted.is_there(machine)] == ["n"]
     silent.kept.go_on.set()
@@ -70,7 +66,7 @@ def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
 
 def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> None:
     host = Host("s")
-    hosted = HostedProcesses(NORTH, met(south=(LocalHandle(host, 1), "s")))
+    hosted = met(south=(LocalHandle(host, 1), "s"))
     process = hosted.take(IN_SOUTH)
     hosted.give_back(IN_SOUTH, process)
     assert hosted.is_there("s"), "calls run in order, so the process is back"
@@ -78,7 +74,7 @@ def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> N
 
 
 def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late(monkeypatch) -> None:
-    monkeypatch.setattr(hosted_processes, "ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(neighbours, "ANSWERS_WITHIN_S", 0.05)
     late = SimpleNamespace(call=lambda *_: Future())
     full = LocalHandle(Host("s", takes=False), 1)
     for hosts, why in (
@@ -87,8 +83,8 @@ def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late
         ({}, "south gives no process away: south is not reached"),
     ):
         with pytest.raises(NoProcessError, match=why):
-            HostedProcesses(NORTH, met(**hosts)).take(IN_SOUTH)
+            met(**hosts).take(IN_SOUTH)
 
 
 def test_a_process_of_a_server_that_is_gone_is_given_back_to_nobody() -> None:
-    HostedProcesses(NORTH, met()).give_back(IN_SOUTH, "a process")
+    met().give_back(IN_SOUTH, "a process")

@@ -13,8 +13,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import site as site_module
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import RunOrder
+from ekya.fleet.run.live.orders import Neighbour, RunOrder
 from ekya.fleet.run.live.site import Site
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import write_text_atomic

@@ -16,10 +16,12 @@ from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import site_run
-from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.orders import RunOrder
+from ekya.fleet.run.live.coordination import peer_at
+from ekya.fleet.run.live.orders import Neighbour, RunOrder
 from ekya.fleet.run.live.site_run import SiteRun
+from ekya.fleet.run.peers import Peer
 from ekya.fleet.run.server import ServerTerms
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
@@ -338,7 +340,7 @@ def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp
     run.meet({}, now)
     run._coordinator.wait_heard()
     assert heard == ["old", "new"]
-    assert run._neighbours.server(SOUTH) == "its run"
+    assert run._neighbours.at(SOUTH).server == "its run"
 
 
 def test_one_that_works_alone_has_no_coordinator_also_when_it_meets_one(run) -> None:
@@ -347,7 +349,7 @@ def test_one_that_works_alone_has_no_coordinator_also_when_it_meets_one(run) -> 
 
 
 def test_before_it_runs_nobody_finds_room_or_a_process(run) -> None:
-    assert run.room(0, 0) is None
+    assert run.lending("room", 0, 0) is None
     with pytest.raises(CallError, match="takes no guests yet"):
         run.take_process(SOUTH)
     run.give_back_process(SOUTH, "a process")
@@ -356,17 +358,18 @@ def test_before_it_runs_nobody_finds_room_or_a_process(run) -> None:
 
 
 def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(run) -> None:
-    assert (list(run.borrowed()), list(run.lends())) == ([], [])
-    for tell in (run.grant, run.lend, run.take_back, run.go_on, run.fail):
-        tell(*[None] * (len(signature(tell).parameters)))
-    assert run.interrupted(None, 0) is None
+    peer = peer_at(ByHand(run))
+    assert (list(peer.borrowed()), list(peer.lends())) == ([], [])
+    for method in (Peer.grant, Peer.lend, Peer.take_back, Peer.go_on, Peer.fail):
+        assert run.lending(method.__name__, *[None] * (len(signature(method).parameters) - 1)) is None
+    assert peer.interrupted(None, 0) == Interrupted(1, {})
 
 
 def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> None:
     lending, guests = Mock(), Mock()
-    run._above = SimpleNamespace(lending=lending, guests=guests)
+    run._above = SimpleNamespace(lending=SimpleNamespace(executor=lending), guests=guests)
     lending.borrowed.return_value, lending.lends.return_value = ["a loan"], {3}
-    assert (run.borrowed(), run.lends()) == (["a loan"], {3})
+    assert (run.lending("borrowed"), run.lending("lends")) == (["a loan"], {3})
     told = {
         "room": (1, 2),
         "lend": (7, "a share"),
@@ -377,8 +380,10 @@ def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> N
         "fail": ("cam", "why", 5),
     }
     for name, arguments in told.items():
-        getattr(run, name)(*arguments)
+        run.lending(name, *arguments)
         getattr(lending, name).assert_called_once_with(*arguments)
+    with pytest.raises(CallError, match="no method execute"):
+        run.lending("execute", [])
     guests.take.return_value = "a process"
     assert run.take_process(SOUTH) == "a process"
     run.give_back_process(SOUTH, "a process")

@@ -14,7 +14,7 @@ from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import live_servers, watched_servers
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.live_servers import resume_servers, start_servers
-from ekya.fleet.run.live.orders import Opened, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunState
 from ekya.fleet.run.servers_folder import ServersFolder
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
@@ -85,7 +85,7 @@ class Site:
     def opened(self, run):
         if self.refuses is not None:
             raise self.refuses
-        return Opened(ByHand(self.server), "its process")
+        return Neighbour(ByHand(self.server), "its process")
 
 
 class Town:
@@ -210,7 +210,7 @@ def watched(live, *servers):
 def test_a_site_that_was_started_again_meanwhile_is_told_to_take_the_run_up(town, caplog) -> None:
     def opens(order):
         both.south.orders.append(order)
-        return Opened(ByHand(again), "another process")
+        return Neighbour(ByHand(again), "another process")
 
     again = Server("running")
     both = town(Site(Server("running")), Site(None, CallError("south has no run abc")))
@@ -246,7 +246,7 @@ def test_a_power_cut_of_all_sites_and_this_machine_is_no_time_of_the_run(town) -
     both = town(Site(None, gone), Site(None, gone))
     servers = [Server("running"), Server("running")]
     for site, server in zip((both.north, both.south), servers, strict=True):
-        site.open = lambda order, server=server: Opened(ByHand(server), "another process")
+        site.open = lambda order, server=server: Neighbour(ByHand(server), "another process")
     live = both.resumes()
     watched(live, *servers)
     assert 7_000_000 <= live._now_us() < 10_000_000

@@ -10,15 +10,16 @@ from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
-from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
+from ekya.fleet.run.training.protocol import Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
 from ekya.models.training.trainer import EpochResult
 
@@ -63,7 +64,7 @@ class Handle:
 
     def best_yet(self):
         best = max(self.now.epochs, key=lambda epoch: (epoch.validation_accuracy, epoch.epoch))
-        return Trained(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
+        return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
 
     def sends(self, origin, target, size_mb):
         traffic = self.now.traffic.plus(origin, target, Kind.MODEL, size_mb * MB)
@@ -132,12 +133,11 @@ class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self):
-        self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours()
+        self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours(HOME)
         neighbours.meet({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
         self.awaits = TrainedElsewhere(
             HOME,
             neighbours,
-            None,
             self.exchange.gather,
             self.exchange.bring,
             lambda *told: self.moved_since.append(told),

@@ -14,7 +14,7 @@ from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import watched_servers
 from ekya.fleet.run.live.live_run import LiveRun
-from ekya.fleet.run.live.orders import Opened, RunState
+from ekya.fleet.run.live.orders import Neighbour, RunState
 from ekya.fleet.run.live.watched_servers import LiveServers, collect_folder
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
@@ -155,7 +155,7 @@ class Town:
         self.handles = {site: ByHand(server) for site, server in self.servers.items()}
         self.coordinator, self.sites = Coordinator(), Sites()
         self.reached = ByHand(self.coordinator, 1)
-        opened = {site: Opened(handle, f"machine of {site}") for site, handle in self.handles.items()}
+        opened = {site: Neighbour(handle, f"machine of {site}") for site, handle in self.handles.items()}
         self.folder = folder.name
         live = LiveRun("abc", "net", 0, Links(), {NORTH: "n:1", SOUTH: "s:1"})
         self.live = LiveServers(ServersFolder(folder), live, self.reached, self.sites, opened, updates)
@@ -242,7 +242,7 @@ def test_one_that_is_cut_off_is_waited_for_until_it_should_have_ended(town) -> N
 def started_again(both, server):
     """Starts the site of south again, which then takes the run up as ``server``."""
     both.handles[SOUTH], opened = ByHand(server), f"process {len(both.sites.handles[SOUTH].called)}"
-    both.sites.handles[SOUTH].kept.resumes = lambda: Opened(both.handles[SOUTH], opened)
+    both.sites.handles[SOUTH].kept.resumes = lambda: Neighbour(both.handles[SOUTH], opened)
 
 
 def killed(both):

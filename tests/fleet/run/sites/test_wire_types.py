@@ -12,15 +12,16 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.doctor import HostDoctor
-from ekya.fleet.run.live.coordination import LiveCoordinator
 from ekya.fleet.run.live.site import Site
 from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.peers import Peer
+from ekya.fleet.run.server import AboveServers
 from ekya.fleet.run.sites.client import SiteHandle, wire_codec
 from ekya.fleet.run.sites.codec import Codec
 from ekya.fleet.run.sites.wire_types import COORDINATION, training_types
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer
 from ekya.fleet.run.training.workers import WorkerId
 from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops, no_crops
@@ -59,12 +60,20 @@ def hints_of(served):
 
 
 def test_all_of_coordination_is_sent_and_nothing_else() -> None:
-    told = [*hints_of(LiveCoordinator), *hints_of(Site), *hints_of(SiteRun), *hints_of(HostDoctor)]
+    told = [
+        *hints_of(AboveServers),
+        *hints_of(Peer),
+        *hints_of(Site),
+        *hints_of(SiteRun),
+        *hints_of(HostDoctor),
+    ]
     assert dataclasses_in(told) == set(COORDINATION)
 
 
 def test_all_of_trainings_is_sent_and_nothing_else() -> None:
-    assert dataclasses_in(hints_of(TrainingActor)) - set(COORDINATION) == set(training_types())
+    served = [get_type_hints(getattr(ParameterServer, method)) for method in REMOTE_METHODS]
+    told = [*hints_of(TrainingActor), *(hint for hints in served for hint in hints.values())]
+    assert dataclasses_in(told) - set(COORDINATION) == set(training_types())
 
 
 def test_no_two_classes_have_one_name() -> None:

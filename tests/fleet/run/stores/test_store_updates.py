@@ -15,6 +15,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
@@ -22,15 +23,15 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.coordination import LiveCoordinator
-from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 from ekya.fleet.run.sites import http_thread
 from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
+from ekya.fleet.run.training.protocol import Progress, TrainingTask
 from ekya.fleet.run.training.workers import Work
 from ekya.models.training.trainer import EpochResult
 
@@ -67,7 +68,7 @@ class Training:
 
     def best_yet(self):
         best = max(self.now.epochs, key=lambda epoch: epoch.validation_accuracy)
-        return Trained(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
+        return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
 
     def shows(self, *accuracies, **changes):
         epochs = tuple(EpochResult(epoch, accuracy, 0.1) for epoch, accuracy in enumerate(accuracies, 1))
@@ -173,15 +174,16 @@ class Town:
 
     def begin(self, running):
         """Begins the driver, again where servers run."""
-        coordinator = LiveCoordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", running)
+        peers = {site: RemotePeer(server) for site, server in running.items()}
+        coordinator = live_coordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", peers)
         self.coordinator = LocalHandle(coordinator, 1)
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
         self.updates = StoreUpdates(self.book)
         servers = {EAST: ByHand(self.east), WEST: ByHand(self.west)}
         self.updates.meet({site: Neighbour(one, site) for site, one in servers.items()}, self.coordinator)
         for site, one in servers.items():
-            self.told("join", site, one)
-        self.told("join", STORES, self.updates.handle)
+            self.told("join", site, RemotePeer(one))
+        self.told("join", STORES, RemotePeer(self.updates.handle))
 
     def begin_again(self):
         self.begin({EAST: ByHand(self.east), WEST: ByHand(self.west)})

@@ -45,7 +45,7 @@ def test_a_server_that_serves_nothing_yet_may_be_told_that_its_epoch_is_no_more(
     server = TrainingActor("server", CpuShares(1))
     server.abort()
     with pytest.raises(LookupError, match="serves no training"):
-        server.end_epoch()
+        server.on_server("end_epoch")
 
 
 def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_trainings(model):
@@ -61,9 +61,9 @@ def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_tr
         assert shares.handles[-1].job == ShareJob("a guest", "retraining", share_milli, 1)
         assert [handle.held for handle in shares.handles] == [False] * (len(shares.handles) - 1) + [True]
     actor.rest()
-    for told in (actor.end_epoch, lambda: actor.snapshot(0)):
+    for told in (["end_epoch"], ["snapshot", 0]):
         with pytest.raises(LookupError):
-            told()
+            actor.on_server(*told)
 
 
 def test_it_classifies_at_its_share_with_the_newest_weights_it_was_sent_until_it_rests(model):

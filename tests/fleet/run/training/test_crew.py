@@ -36,7 +36,7 @@ class Mortal:
         return self._process._served
 
     def call(self, method, *arguments):
-        self.called[method] += 1
+        self.called[arguments[0] if method == "on_server" else method] += 1
         if method in ("serve", "work"):
             self.models += sum(isinstance(one, bytes) for one in arguments)
         answer = Future()

@@ -15,9 +15,9 @@ from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.calls import RayHandle
 from ekya.fleet.run.cluster import emulated_cluster
-from ekya.fleet.run.live.hosted_processes import HostedProcesses
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import TrainingFailedError
@@ -96,7 +96,7 @@ def test_on_two_unequal_nodes_a_mode_ends_within_a_point_of_one_node(trainer, mo
     told = handle.poll()
     expected = one_node_accuracies(task, model)
     assert told.state == "done"
-    assert trained.validation_accuracy == pytest.approx(max(expected), abs=0.01)
+    assert trained.accuracy == pytest.approx(max(expected), abs=0.01)
     assert accuracy(from_bytes(trained.weights), task.validation) >= 0.9
     pushed = {way: count for way, count in told.traffic.sent.items() if way[2] is Kind.PUSHED}
     head = 4 * 3 * (512 + 1)
@@ -155,9 +155,8 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     ray_node = fleet.nodes()[WEST].machine_id
     where = NodeAffinitySchedulingStrategy(ray_node, soft=False)
     host = RayHandle(ray.remote(Host).options(num_cpus=0, scheduling_strategy=where).remote(ray_node))
-    neighbours = Neighbours()
-    neighbours.meet({WEST: Neighbour(host, ray_node)})
-    hosted = HostedProcesses(EAST, neighbours)
+    hosted = Neighbours(EAST)
+    hosted.meet({WEST: Neighbour(host, ray_node)})
     trainer = ProcessFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
     task = gentle(model, "synchronous", epochs=2)
     handle = trainer.start(task, parted(Part(WEST, workers=2)))
@@ -253,7 +252,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
     assert told.epochs[: len(stranded.epochs)] == stranded.epochs
     assert told.moves == 1
     handle.stop()
-    assert handle.result(PATIENCE_S).validation_accuracy >= 0.9
+    assert handle.result(PATIENCE_S).accuracy >= 0.9
     assert {node for node, _ in handle.pids()} == set()
     trainer.close()
     fleet.begin(EAST, 600)
@@ -272,5 +271,5 @@ def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fle
         time.sleep(0.1)
     wait_for_epoch(handle, len(handle.poll().epochs) + 2)
     handle.stop()
-    assert handle.result(PATIENCE_S).validation_accuracy >= 0.9
+    assert handle.result(PATIENCE_S).accuracy >= 0.9
     trainer.close()

@@ -161,7 +161,7 @@ def test_where_checkpoints_are_dear_the_first_the_best_and_the_last_are_made_and
     assert learnt(seldom).keys() == learnt(undisturbed).keys()
     assert all(torch.equal(of, learnt(seldom)[name]) for name, of in learnt(undisturbed).items())
     accuracies = [one.validation_accuracy for one in seldom.poll().epochs]
-    assert seldom.result().validation_accuracy == max(accuracies) and len(accuracies) == 3
+    assert seldom.result().accuracy == max(accuracies) and len(accuracies) == 3
 
 
 def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):
@@ -195,7 +195,7 @@ def test_one_that_finds_no_node_from_the_start_waits_too_and_begins_when_it_is_m
     training = begun(Power(off=("e", "w")))
     assert until(training, "stranded").epochs == ()
     training.move(AT_HUB)
-    assert training.result(PATIENCE_S).validation_accuracy > 0
+    assert training.result(PATIENCE_S).accuracy > 0
     assert len(training.poll().epochs) == 3
 
 
