@@ -71,6 +71,7 @@ class HostMeter:
         restarts: returns their number.
         sinks: returns the state of each sink.
         answered_unix_s: returns the time of each camera's newest answer.
+        clock: seconds.
     """
 
     def __init__(
@@ -79,8 +80,9 @@ class HostMeter:
         restarts: Callable[[], int],
         sinks: Callable[[], Sequence[SinkFacts]],
         answered_unix_s: Callable[[], Mapping[str, float]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = folder
+        self._folder, self._clock = folder, clock
         self._restarts, self._sinks, self._answered_unix_s = restarts, sinks, answered_unix_s
         self._folder_bytes, self._walk_s = 0, -FOLDER_EVERY_S
         self._lock = threading.Lock()
@@ -100,7 +102,7 @@ class HostMeter:
 
     def _size_of_folder(self) -> int:
         with self._lock:
-            now_s = time.monotonic()
+            now_s = self._clock()
             if now_s - self._walk_s >= FOLDER_EVERY_S:
                 self._folder_bytes, self._walk_s = folder_bytes(self._folder), now_s
             return self._folder_bytes

@@ -7,7 +7,6 @@ import sys
 import psutil
 from kept_status import Sink
 
-from ekya.service import host_facts
 from ekya.service.host_facts import HostMeter, folder_bytes, memory_bytes
 
 HOLDS_BYTES = 50_000_000
@@ -35,11 +34,10 @@ def test_memory_bytes_counts_processes_below_this_one():
     assert memory_bytes() < psutil.Process().memory_info().rss + HOLDS_BYTES
 
 
-def test_meter_walks_the_folder_once_a_minute(tmp_path, monkeypatch):
+def test_meter_walks_the_folder_once_a_minute(tmp_path):
     now_s = 100.0
-    monkeypatch.setattr(host_facts.time, "monotonic", lambda: now_s)
     sinks = (Sink(),)
-    meter = HostMeter(tmp_path, lambda: 7, lambda: sinks, lambda: {"cam-1": 5.0})
+    meter = HostMeter(tmp_path, lambda: 7, lambda: sinks, lambda: {"cam-1": 5.0}, clock=lambda: now_s)
     (tmp_path / "a").write_bytes(b"x" * 10)
     assert meter.measure().folder_bytes == 10
     (tmp_path / "a").write_bytes(b"x" * 20)

@@ -51,6 +51,7 @@ class Site:
         runs: folder of runs.
         shares: name of a share backend, or ``auto``.
         doors: where other sites reach this one.
+        clock: seconds.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Site:
         runs: Path,
         shares: str,
         doors: SiteServer,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._site, self._read, self._runs, self._shares, self._doors = site, read, runs, shares, doors
+        self._clock = clock
         self._machine = uuid4().hex
         self._begun: _Begun | None = None
-        self._forgotten, self._used_s = False, time.monotonic()
+        self._forgotten, self._used_s = False, clock()
         self._lock = threading.Lock()
 
     def who(self) -> tuple[SiteName, str, str]:
@@ -121,9 +124,9 @@ class Site:
         """Returns whether a run has ended and was collected, or there has been none for this time."""
         with self._lock:
             if self._begun is not None and self._begun.thread.is_alive():
-                self._used_s = time.monotonic()
+                self._used_s = self._clock()
                 return False
-            return self._forgotten or time.monotonic() - self._used_s > within_s
+            return self._forgotten or self._clock() - self._used_s > within_s
 
     def stop(self) -> None:
         """Ends a run that is under way, and waits until it is measured and written.

@@ -218,10 +218,9 @@ def test_it_is_not_done_when_another_run_was_collected(town) -> None:
     assert not town.site.is_done(PATIENCE_S), "the second was not"
 
 
-def test_it_is_done_when_nobody_comes(town, monkeypatch) -> None:
+def test_it_is_done_when_no_driver_comes(town) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(site_module.time, "monotonic", lambda: now_s)
-    site = Site(NORTH, read, town.folder, "auto", town.doors)
+    site = Site(NORTH, read, town.folder, "auto", town.doors, clock=lambda: now_s)
     now_s = 1059.0
     assert not site.is_done(60.0)
     now_s = 1061.0
