@@ -190,8 +190,15 @@ class Town:
 
     def deaths(self, name, site):
         """Returns the processes of a site's own streams that died."""
+        return self._events(name, site, ev.WorkerDied)
+
+    def windows(self, name, site):
+        """Returns the windows of a site that have opened."""
+        return self._events(name, site, ev.WindowOpened)
+
+    def _events(self, name, site, kind):
         _, _, turns = read_journal(RunFolder(self.folder / "office" / "runs" / name / site).journal)
-        return [one for turn in turns for one in turn.events if isinstance(one, ev.WorkerDied)]
+        return [one for turn in turns for one in turn.events if isinstance(one, kind)]
 
     def _write(self, folder, with_fleet=True):
         if with_fleet:

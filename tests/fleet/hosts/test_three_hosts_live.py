@@ -13,8 +13,6 @@ from host_network import HostNetwork
 from host_town import ENDS_WITHIN_S, SITES, WINDOW_S, Town, wait_for
 from host_wires import Link
 
-from ekya.core import events as ev
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 
@@ -130,6 +128,26 @@ def test_a_site_that_is_cut_off_for_a_minute_goes_on_alone_and_takes_part_again(
         assert all(over_us <= next_us for (_, over_us), (next_us, _) in pairwise(spans))
 
 
+def test_a_site_that_is_cut_off_for_ten_minutes_goes_on_alone_and_could_lend_again(town) -> None:
+    cut_s, windows = 600, (600 + 90) // WINDOW_S + 3
+    process = town.begins("long-cut", "--windows", str(windows))
+    time.sleep(WINDOW_S / 2)
+    town.network.partition(SITES["south"])
+    time.sleep(cut_s)
+    town.network.heal(SITES["south"])
+    assert town.room("long-cut", "south", 3 * WINDOW_S) == "south", "it could lend again"
+    assert process.wait(ENDS_WITHIN_S) == 0, process.stderr.read()
+    told = town.summary("long-cut")
+    assert [its["died_s"] for its in told["servers"].values()] == [None] * 3
+    ((began_s, ended_s),) = told["servers"]["south"]["away_s"]
+    assert cut_s - 10 < ended_s - began_s < cut_s + 30
+    assert told["frames"]["lost"] == 0
+    for site in SITES:
+        assert [one.index for one in town.windows("long-cut", site)] == list(range(windows))
+        assert town.gap_s("long-cut", site) <= GAP_S
+        assert not town.deaths("long-cut", site)
+
+
 def test_a_site_that_is_killed_and_started_again_takes_part_again(town) -> None:
     process = town.begins("again", "--windows", "5")
     time.sleep(1.5 * WINDOW_S)
@@ -144,8 +162,7 @@ def test_a_site_that_is_killed_and_started_again_takes_part_again(town) -> None:
     assert told["frames"]["lost"] == 0
     folder = RunFolder(town.folder / "office" / "runs" / "again" / "south")
     assert folder.report.is_file()
-    _, _, turns = read_journal(folder.journal)
-    opened = [one for turn in turns for one in turn.events if isinstance(one, ev.WindowOpened)]
+    opened = town.windows("again", "south")
     assert [one.index for one in opened] == list(range(5))
     assert opened[-1].t_us == 4 * WINDOW_S * 1_000_000, "its windows are the others' windows"
     answered = read_predictions(folder.predictions("cam-3"))
