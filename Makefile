@@ -70,7 +70,8 @@ unit: $(VENV)/.installed-test debian ## pytest, live tests included, long ones n
 
 # What takes minutes a test: resources after a thousand opens of every source, and the like.
 long: $(VENV)/.installed-test debian ## the tests that take minutes each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(ABREAST) -m "long and (not live or virtual)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "long and live and not virtual" $(LIVE)
 
 # What tests talk to: GStreamer's RTSP server as a live camera, whose packages belong to Debian's own Python; the programs
 # that watch a service; an MQTT broker; and a browser. They are installed here if permissions allow it; without them those tests are skipped.
