@@ -19,7 +19,7 @@ class Moves:
     Args:
         links: between the servers.
         peers: servers that are there; changes as they come and go.
-        make: gives a move, of so many offers and at this cost, its number, and records it.
+        make: numbers and records a move; called with it, the number of offers, and its cost.
         record: called with every move that has ended.
     """
 

@@ -131,7 +131,7 @@ class Site:
     def stop(self) -> None:
         """Ends a run that is under way, and waits until it is measured and written.
 
-        Nobody is told that it has ended: this site may be started again, and take it up.
+        Its end is not reported: this site may be started again, and take it up.
         """
         with self._lock:
             begun = self._begun
