@@ -8,8 +8,8 @@ The two shipped servers, on the wall clock and on one machine, or the three of s
 retrainings are so long that one server is really overloaded. For each seed there is one run with every tier,
 which takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
 
-Lending was changed while looking at seeds 0 to 4 and 10 to 14. The figures in docs/fleet/lending.md are of seeds 20
-to 24, which did not run before.
+Lending was changed while looking at seeds 0 to 4. The figures in docs/fleet/lending.md are of seeds 10 to 14,
+which also ran once before the last change of what hosts lend. Seeds 20 to 24 are for the next figure.
 """
 
 import json
