@@ -57,7 +57,7 @@ server, ends_s = SiteHandle(address, name, os.environ["EKYA_FLEET_TOKEN"]), time
 while time.monotonic() < ends_s:
     try:
         now_us = server.call("state").result(10).now_us
-        room = server.call("room", now_us, (now_us // window_us + 1) * window_us).result(10)
+        room = server.call("lending", "room", now_us, (now_us // window_us + 1) * window_us).result(10)
     except (CallError, TimeoutError):
         room = None
     if room is not None:
