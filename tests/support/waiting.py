@@ -1,0 +1,38 @@
+"""The only module of the tests that reads a clock: it waits for events, and returns nothing that can be compared.
+
+A test that decides by a clock is red on the next machine. What is about speed is a benchmark in ``experiments``.
+"""
+
+import time
+
+HANG_GUARD_S = 120.0
+"""How long a test waits for what must happen: long enough for every machine, since only a hang takes so long."""
+
+LONG_GUARD_S = 1200.0
+"""The same for tests marked ``long``, which wait for whole runs."""
+
+_POLL_S = 0.01
+
+
+def wait_until(condition, why="", guard_s=HANG_GUARD_S):
+    """Returns once ``condition()`` is true. ``why`` is text, or a function that returns it, for when it never is."""
+    gives_up_s = time.monotonic() + guard_s
+    while not condition():
+        if time.monotonic() > gives_up_s:
+            raise AssertionError(why() if callable(why) else why or "what was waited for did not happen")
+        time.sleep(_POLL_S)
+
+
+def call_at(start, *arguments, in_s=0.0):
+    """Calls ``start(instant_ns, *arguments)``; the instant is ``in_s`` seconds from now on the monotonic clock.
+
+    For interfaces that are told when a run begins.
+    """
+    start(time.monotonic_ns() + round(in_s * 1e9), *arguments)
+
+
+def use_processor(seconds):
+    """Uses so much processor time of this thread."""
+    ends_ns = time.thread_time_ns() + round(seconds * 1e9)
+    while time.thread_time_ns() < ends_ns:
+        pass
