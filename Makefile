@@ -17,9 +17,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
-# pip says one line for each package that it fetches, and nothing else unless it fails.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off
-PROGRESS := sed -u -n -e 's/^Collecting \([^ ]*\).*/  \1/p' -e 's/^Installing collected packages.*/  unpacking .../p'
+# pip says the name of each package that it fetches. The rest, warnings included, is in a log, which is shown if it fails.
+INSTALL_LOG := $(VENV)/install.log
+PROGRESS := sed -u -n -e 's/^Collecting \([A-Za-z0-9._-]*\).*/  \1/p' -e 's/^Installing collected packages.*/  unpacking .../p'
+install = $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off -e '.$(1)' 2>&1 \
+  | tee $(INSTALL_LOG) | $(PROGRESS) || { tail -n 30 $(INSTALL_LOG) >&2; echo "The whole log: $(INSTALL_LOG)" >&2; exit 1; }
 
 demo: $(VENV)/.installed ## run four rendered cameras for five windows (under 3 minutes)
 	$(BIN)/ekya run
@@ -118,20 +120,20 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@echo "Installing Ekya and what it needs (several GB with torch; a few minutes the first time)"
-	@$(PIP) -e . | $(PROGRESS)
+	@$(call install)
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 	@echo "Installing Ekya, what it needs and its test tools (several GB with torch; a few minutes the first time)"
-	@$(PIP) -e '.[test]' | $(PROGRESS)
+	@$(call install,[test])
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(VENV)/.made pyproject.toml
 	@echo "Installing Ekya, what it needs and what builds its documentation (several GB with torch; a few minutes the first time)"
-	@$(PIP) -e '.[docs]' | $(PROGRESS)
+	@$(call install,[docs])
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-audit: $(VENV)/.made pyproject.toml
 	@echo "Installing Ekya, what it needs and what audits that (several GB with torch; a few minutes the first time)"
-	@$(PIP) -e '.[audit]' | $(PROGRESS)
+	@$(call install,[audit])
 	@touch $(VENV)/.installed $@
