@@ -1,12 +1,12 @@
-"""The only module of the tests that reads a clock: it waits for events, and returns nothing that can be compared.
+"""The only module of the tests that reads a clock: waits for events, returns nothing that can be compared.
 
-A test that decides by a clock is red on the next machine. What is about speed is a benchmark in ``experiments``.
+A test that decides by a clock is red on the next machine. Speed is for benchmarks in ``experiments``.
 """
 
 import time
 
 HANG_GUARD_S = 120.0
-"""How long a test waits for what must happen: long enough for every machine, since only a hang takes so long."""
+"""How long a test waits for what must happen, on every machine: only a hang takes so long."""
 
 LONG_GUARD_S = 1200.0
 """The same for tests marked ``long``, which wait for whole runs."""
@@ -15,7 +15,7 @@ _POLL_S = 0.01
 
 
 def wait_until(condition, why="", guard_s=HANG_GUARD_S):
-    """Returns once ``condition()`` is true. ``why`` is text, or a function that returns it, for when it never is."""
+    """Returns once ``condition()`` is true; ``why`` is what a failure says, or a function for it."""
     gives_up_s = time.monotonic() + guard_s
     while not condition():
         if time.monotonic() > gives_up_s:
@@ -24,7 +24,7 @@ def wait_until(condition, why="", guard_s=HANG_GUARD_S):
 
 
 def call_at(start, *arguments, in_s=0.0):
-    """Calls ``start(instant_ns, *arguments)``; the instant is ``in_s`` seconds from now on the monotonic clock.
+    """Calls ``start(instant_ns, *arguments)``: an instant of the monotonic clock, ``in_s`` seconds from now.
 
     For interfaces that are told when a run begins.
     """
