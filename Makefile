@@ -59,7 +59,7 @@ types: $(VENV)/.installed-test ## mypy --strict
 layers: $(VENV)/.installed-test ## import-linter: which package may import which
 	$(BIN)/lint-imports
 
-# One thread a process: torch on many threads is slower on small crops, and tests measure thread time.
+# One thread a process: torch on many threads is slower on small crops.
 # Live tests have the machine to themselves, but for those on virtual time: these run beside others, three at a time,
 # since much of the time is spent on waiting for processes and cameras. They come first, and their order is kept, lest a
 # long one be left for the end. Collecting every file takes ten seconds, so only those with a live test are looked into

@@ -17,10 +17,14 @@ _POLL_S = 0.01
 def wait_until(condition, why="", guard_s=HANG_GUARD_S):
     """Returns once ``condition()`` is true; ``why`` is what a failure says, or a function for it."""
     gives_up_s = time.monotonic() + guard_s
-    while not condition():
-        if time.monotonic() > gives_up_s:
-            raise AssertionError(why() if callable(why) else why or "what was waited for did not happen")
-        time.sleep(_POLL_S)
+    try:
+        while not condition():
+            if time.monotonic() > gives_up_s:
+                raise AssertionError("what was waited for did not happen")
+            time.sleep(_POLL_S)
+    except BaseException as stopped:  # most often the guard of the whole test, which began earlier
+        stopped.add_note(why() if callable(why) else why)
+        raise
 
 
 def call_at(start, *arguments, in_s=0.0):
