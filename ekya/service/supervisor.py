@@ -62,10 +62,10 @@ class Patience:
 def supervise(argv: Sequence[str], folder: Path, patience: Patience = Patience()) -> int:
     """Runs a service until it is to stop, and returns the exit code of the command.
 
-    SIGTERM, SIGINT and SIGHUP are passed on to the service; another one after a second kills it. Must be
-    called in the main thread of a process that has no other children. The service is started in a session of
-    its own, with the variables of ``supervised``, ``FOLDER``, and ``RAY_TMPDIR``: a folder that is removed
-    when it is dead.
+    At SIGTERM, SIGINT or SIGHUP the service gets SIGTERM; another one after a second kills it. Must be called
+    in the main thread of a process that has no other children. The service is started in a session of its
+    own, with the variables of ``supervised``, ``FOLDER``, and ``RAY_TMPDIR``: a folder that is removed when
+    it is dead.
 
     Args:
         argv: program, as an absolute path, and arguments of the service process.
@@ -190,8 +190,16 @@ class _Supervisor:
         environment[HEARTBEAT_FD] = str(writes)
         try:
             with user_errors(Path(self._argv[0])):
-                # A session of its own: Ctrl-C reaches the supervisor alone.
-                pid = os.posix_spawn(self._argv[0], list(self._argv), environment, setsid=True, setsigmask=())
+                pid = os.posix_spawn(
+                    self._argv[0],
+                    list(self._argv),
+                    environment,
+                    setsid=True,  # Ctrl-C reaches the supervisor alone
+                    setsigmask=(),
+                    # What was ignored when the supervisor was started (nohup, a shell's background) would
+                    # stay ignored in the service, its workers and Ray, which must hear what ends them.
+                    setsigdef=_STOPS,
+                )
         except BaseException:
             os.close(reads)
             raise
@@ -214,7 +222,7 @@ class _Supervisor:
                 service.beaten_s = now_s  # this process, or the machine, was stopped
             if stop is not None and asked_s is None:
                 self._notify("STOPPING=1")
-                os.kill(service.pid, stop)
+                os.kill(service.pid, signal.SIGTERM)  # whichever came: the service ends in order at this one
                 asked_s = now_s
             elif asked_s is not None:
                 waited_s = now_s - asked_s
@@ -271,12 +279,13 @@ class _Supervisor:
 
 @contextmanager
 def _heard_signals() -> Iterator[int]:
-    """Yields a descriptor to which the numbers of signals are written, whichever thread gets them.
-
-    Signals that this process was started to ignore, as nohup does, stay ignored.
-    """
+    """Yields a descriptor to which the numbers of signals are written, whichever thread gets them."""
     reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    heard = [one for one in _STOPS if signal.getsignal(one) is not signal.SIG_IGN]
+    # SIGHUP stays ignored where it was: the user asked with nohup that the service outlives the terminal.
+    # SIGINT does not: a shell has each job in the background of a script ignore it, which no user asked for,
+    # and one who sends it means this process.
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heard = [one for one in _STOPS if not (one is signal.SIGHUP and nohup)]
     before = {number: signal.signal(number, lambda *_: None) for number in (*heard, signal.SIGCHLD)}
     woken = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     try:

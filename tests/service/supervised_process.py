@@ -5,18 +5,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from waiting import HANG_GUARD_S, wait_until
 
 _MAIN = """
-import json, logging, sys
+import json, logging, signal, sys
 from pathlib import Path
 from ekya.core.errors import UserError
 from ekya.service.supervisor import Patience, supervise
 logging.basicConfig(level=logging.INFO, format="%(message)s")
+for number in (signal.SIGHUP, signal.SIGINT):  # these may be ignored in the tests themselves
+    signal.signal(number, signal.SIG_IGN if number in json.loads(sys.argv[4]) else signal.SIG_DFL)
 try:
     sys.exit(supervise(json.loads(sys.argv[1]), Path(sys.argv[2]), Patience(**json.loads(sys.argv[3]))))
 except UserError as error:
@@ -31,28 +33,26 @@ from ekya.service.supervised import Heartbeat, die_with_parent
 die_with_parent()
 heartbeat = Heartbeat()
 folder = Path({folder!r})
-class Stopped(Exception): pass
-def stop(*_): raise Stopped
-signal.signal(signal.SIGTERM, stop)
-signal.signal(signal.SIGINT, stop)
+at_start = [one.name for one in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(one) is signal.SIG_IGN]
+came = []
+def stop(number, _): came.append(signal.Signals(number).name)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, stop)
 def say(name, text=""):
     temporary = folder / f".{{name}}.part"
     temporary.write_text(str(text))
     temporary.rename(folder / name)
 def serve():
-    try:
-        while True:
-            heartbeat()
-            time.sleep(0.02)
-    except Stopped:
-        say("stopped")
+    heartbeat()
+    say(f"serving-{{starts}}")
+    while not came:
+        heartbeat()
+        time.sleep(0.02)
+    say("stopped", came[0])
 starts = len(list(folder.glob("started-*"))) + 1
 say(f"started-{{starts}}", os.getpid())
 {body}
 """
-
-WITHIN_S = 20.0
-"""Longest wait of a test; far more than is needed, since the machine may be busy."""
 
 
 class Supervised:
@@ -60,12 +60,15 @@ class Supervised:
 
     Args:
         tmp_path: empty folder of the test.
-        body: the service: Python, with ``heartbeat``, ``say``, ``serve``, ``starts`` and ``folder``.
+        body: the service: Python, with ``heartbeat``, ``say``, ``serve``, ``starts``, ``folder`` and the
+            names ``at_start`` of signals that it was started to ignore. It hears signals before it has
+            started, so one that comes after ``pid`` is never lost.
         environment: further variables of the supervisor.
+        ignored: numbers of signals that the supervisor is started to ignore.
         patience: its limits, short ones by default.
     """
 
-    def __init__(self, tmp_path, body="serve()", environment=None, **patience):
+    def __init__(self, tmp_path, body="serve()", environment=None, ignored=(), **patience):
         self.folder = tmp_path / "runs" / "yard"
         self.said = tmp_path / "said"
         self.said.mkdir(exist_ok=True)
@@ -74,7 +77,8 @@ class Supervised:
         limits = {"delay_s": 0.05, "longest_delay_s": 0.4, "leftover_s": 0.3} | patience
         argv = [sys.executable, str(script)]
         root = Path(__file__).resolve().parents[2]
-        self._command = [sys.executable, "-c", _MAIN, json.dumps(argv), str(self.folder), json.dumps(limits)]
+        options = [json.dumps(argv), str(self.folder), json.dumps(limits), json.dumps(ignored)]
+        self._command = [sys.executable, "-c", _MAIN, *options]
         self.ray = tmp_path / "ray"
         self._environment = {
             **os.environ,
@@ -105,7 +109,7 @@ class Supervised:
 
     def ends(self):
         """Waits for the end of the supervisor and returns its exit code."""
-        return self.process.wait(WITHIN_S)
+        return self.process.wait(HANG_GUARD_S)
 
     def stop(self, number=signal.SIGTERM):
         """Stops the supervisor and returns its exit code."""
@@ -122,13 +126,6 @@ class Supervised:
 
     def restarts(self):
         return json.loads((self.folder / "restarts.json").read_text())
-
-
-def wait_until(condition, why):
-    ends_s = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < ends_s, why()
-        time.sleep(0.02)
 
 
 def is_alive(pid):
