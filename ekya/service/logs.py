@@ -46,7 +46,7 @@ def logged(folder: Path, cameras: Callable[[], Collection[str]], named: Callable
     with user_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
-    handler.setFormatter(JsonLines(cameras, named))
+    handler.setFormatter(JsonFormatter(cameras, named))
     root = logging.getLogger()
     with secrets_hidden(named):
         root.addHandler(handler)
@@ -73,7 +73,7 @@ def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
     """
     before = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
     for handler, formatter in before:
-        handler.setFormatter(TextLines(formatter or logging.Formatter(), named))
+        handler.setFormatter(MaskingFormatter(formatter or logging.Formatter(), named))
     hook_before, threading.excepthook = threading.excepthook, _log_thread
     # logging would print the arguments of a record that it cannot write, as they are.
     raises_before, logging.raiseExceptions = logging.raiseExceptions, False
@@ -108,7 +108,7 @@ class _LogFile(RotatingFileHandler):
             _LOG.warning("%s: lines are lost (%s)", self.baseFilename, sys.exception())
 
 
-class TextLines(logging.Formatter):
+class MaskingFormatter(logging.Formatter):
     """Formats a record as another formatter does, and masks passwords.
 
     Args:
@@ -125,7 +125,7 @@ class TextLines(logging.Formatter):
         return masked(self._inner.format(record), self._named())
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats a record as JSON: time (ISO 8601, UTC), level, logger, message, camera and traceback if known.
 
     Args:

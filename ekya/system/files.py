@@ -25,6 +25,8 @@ FolderPath = Annotated[Path, FOLDER]
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some space or choose another folder",
+    errno.EFBIG: "the file is larger than is allowed here; free some space or choose another folder",
+    errno.EIO: "the disk cannot be read or written; check it, or choose another folder",
     errno.EACCES: "no permission; change the folder's permissions or choose another folder",
     errno.EPERM: "no permission; change the folder's permissions or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",

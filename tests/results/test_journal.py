@@ -171,7 +171,7 @@ def test_journal_other_file_is_refused(tmp_path, content):
 def test_journal_missing_file_is_refused(tmp_path, recorded):
     with pytest.raises(UserError, match="cannot be read"):
         read_journal(tmp_path / "none.jsonl")
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="the folder does not exist"):
         journal_at(tmp_path / "no" / "folder" / "journal.jsonl", recorded[2])
 
 
@@ -183,7 +183,7 @@ def test_journal_full_disk_raises_user_error(recorded, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match=r"journal\.jsonl.*No space left.*free some space"):
+    with pytest.raises(UserError, match=r"journal\.jsonl.*disk is full.*free some space"):
         journal.decision(0, None, turns[0].commands)
     journal.close()
 

@@ -115,7 +115,7 @@ def test_jsonl_sink_removes_a_line_that_was_cut_off(tmp_path, cut):
 
 
 def test_jsonl_sink_that_cannot_write_delivers_nothing(tmp_path):
-    with pytest.raises(NotDeliveredError, match="cannot be written"):
+    with pytest.raises(NotDeliveredError, match=r"out\.jsonl: the folder does not exist"):
         JsonlSink(tmp_path / "gone" / "out.jsonl", 100, 2).send([a_message(0)])
 
 

@@ -9,9 +9,9 @@ from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.moves import Move
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.promises import Promises
-from ekya.fleet.run.json_lines import JsonLines, read_lines
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.peers import Made
+from ekya.system.json_lines import JsonLines, read_json_lines
 
 _FORESEEN = ("agreed_us", "arrives_us", "late_us", "promises", "kind")
 
@@ -64,15 +64,17 @@ class LoanFile:
             UserError: the disk is full.
         """
         if made.outcome:
-            self._lines.write(_over(made))
+            self._lines.append(_over(made))
         elif isinstance(made.loan, Move):
-            self._lines.write(_moved(made, made.loan))
+            self._lines.append(_moved(made, made.loan))
         else:
-            self._lines.write(_made(made, made.loan))
+            self._lines.append(_made(made, made.loan))
 
     def lost(self, number: int) -> None:
         """Records that no server knew of a loan any more when the coordinator was started again."""
-        self._lines.write({"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []})
+        self._lines.append(
+            {"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []}
+        )
 
     def close(self) -> None:
         """Closes the file for good."""
@@ -102,7 +104,8 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
                 serves_after_us=said.get("serves_after_us"),
             )
 
-    read_lines(path, take)
+    if path.is_file():
+        read_json_lines(path, take)
     return tuple(loans.values())
 
 

@@ -5,8 +5,7 @@ the operating system immediately and reaches the disk with the next sync.
 """
 
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from ekya.core.errors import UserError
 from ekya.core.plan import Plan
 from ekya.core.requests import Request
 from ekya.core.step_record import StepRecord
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import write_text_atomic
+from ekya.system.json_lines import JsonLines, read_json_lines
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
@@ -50,31 +50,28 @@ class FileJournal:
     ) -> None:
         goes_on = path.is_file()
         self._requested = False
-        try:
-            # Unbuffered: data that a full disk refused must not be written again on close.
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise UserError(f"{path}: the journal cannot be written ({error.strerror}).") from error
+        self._lines = JsonLines(path)
         if goes_on:
             return
         header = _OPTIONS.dump_python(options, mode="json")
         header = {key: value for key, value in header.items() if key not in NEWER or value != NEWER[key]}
         first = {} if state is None else {"state": state}
-        self._write({"scheduler": scheduler, "options": header, **first}, durable=state is not None)
+        self._lines.append({"scheduler": scheduler, "options": header, **first}, durable=state is not None)
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
-        return os.fstat(self._file.fileno()).st_size
+        return self._lines.size_bytes
 
     def batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""
         self._requested = any(isinstance(event, Request) for event in batch.events)
-        self._write({"now_us": batch.now_us, "events": [encode(event) for event in batch.events]})
+        events = [encode(event) for event in batch.events]
+        self._lines.append({"now_us": batch.now_us, "events": events}, durable=False)
 
     def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Writes the plan and the commands of a step, before the commands are executed."""
-        self._write(
+        self._lines.append(
             {
                 "decided_us": now_us,
                 "plan": None if plan is None else encode(plan),
@@ -89,25 +86,11 @@ class FileJournal:
         Raises:
             UserError: the disk is full or damaged.
         """
-        with user_errors(Path(self._file.name)):
-            os.fsync(self._file.fileno())
+        self._lines.sync()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
-
-    def _write(self, record: dict[str, Any], durable: bool = False) -> None:
-        left = memoryview((json.dumps(record, separators=(",", ":")) + "\n").encode())
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-            if durable:
-                os.fsync(self._file.fileno())
-        except OSError as error:
-            raise UserError(
-                f"{self._file.name}: the journal cannot be written ({error.strerror}); "
-                "free some space or choose another folder with --runs."
-            ) from error
+        self._lines.close()
 
 
 def cut_journal(path: Path, steps: int) -> None:
@@ -121,7 +104,7 @@ def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
 
     An incomplete last line or step after a crash is dropped: its commands were never executed.
     """
-    records = list(_records(path))
+    records = _records(path)
     scheduler, options = _header(path, records[0] if records else {})
     return scheduler, options, _steps(path, records[1:])
 
@@ -139,7 +122,7 @@ def read_header(path: Path) -> tuple[str, LoopOptions]:
 
 def read_steps(path: Path, from_byte: int) -> list[StepRecord]:
     """Returns the steps of a journal that begin at an offset in its file, which is the end of a step."""
-    return _steps(path, list(_records(path, from_byte)))
+    return _steps(path, _records(path, from_byte))
 
 
 def _header(path: Path, record: dict[str, Any]) -> tuple[str, LoopOptions]:
@@ -166,17 +149,10 @@ def _steps(path: Path, records: list[dict[str, Any]]) -> list[StepRecord]:
         raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
 
 
-def _records(path: Path, from_byte: int = 0) -> Iterator[dict[str, Any]]:
+def _records(path: Path, from_byte: int = 0) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
     try:
-        with path.open("rb") as file:
-            file.seek(from_byte)
-            lines = file.read().decode("utf-8").splitlines()
+        read_json_lines(path, records.append, from_byte)
     except OSError as error:
         raise UserError(f"{path}: the journal cannot be read ({error.strerror}).") from error
-    for number, line in enumerate(lines):
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines) - 1:
-                return
-            raise UserError(f"{path}: line {number + 1} is damaged ({error.msg}).") from error
+    return records

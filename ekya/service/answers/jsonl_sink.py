@@ -1,12 +1,13 @@
 """Sink that writes lines of JSON, in files that are rotated by size."""
 
-import json
-import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
+from ekya.core.errors import UserError
 from ekya.service.answers.messages import Message
 from ekya.service.answers.sink import CameraReport, NotDeliveredError
+from ekya.system.json_lines import JsonLines
 
 
 class JsonlSink:
@@ -25,16 +26,13 @@ class JsonlSink:
 
     def send(self, messages: Sequence[Message]) -> None:
         """Appends the messages."""
-        lines = b"".join(f"{json.dumps(message, ensure_ascii=False)}\n".encode() for message in messages)
         try:
             self._rotate()
-            with self._path.open("ab+") as file:
-                _drop_cut_line(file.fileno())
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise NotDeliveredError(f"{self._path} cannot be written ({error.strerror})") from error
+            # A line that a crash or a full disk cut off goes: its message is sent again.
+            with closing(JsonLines(self._path, ascii_only=False)) as lines:
+                lines.append(*messages)
+        except (UserError, OSError) as error:
+            raise NotDeliveredError(str(error)) from error
 
     def report(self, cameras: Sequence[CameraReport]) -> None:
         """Does nothing: states are not written."""
@@ -53,19 +51,3 @@ class JsonlSink:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-
-def _drop_cut_line(file: int) -> None:
-    """Cuts a line without its end, of a write that a crash or a full disk cut off; it is sent again."""
-    size = os.fstat(file).st_size
-    if not size or os.pread(file, 1, size - 1) == b"\n":
-        return
-    end = size
-    while end:
-        begin = max(end - 65536, 0)
-        place = os.pread(file, end - begin, begin).rfind(b"\n")
-        if place >= 0:
-            os.ftruncate(file, begin + place + 1)
-            return
-        end = begin
-    os.ftruncate(file, 0)

@@ -12,10 +12,10 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.json_lines import JsonLines, read_lines
 from ekya.fleet.run.stores.folder_store import FolderStore
 from ekya.fleet.run.stores.update import Ended, OrderedBy, Update, UpdateOrder
 from ekya.fleet.run.training.protocol import Progress
+from ekya.system.json_lines import JsonLines, read_json_lines
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class UpdateBook:
             else:
                 del self.updates[said["of"]]
 
-        read_lines(path, take)
+        read_json_lines(path, take)
         for name, update in list(self.updates.items()):
             home = homes.get(name, {})
             if name not in stores:
@@ -133,7 +133,7 @@ class UpdateBook:
         with self.lock:
             self._require_none(update.order.store)
             update.order = replace(update.order, update=self._made)
-            self._lines.write(asdict(update.order))
+            self._lines.append(asdict(update.order))
             self._made += 1
             self.updates[update.order.store] = update
             return update.order.update
@@ -186,7 +186,7 @@ class UpdateBook:
         """
         if last:
             home = {"of": update.order.store, "update": update.order.update, "accuracy": accuracy}
-            self._lines.write({**home, "weights": sha256(weights).hexdigest()})
+            self._lines.append({**home, "weights": sha256(weights).hexdigest()})
         self.store(update.order.store).update(weights, accuracy)
 
     def failed(self, update: Update, reason: str, progress: Progress | None = None) -> None:
@@ -214,7 +214,7 @@ class UpdateBook:
         if reason:
             _LOG.warning("%s: its update has ended: %s", name, reason)
         with self.lock:
-            self._lines.write({"of": name, **asdict(ended)})
+            self._lines.append({"of": name, **asdict(ended)})
             self.ended[name] = ended
             self.updates.pop(name, None)
         if accuracy is None and name in self._stores:
