@@ -1,12 +1,12 @@
-"""Checks of `make gpu-check`: hot swap of new weights from a trainer's process to inference, in both ways."""
+"""Checks of `make gpu-check`: hot swap of new weights from a trainer's process to inference."""
 
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,9 +20,6 @@ from gpu_check_report import Finding
 from inference_ways import FRAME_SIDE, FRAMES, OBJECTS, SIDE, settled
 
 from ekya.core.errors import UserError
-from ekya.core.units import ModelVersion
-from ekya.gpu.cuda_ipc import CudaIpc
-from ekya.gpu.green.sm_driver import SmDriverError
 from ekya.gpu.mps.service import find_mps, mps_service
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.cuts import FASTESTDET
@@ -31,11 +28,8 @@ from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.pipeline.detector_work import random_images
-from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive, share
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
-OBJECT_STORE, CUDA_IPC = "object-store", "cuda-ipc"
-WAYS: Mapping[str, str] = {OBJECT_STORE: "through the host's memory", CUDA_IPC: "by CUDA IPC"}
 BEFORE, COMING, CHECKING = "before", "coming", "checking"
 """Phases in which a batch is served."""
 
@@ -55,7 +49,7 @@ _WAIT_S, _END_S, _LOOK_S = 20.0, 5.0, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measurements of several hot swaps in one way.
+    """Measurements of several hot swaps.
 
     Attributes:
         delays_ms: from the trainer's first step until the new weights serve.
@@ -90,7 +84,7 @@ def student() -> Iterator[Finding]:
 
 
 def _swap(architecture: str) -> Iterator[Finding]:
-    """Measures both ways between two processes on one GPU, as clients of MPS if a daemon is available."""
+    """Measures between two processes on one GPU, as clients of MPS if a daemon is available."""
     inventory = seen_by_cuda()
     with ExitStack() as stack:
         where = "two clients of MPS"
@@ -99,30 +93,29 @@ def _swap(architecture: str) -> Iterator[Finding]:
             os.environ.update(stack.enter_context(daemons).of(0))
         except UserError as error:
             where = f"two processes without MPS ({error})"
-        for way in WAYS:
-            began_s = time.monotonic()
-            measured = in_a_process(way, "cuda", architecture, HAND_OVERS)
-            # What is left is the start and the end of the serving process.
-            start_s = time.monotonic() - began_s - sum(measured.steps_s.values())
-            steps_s = {"start and end": start_s, **measured.steps_s}
-            yield from findings_of(way, where, architecture, replace(measured, steps_s=steps_s))
+        began_s = time.monotonic()
+        measured = in_a_process("cuda", architecture, HAND_OVERS)
+        # What is left is the start and the end of the serving process.
+        start_s = time.monotonic() - began_s - sum(measured.steps_s.values())
+        steps_s = {"start and end": start_s, **measured.steps_s}
+        yield from findings_of(where, architecture, replace(measured, steps_s=steps_s))
 
 
-def in_a_process(way: str, device: str, architecture: str, times: int) -> Measured:
+def in_a_process(device: str, architecture: str, times: int) -> Measured:
     """Measures in a separate process, which is the parent of the trainer's process."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        return pool.submit(measure, way, device, architecture, times).result()
+        return pool.submit(measure, device, architecture, times).result()
 
 
-def findings_of(way: str, where: str, architecture: str, measured: Measured) -> Iterator[Finding]:
-    """Yields the findings of one way."""
+def findings_of(where: str, architecture: str, measured: Measured) -> Iterator[Finding]:
+    """Yields the findings about pauses, delays and answers."""
     delay_ms, longest_ms = _middle_and_most(measured.delays_ms)
     stall_ms, longest_stall_ms = _middle_and_most(measured.stalls_ms)
     batch_ms, _ = _middle_and_most(measured.batches_ms)
     meanwhile_ms, slowest_ms = _middle_and_most(measured.meanwhile_ms)
     yield Finding(
-        f"new weights of a {architecture} {WAYS[way]}, between {where}",
+        f"new weights of a {architecture}, between {where}",
         f"serve within {SERVE_LIMIT_MS:g} ms; no pause between two batches of over {STALL_LIMIT_MS:g} ms at "
         "the median",
         f"serve after {delay_ms:.1f} ms (most {longest_ms:.1f}); pause {stall_ms:.3f} ms (most "
@@ -140,7 +133,7 @@ def findings_of(way: str, where: str, architecture: str, measured: Measured) -> 
     )
     before, after = measured.processes
     yield Finding(
-        f"answers of a {architecture} after a swap {WAYS[way]}, and after going back",
+        f"answers of a {architecture} after a swap, and after going back",
         f"those of the weights that serve, within {SAME:g}, in the same process",
         f"within {measured.off:.1e} of the same weights' own, {measured.moved:.2f} from the ones before, "
         f"within {measured.back:.1e} after going back; process {before}, then {after}",
@@ -149,14 +142,14 @@ def findings_of(way: str, where: str, architecture: str, measured: Measured) -> 
     )
 
 
-def measure(way: str, device: str, architecture: str, times: int) -> Measured:
+def measure(device: str, architecture: str, times: int) -> Measured:
     """Serves in this process without a break, while another process hands over weights ``times`` times."""
     # As workers do: two processes with a thread for each core wait for each other's in every layer.
     torch.set_num_threads(1)
     steps = _Steps()
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
-    trainer = spawn.Process(target=_train, args=(there, way, device, architecture), daemon=True)
+    trainer = spawn.Process(target=_train, args=(there, architecture), daemon=True)
     trainer.start()
     models = [_model(architecture, seed) for seed in range(_MODELS)]
     steps.end("models")
@@ -164,7 +157,6 @@ def measure(way: str, device: str, architecture: str, times: int) -> Measured:
     serving = _Serving(device, models[0])
     pid, off, moved, back = os.getpid(), 0.0, np.inf, 0.0
     try:
-        take = _taker(way, device)
         steps.end("first answers")
         _next(here, trainer)
         steps.end("wait for the trainer")
@@ -175,7 +167,7 @@ def measure(way: str, device: str, architecture: str, times: int) -> Measured:
             serving.expect()
             began_ns = time.monotonic_ns()
             here.send(turn)
-            ready = take(_next(here, trainer))
+            ready = _taken(_next(here, trainer), device)
             here.send("taken")
             serving.swap(ready, began_ns)
             is_now = _answers_of(serving.predictor)
@@ -277,49 +269,29 @@ class _Serving:
             ended_ns = now_ns
 
 
-def _taker(way: str, device: str) -> Callable[[Any], AnyPredictor]:
-    """Returns the function that receives weights from the pipe and prepares them, as inference does."""
-
-    def stored(name: str) -> AnyPredictor:
-        # As with Ray's object store: shared memory, and a copy of it for each reader.
-        memory = SharedMemory(name)
-        try:
-            return _predictor(from_bytes(bytes(memory.buf)), device)
-        finally:
-            memory.close()
-
-    if way == OBJECT_STORE:
-        return stored
-    ipc = open_ipc()
-
-    def shared(weights: SharedWeights) -> AnyPredictor:
-        ready = _predictor(receive(ipc, weights, device), device)
-        ipc.finish()
-        return ready
-
-    return shared
+def _taken(name: str, device: str) -> AnyPredictor:
+    """Receives weights from a block of shared memory and prepares them, as inference does."""
+    # As with Ray's object store: shared memory, and a copy of it for each reader.
+    memory = SharedMemory(name)
+    try:
+        return _predictor(from_bytes(bytes(memory.buf)), device)
+    finally:
+        memory.close()
 
 
-_Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
-
-
-def _train(there: Connection, way: str, device: str, architecture: str) -> None:
+def _train(there: Connection, architecture: str) -> None:
     """Trainer's process: hands over weights on each order, and keeps them until they were taken."""
     torch.set_num_threads(1)
     models = [_model(architecture, seed) for seed in range(_MODELS)]
-    give: _Give = _storing if way == OBJECT_STORE else _sharing(open_ipc(), device)
     there.send("ready")
     while (turn := _order(there)) is not None:
-        try:
-            with give(ModelVersion(turn), models[turn % _MODELS]) as given:
-                there.send(given)
-                _order(there)
-        except SmDriverError as error:
-            there.send(error)
+        with _stored(models[turn % _MODELS]) as name:
+            there.send(name)
+            _order(there)
 
 
 @contextmanager
-def _storing(_version: ModelVersion, model: EdgeModel) -> Iterator[str]:
+def _stored(model: EdgeModel) -> Iterator[str]:
     data = to_bytes(model)
     memory = SharedMemory(create=True, size=len(data))
     try:
@@ -328,18 +300,6 @@ def _storing(_version: ModelVersion, model: EdgeModel) -> Iterator[str]:
     finally:
         memory.close()
         memory.unlink()
-
-
-def _sharing(
-    ipc: CudaIpc, device: str
-) -> Callable[[ModelVersion, EdgeModel], AbstractContextManager[SharedWeights]]:
-    @contextmanager
-    def sharing(_version: ModelVersion, model: EdgeModel) -> Iterator[SharedWeights]:
-        weights, loan = share(ipc, model, device)
-        yield weights
-        loan.end()
-
-    return sharing
 
 
 def _order(pipe: Connection) -> Any:
@@ -357,10 +317,7 @@ def _next(pipe: Connection, trainer: BaseProcess) -> Any:
             raise RuntimeError(f"the trainer's process has ended with {trainer.exitcode}")
         if time.monotonic() > until_s:
             raise TimeoutError(f"the trainer's process said nothing for {_WAIT_S:g} s")
-    told = pipe.recv()
-    if isinstance(told, Exception):
-        raise told
-    return told
+    return pipe.recv()
 
 
 def _model(architecture: str, seed: int) -> EdgeModel:

@@ -100,7 +100,6 @@ class FleetConfig(FleetSection):
         checkpoints: whether weights may serve while their retraining goes on.
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
-        hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
         preparation, golden, edge, retraining, inference, shadow_gate, drift, retention, http: see the
             types.
         zoo: the retrained models that are kept; ``false`` in the file for none. None: kept where the fleet
@@ -122,7 +121,6 @@ class FleetConfig(FleetSection):
     checkpoints: bool = True
     placement: Packing = Packing.POOL
     processes: Processes = Processes.AUTO
-    hand_over: Literal["object-store", "cuda-ipc"] = "object-store"
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
     edge: EdgeSpec = EdgeSpec()

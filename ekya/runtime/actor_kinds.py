@@ -200,7 +200,6 @@ INFERENCE = ActorKind(
     (
         "configure",
         "receive",
-        "try_receive",
         "roll_back",
         "adopt",
         "classify_at",
@@ -222,9 +221,6 @@ RETRAINING = ActorKind(
         "memory",
         "resize",
         "stop",
-        "share",
-        "share_first",
-        "stop_sharing",
         "trained_for",
         "forget",
         "send",

@@ -72,7 +72,6 @@ class RayExecutor:
         clock: run time.
         ledger: share ledger, still empty.
         stop: ends the run early when any thread sets it.
-        on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
         zoo: keeps retrained models, if any are kept.
         alive: called several times a second.
         kept_weights: returns the weights of a version that has served a stream; None if they are gone.
@@ -94,7 +93,6 @@ class RayExecutor:
         keep_labels: Callable[[StreamId, StreamLabels], None],
         ledger: ShareLedger,
         stop: threading.Event,
-        on_the_gpu: bool = False,
         zoo: ZooKeeper | None = None,
         kept_weights: Callable[[StreamId, ModelVersion], bytes | None] = lambda stream, version: None,
         alive: Callable[[], None] = lambda: None,
@@ -112,7 +110,7 @@ class RayExecutor:
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
         self._calls = RemoteCalls()
-        self._weights = WeightTransfer(actors.streams, self._calls, self._apply, on_the_gpu)
+        self._weights = WeightTransfer(actors.streams, self._calls)
         self._zoo = zoo
         self._kept_weights = kept_weights
         self._shares = ShareChanges(actors, ledger, clock, self._calls, self._emit, self._end_worker)
@@ -506,32 +504,34 @@ class RayExecutor:
             return
         self._hung.replied(actor, self._clock.now_us())
         for event in events:
+            is_set_aside = getattr(event, "stream", None) in self._set_aside
             if isinstance(event, ev.Warned):
                 self._emit(received(event, self._now_us(), self._actors.fleet))
-            elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
-                self._apply(self._weights.on_event(event))
+            elif is_set_aside and actor is not self._actors.preparation:
+                continue
+            elif self._weights.on_event(event):
+                self._apply(event)
         self._poll(actor)
 
-    def _apply(self, events: Sequence[ev.Event]) -> None:
-        """Applies the direct effects of events, before the loop plans because of them, and emits them."""
-        for event in events:
-            match event:
-                case ev.LabelsReady():
-                    self._inputs.fetch_labels(event.stream, event.window)
-                case ev.ProfileReady():
-                    if event.pooled is not None and event.pooled.learns:
-                        self._inputs.use_pooled_labels(event.stream, event.window)
-                    ask = self._actors.preparation.passed.options(num_returns=2)
-                    self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
-                case ev.RetrainFinished() | ev.RetrainFailed():
-                    self._shares.leave(retraining_holder(event.stream, event.job))
-                case ev.StreamLost() | ev.StreamEnded():
-                    self._shares.release_inference(event.stream)
-                case ev.WorkerDied():
-                    # Only this worker failed, and it has released its share; its process goes on.
-                    for workers in self._polled.values():
-                        workers.discard((event.stream, event.role))
-                    self._shares.died(Work(event.role), event.stream)
-            if isinstance(event, ev.StreamLost):
-                _LOG.warning("%s is lost: %s", event.stream, event.reason)
-            self._emit(event)
+    def _apply(self, event: ev.Event) -> None:
+        """Applies the direct effects of an event, before the loop plans because of it, and emits it."""
+        match event:
+            case ev.LabelsReady():
+                self._inputs.fetch_labels(event.stream, event.window)
+            case ev.ProfileReady():
+                if event.pooled is not None and event.pooled.learns:
+                    self._inputs.use_pooled_labels(event.stream, event.window)
+                ask = self._actors.preparation.passed.options(num_returns=2)
+                self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
+            case ev.RetrainFinished() | ev.RetrainFailed():
+                self._shares.leave(retraining_holder(event.stream, event.job))
+            case ev.StreamLost() | ev.StreamEnded():
+                self._shares.release_inference(event.stream)
+            case ev.WorkerDied():
+                # Only this worker failed, and it has released its share; its process goes on.
+                for workers in self._polled.values():
+                    workers.discard((event.stream, event.role))
+                self._shares.died(Work(event.role), event.stream)
+        if isinstance(event, ev.StreamLost):
+            _LOG.warning("%s is lost: %s", event.stream, event.reason)
+        self._emit(event)

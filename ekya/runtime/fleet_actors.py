@@ -102,7 +102,7 @@ class _Process:
 
 
 class FleetActors:
-    """All actors of a run. Only ``wait_ready``, ``load_serving``, ``try_hand_over`` and ``close`` block.
+    """All actors of a run. Only ``wait_ready``, ``load_serving`` and ``close`` block.
 
     Args:
         config: common to all actors.
@@ -225,26 +225,6 @@ class FleetActors:
         # If it dies now, the executor handles that like any other death.
         with suppress(RayActorError):
             ray.get(known)
-
-    def try_hand_over(self) -> None:
-        """Shares each stream's first weights from its trainer to its inference, as later hot swaps will.
-
-        Raises:
-            UserError: CUDA IPC does not work on this machine.
-        """
-        trials = []
-        for stream, own in self.streams.items():
-            shared = own.retraining.share_first.remote(stream, own.weights)
-            received = own.inference.try_receive.remote(stream, shared)
-            freed = own.retraining.stop_sharing.remote(stream, own.version, [received])
-            trials += [shared, received, freed]
-        try:
-            ray.get(trials)
-        except RayError as error:
-            raise UserError(
-                f"hand_over: cuda-ipc does not work between two processes here ({in_words(error)}); "
-                "use object-store"
-            ) from error
 
     # During the run
 

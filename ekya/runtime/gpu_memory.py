@@ -286,14 +286,13 @@ def require_inference(fleet: FleetConfig, processes: Processes, places: JobPlace
     from ekya.models.edge.footprint import footprint_of
 
     footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
-    over_ipc = fleet.hand_over == "cuda-ipc"
     each_by_itself = processes is Processes.STREAM
     for gpu in sorted({*places.streams.values(), places.preparation}):
         streams = sum(place == gpu for place in places.streams.values())
         # The micro-profiler holds a model of every stream.
         profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
         there = streams if each_by_itself else min(streams, 1)
-        needed = there * CONTEXT_BYTES + streams * inference_bytes(footprint, over_ipc)
+        needed = there * CONTEXT_BYTES + streams * inference_bytes(footprint)
         needed += profiler if gpu == places.preparation else 0
         free = memory.free_bytes(gpu)
         if free is not None and needed > free:

@@ -118,10 +118,6 @@ class ModelBatcher:
         """Returns the weights that serve a stream."""
         return self._streams[stream].serving
 
-    def is_newer(self, stream: StreamId, version: ModelVersion) -> bool:
-        """Returns whether a version is newer than those that serve or are pending."""
-        return version > self._streams[stream].newest
-
     def prepare(self, stream: StreamId, model: EdgeModel, version: ModelVersion) -> Weights:
         """Prepares weights for a hot swap, which is the slow part of it."""
         ready = self.ready(model)
@@ -142,7 +138,7 @@ class ModelBatcher:
         if moved is not None:
             self._load(stream, moved, weights)
         with self._changed:
-            if self.is_newer(stream, weights.version):
+            if weights.version > self._streams[stream].newest:
                 self._streams[stream].newest = weights.version
                 self._streams[stream].pending = (weights, event)
 

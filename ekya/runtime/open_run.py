@@ -12,7 +12,6 @@ from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
-from ekya.gpu.cuda_ipc import require_gpu
 from ekya.pipeline.probe import Probe, ProbedHost
 from ekya.pipeline.setup import loop_options
 from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
@@ -168,8 +167,6 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         _LOG.warning("%s", warning)
     _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)
-    if fleet.hand_over == "cuda-ipc":
-        require_gpu(chosen.capability.device)
     constants = _constants(fleet, options, chosen, resumed, host)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
     return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)

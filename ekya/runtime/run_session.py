@@ -184,7 +184,6 @@ class RunSession:
                 partial(_keep_labels, opened.folder, store),
                 ledger_for(constants, actors.home, opened.host.costs.batch_s),
                 self.stop,
-                fleet.hand_over == "cuda-ipc",
                 zoo,
                 partial(kept_weights, opened.folder, store),
                 self.alive,
@@ -269,8 +268,6 @@ class RunSession:
 
     def _wait_ready(self, actors: FleetActors) -> dict[StreamId, Ready]:
         ready = unwrapping_user_error(actors.wait_ready)
-        if self.opened.fleet.hand_over == "cuda-ipc":
-            actors.try_hand_over()
         if self.opened.resumed is not None and not self.opened.options.endless:
             # A resumed run prepares a window immediately. A service answers first.
             actors.load_serving(ready)

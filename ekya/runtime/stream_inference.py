@@ -15,7 +15,6 @@ from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, StreamId, us_to_seconds
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized
-from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
@@ -28,7 +27,6 @@ from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_s
 from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actor_kinds import Ready, StreamActorConfig
-from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.frame_analysis import FrameAnalysis, InferenceProcess
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.moved_model import MovedModel, Process
@@ -113,7 +111,6 @@ class StreamInference:
         # The row whose boxes are those of frames without any.
         self._in_force: FramePrediction | None = None
         self._control = _Control()
-        self._ipc: CudaIpc | None = None
         costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
         self._reports = StreamReports(self._stream, feed, process.mailbox, costs)
         self._analysis = FrameAnalysis(
@@ -178,28 +175,17 @@ class StreamInference:
                 control.lock.wait_for(lambda: not control.analysing or control.newest_serial > serial)
         return self._process.share.resize(serial, share_milli, self._part)
 
-    def receive(
-        self, weights: bytes | SharedWeights, validation_accuracy: float, version: ModelVersion, job: JobId
-    ) -> None:
+    def receive(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
         """Receives a checkpoint and prepares it beside the serving one; it serves from the next frame on.
 
-        If several are prepared concurrently, the newest version wins, in any order of completion. A version
-        that has been received already, in another way, is ignored. Shared weights can be freed afterwards.
-
-        Raises:
-            SmDriverError, DamagedWeightsError: shared weights cannot be read; the same come as bytes.
+        If several are prepared concurrently, the newest version wins, in any order of completion.
         """
-        if self._process.models.is_newer(self._stream.id, version):
-            model = from_bytes(weights) if isinstance(weights, bytes) else self._copied(weights)
-            self._prepare(model, ev.ModelSwapped(0, self._stream.id, version, job, validation_accuracy, 0))
-
-    def try_receive(self, weights: SharedWeights) -> None:
-        """Receives shared weights as ``receive`` does, and discards them; raises as ``receive``."""
-        self._copied(weights)
+        event = ev.ModelSwapped(0, self._stream.id, version, job, validation_accuracy, 0)
+        self._prepare(weights, event)
 
     def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
         """Does ``receive`` with weights that have served before, as version ``of``."""
-        self._prepare(from_bytes(weights), ev.RolledBack(0, self._stream.id, version, of, 0))
+        self._prepare(weights, ev.RolledBack(0, self._stream.id, version, of, 0))
 
     def adopt(
         self,
@@ -212,7 +198,7 @@ class StreamInference:
     ) -> None:
         """Does ``receive`` with weights of another stream, or kept ones, which it has as ``of_version``."""
         event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0, kept)
-        self._prepare(from_bytes(weights), event)
+        self._prepare(weights, event)
 
     def classify_at(self, process: Process | None, share_milli: int, away_us: int) -> None:
         """Has frames classified by a process elsewhere once it has the weights; without one they are here.
@@ -232,17 +218,11 @@ class StreamInference:
     def _report_home(self) -> None:
         self._reports.report(ev.InferenceMoved(self._reports.clock.now_us(), self._stream.id, 0))
 
-    def _copied(self, weights: SharedWeights) -> EdgeModel:
-        self._ipc = self._ipc or open_ipc()
-        return receive(self._ipc, weights, self._config.common.device)
-
-    def _prepare(self, model: EdgeModel, event: ev.Swapped) -> None:
+    def _prepare(self, weights: bytes, event: ev.Swapped) -> None:
+        model = from_bytes(weights)
         # What earlier models took: without this a process grows by megabytes with every hot swap.
         give_back_freed()
         prepared = self._process.models.prepare(self._stream.id, model, event.version)
-        if self._ipc is not None:
-            # Weights that came over CUDA IPC are prepared asynchronously on the GPU: wait for that.
-            self._ipc.finish()
         self._process.models.serve_next(self._stream.id, prepared, event)
 
     def material(self, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:

@@ -2,12 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
-
-import ray
 
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
@@ -15,7 +12,6 @@ from ekya.core.errors import UserError
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
-from ekya.gpu.cuda_ipc import CudaIpc, SharedBlock
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.device_memory import (
     MemoryPeaks,
@@ -31,7 +27,6 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
 from ekya.runtime.actor_kinds import StreamActorConfig
-from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, SharedWeights, open_ipc, share
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.stream_pictures import StreamPictures
@@ -103,9 +98,6 @@ class StreamRetraining:
         self._pictures = StreamPictures(config.common.folder, self._stream.id)
         self._memory = self._pictures.exemplars(ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]))
         self._savers: list[threading.Thread] = []
-        self._ipc: CudaIpc | None = None
-        self._sharing = threading.Lock()
-        self._shared: dict[ModelVersion, tuple[SharedBlock, _Best]] = {}
         self._clock = RunClock(time.monotonic_ns())
         self._reported_s = time.monotonic()
         self.is_leaving = False
@@ -224,18 +216,15 @@ class StreamRetraining:
         running = self._jobs.wait(job)
         return _OVER if running is None else running.share.stop()
 
-    def send(
-        self, job: JobId, version: ModelVersion, received: Sequence[Any] = (), after: None = None
-    ) -> tuple[bytes, float]:
+    def send(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[bytes, float]:
         """Returns the best checkpoint so far and its accuracy; saves it in the background.
 
-        If weights were shared under this version, waits until they are ``received`` and returns exactly
-        those. ``after`` only makes Ray call this after a pending ``receive``.
+        ``after`` only makes Ray call this after a pending ``receive``.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
         """
-        best = (self._unshared(version, received) if received else None) or self._best(job)
+        best = self._best(job)
         # Written in the background: inference waits for the weights, not for the file.
         path = self._config.common.folder.model(self._stream.id, version)
         saver = threading.Thread(
@@ -260,46 +249,6 @@ class StreamRetraining:
         if partner not in accuracies:
             raise LookupError(f"retraining {job} of {self._stream.id} was not measured on {partner}")
         return to_bytes(best.model), accuracies[partner]
-
-    def share(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[SharedWeights, float]:
-        """Sends the best weights so far over CUDA IPC, ahead of ``send``; returns them with their accuracy.
-
-        Raises:
-            LookupError: as of ``send``.
-            SmDriverError: the GPU's driver refuses.
-        """
-        best = self._best(job)
-        return self._share(version, best), best.accuracy
-
-    def share_first(self, weights: bytes) -> SharedWeights:
-        """Shares the weights that serve first, to test CUDA IPC; ``stop_sharing`` must follow."""
-        return self._share(self._config.version, _Best(from_bytes(weights), 0.0))
-
-    def stop_sharing(self, version: ModelVersion, received: Sequence[Any]) -> None:
-        """Frees shared weights after their receivers have copied them, failed, or timed out.
-
-        Args:
-            version: of the weights.
-            received: references to the receivers' replies.
-        """
-        self._unshared(version, received)
-
-    def _unshared(self, version: ModelVersion, received: Sequence[Any]) -> _Best | None:
-        ray.wait(list(received), num_returns=len(received), timeout=RECEIVE_TIMEOUT_S)
-        with self._sharing:
-            memory, best = self._shared.pop(version, (None, None))
-        if memory is not None:
-            memory.end()
-        return best
-
-    def _share(self, version: ModelVersion, best: _Best) -> SharedWeights:
-        with self._sharing:
-            # Opened lazily: it starts CUDA in this process.
-            self._ipc = self._ipc or open_ipc()
-        weights, memory = share(self._ipc, best.model, self._config.common.device)
-        with self._sharing:
-            self._shared[version] = (memory, best)
-        return weights
 
     def _best(self, job: JobId) -> _Best:
         running = self._jobs.get(job)

@@ -1,7 +1,6 @@
 """Moves weights from a trainer to inference, and back to earlier ones: a state machine for every version."""
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,28 +16,8 @@ from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.remote_calls import RemoteCalls, log_failure
 
-_LOG = logging.getLogger(__name__)
-
 _VERSIONS = 100
 """Newest versions of a stream that are known to have served; more than two labellings lie apart."""
-
-
-@dataclass(slots=True, eq=False)
-class _Transfer:
-    """A version of a stream's weights between ``send``, ``roll_back`` or ``adopt`` and its end.
-
-    Attributes:
-        weights: reference to their bytes in the object store.
-        is_stored: whether the object store has them already.
-        event: of the hot swap; None while they are pending.
-        is_lost: whether they can never be stored.
-    """
-
-    version: ModelVersion
-    weights: Any
-    is_stored: bool
-    event: ev.Swapped | None = None
-    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +35,11 @@ class WeightTransfer:
     state      meaning, and what follows
     =========  ==========================================================================================
     trained    The best epoch so far, in the stream's trainer. ``send`` gives it a version → pending.
-    pending    The trainer sends the checkpoint, through the object store or first over CUDA IPC, and
-               inference prepares it beside the serving one. Retrainings and preparations that begin use
-               it. Inference reports the hot swap (``on_event``) → swapped; or that of a newer version, or
-               the worker is restarted → rejected.
-    swapped    It answers frames, but the object store does not have it yet; its event is withheld. A
-               reported hot swap must be durable: a worker that dies is restarted with the reported
-               weights, and a roll-back or a resume needs them too. The object store has it and all before
-               it → served; its trainer dies first → rejected.
-    served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
+    pending    The trainer sends the checkpoint through the object store, and inference prepares it beside
+               the serving one. Retrainings and preparations that begin use it. Inference reports the hot
+               swap (``on_event``) → served; or that of a newer version, or the worker is restarted →
+               rejected.
+    served     It answers frames, and a restarted worker begins with it (``StreamActors.weights``).
                Without a zoo, streams that serve the base model may try it (``lend``), and get it as a version
                of theirs (``adopt_lent``). New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
@@ -78,19 +53,12 @@ class WeightTransfer:
     Args:
         streams: actors of the streams.
         calls: calls in flight.
-        emit: called with the events of withheld hot swaps once they are served.
-        over_ipc: whether weights go over CUDA IPC, and to the object store later.
     """
 
-    def __init__(
-        self,
-        streams: Mapping[StreamId, StreamActors],
-        calls: RemoteCalls,
-        emit: Callable[[Sequence[ev.Event]], None],
-        over_ipc: bool,
-    ) -> None:
-        self._streams, self._calls, self._emit, self._over_ipc = streams, calls, emit, over_ipc
-        self._transfers: dict[StreamId, list[_Transfer]] = {stream: [] for stream in streams}
+    def __init__(self, streams: Mapping[StreamId, StreamActors], calls: RemoteCalls) -> None:
+        self._streams, self._calls = streams, calls
+        # References to their bytes, by version.
+        self._pending: dict[StreamId, dict[ModelVersion, Any]] = {stream: {} for stream in streams}
         # The last one serves.
         self._served_versions = {stream: [own.version] for stream, own in streams.items()}
         self._base_versions = dict.fromkeys(streams, ONLY_BASE)
@@ -107,28 +75,17 @@ class WeightTransfer:
         """
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
-        received: list[Any] = []
-        if self._over_ipc:
-            share = own.retraining.share.options(num_returns=2)
-            shared, accuracy = share.remote(stream, job, version, *after)
-            received = [own.inference.receive.remote(stream, shared, accuracy, version, job)]
-            what = "CUDA IPC, in whose place the object store is used now,"
-            self._calls.add(received[0], partial(log_failure, what))
         send = own.retraining.send.options(num_returns=2)
-        weights, accuracy = send.remote(stream, job, version, received, *after)
-        transfer = _Transfer(version, weights, is_stored=not self._over_ipc)
-        self._begin(stream, transfer)
-        if self._over_ipc:
-            # The accuracy arrives together with the weights, and is small.
-            self._calls.add(accuracy, partial(self._stored, stream, transfer))
+        weights, accuracy = send.remote(stream, job, version, *after)
+        self._begin(stream, version, weights)
         swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
-        self._calls.add(swapped, partial(self._received, stream, transfer))
+        self._calls.add(swapped, partial(self._received, stream, weights))
 
-    def _received(self, stream: StreamId, transfer: _Transfer, value: None, error: RayError | None) -> None:
+    def _received(self, stream: StreamId, weights: Any, value: None, error: RayError | None) -> None:
         """Takes the weights that serve for the newest ones again if these could not be sent."""
         log_failure("ServeModel", value, error)
         own = self._streams.get(stream)
-        if error is not None and own is not None and own.newest_weights is transfer.weights:
+        if error is not None and own is not None and own.newest_weights is weights:
             own.newest_weights = own.weights
 
     def roll_back(self, stream: StreamId) -> bool:
@@ -140,7 +97,7 @@ class WeightTransfer:
         version = ModelVersion(own.version + 1)
         self._evaluated[stream] = _Evaluated(version, earlier.weights)
         self._profiled[stream] = earlier.weights
-        self._begin(stream, _Transfer(version, earlier.weights, is_stored=True))
+        self._begin(stream, version, earlier.weights)
         swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
         self._calls.add(swapped, partial(log_failure, "RollBack"))
         return True
@@ -149,20 +106,20 @@ class WeightTransfer:
         """Sends weights that served as version ``of`` to inference again; a reference to their bytes."""
         version = ModelVersion(self._streams[stream].version + 1)
         self._profiled.pop(stream, None)
-        self._begin(stream, _Transfer(version, weights, is_stored=True))
+        self._begin(stream, version, weights)
         swapped = self._streams[stream].inference.roll_back.remote(stream, weights, version, of)
         self._calls.add(swapped, partial(log_failure, "RollBack"))
 
     def add(self, stream: StreamId) -> None:
         """Takes up a stream that is added to the run; it serves the base model."""
-        self._transfers[stream] = []
+        self._pending[stream] = {}
         self._served_versions[stream] = [self._streams[stream].version]
         self._base_versions[stream] = ONLY_BASE
 
     def remove(self, stream: StreamId) -> None:
         """Forgets a stream that was removed from the run."""
         known: tuple[dict[StreamId, Any], ...] = (
-            self._transfers,
+            self._pending,
             self._served_versions,
             self._base_versions,
             self._evaluated,
@@ -219,8 +176,7 @@ class WeightTransfer:
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
         self._profiled[stream] = weights
-        # The micro-profiler has fetched them.
-        self._begin(stream, _Transfer(version, weights, is_stored=True))
+        self._begin(stream, version, weights)
         swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version, kept)
         self._calls.add(swapped, partial(log_failure, "AdoptModel"))
         return version
@@ -229,53 +185,24 @@ class WeightTransfer:
         """Drops the activations of weights that were offered to a stream, and cannot serve."""
         self._profiled.pop(stream, None)
 
-    def _begin(self, stream: StreamId, transfer: _Transfer) -> None:
+    def _begin(self, stream: StreamId, version: ModelVersion, weights: Any) -> None:
         own = self._streams[stream]
-        own.version, own.newest_weights = transfer.version, transfer.weights
-        self._transfers[stream].append(transfer)
+        own.version, own.newest_weights = version, weights
+        self._pending[stream][version] = weights
 
-    def on_event(self, event: ev.Event) -> Sequence[ev.Event]:
-        """Returns the events that can be emitted now: a hot swap waits for its weights and those before.
-
-        A stream's events keep their order, so that the last one emitted is what serves.
-        """
-        if not isinstance(event, ev.Swapped) or event.stream not in self._transfers:
-            return (event,)
-        line = self._transfers[event.stream]
-        if not any(one.version == event.version for one in line):
-            return ()  # of an earlier stream of this name
-        line[:] = [one for one in line if one.event is not None or one.version >= event.version]
-        next(one for one in line if one.version == event.version).event = event
-        return self._served(event.stream)
-
-    def _stored(
-        self, stream: StreamId, transfer: _Transfer, _accuracy: float | None, error: RayError | None
-    ) -> None:
-        """Handles weights that the object store has, or that are lost."""
-        transfer.is_stored, transfer.is_lost = error is None, error is not None
-        self._emit(self._served(stream))
-
-    def _served(self, stream: StreamId) -> Sequence[ev.Event]:
-        """Ends the transfers that are served or rejected; returns the events of those that are served."""
-        line = self._transfers.get(stream, [])  # it may have been removed
-        events: list[ev.Event] = []
-        while line and line[0].event is not None and (line[0].is_stored or line[0].is_lost):
-            first = line.pop(0)
-            if first.is_stored and first.event is not None:
-                self._streams[stream].weights = first.weights
-                served = [*self._served_versions[stream], first.version]
-                self._served_versions[stream] = served[-_VERSIONS:]
-                if isinstance(first.event, ev.RolledBack):
-                    self._base_versions[stream] = with_roll_back(self._base_versions[stream], first.event)
-                events.append(first.event)
-                continue
-            _LOG.error(
-                "%s: weights %d serve, and were lost with their trainer; workers that restart begin with "
-                "those before them",
-                stream,
-                first.version,
-            )
-        return events
+    def on_event(self, event: ev.Event) -> bool:
+        """Takes note of a hot swap; returns False for one of an earlier stream of this name."""
+        if not isinstance(event, ev.Swapped) or event.stream not in self._pending:
+            return True
+        stream, version, pending = event.stream, event.version, self._pending[event.stream]
+        if version not in pending:
+            return False
+        self._streams[stream].weights = pending[version]
+        self._pending[stream] = {newer: weights for newer, weights in pending.items() if newer > version}
+        self._served_versions[stream] = [*self._served_versions[stream], version][-_VERSIONS:]
+        if isinstance(event, ev.RolledBack):
+            self._base_versions[stream] = with_roll_back(self._base_versions[stream], event)
+        return True
 
     def evaluate(self, stream: StreamId) -> ModelVersion | None:
         """Records that a stream's newest weights are evaluated on new labels.
@@ -290,15 +217,12 @@ class WeightTransfer:
         )
         self._profiled[stream] = own.newest_weights
         self._earlier.pop(stream, None)
-        if before is None or before.version == own.version or not self._has_served(stream, before.version):
+        if before is None or before.version == own.version:
             return None
+        if before.version not in self._served_versions[stream]:
+            return None  # it was rejected, and never answered frames
         self._earlier[stream] = before
         return before.version
-
-    def _has_served(self, stream: StreamId, version: ModelVersion) -> bool:
-        """Returns whether a version has answered frames; that of one that was rejected is not recorded."""
-        withheld = [one.version for one in self._transfers[stream] if one.event is not None]
-        return version in (*self._served_versions[stream], *withheld)
 
     def begin_window(self) -> None:
         """Forgets lent weights and the activations of the last window, also those still to arrive."""

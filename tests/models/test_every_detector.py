@@ -25,7 +25,6 @@ from ekya.models.edge.detection.suppress import (
     fleet_outputs,
     found_in,
 )
-from ekya.models.edge.flat import flatten, unflatten
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to_input
@@ -425,7 +424,6 @@ def test_detector_keeps_its_threshold_wherever_it_is_copied(models, name: str) -
         clone(model),
         adapt(model, ("car", "bus"), 0, seed=9),
         from_bytes(to_bytes(model, half=True)),
-        unflatten(*flatten(model, "cpu")),
     )
     assert [one.threshold for one in ways] == [0.37] * len(ways)
 

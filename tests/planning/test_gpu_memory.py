@@ -38,10 +38,6 @@ def test_inference_bytes_hold_the_next_model():
     assert inference_bytes(FOOTPRINT) == 2000 + 2 * (20 + 20)
 
 
-def test_inference_bytes_of_shared_weights_hold_copies():
-    assert inference_bytes(FOOTPRINT, shared=True) == 4000 + 2 * (20 + 20)
-
-
 gammas = st.builds(
     RetrainConfig,
     st.integers(1, 9),

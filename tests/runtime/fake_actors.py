@@ -237,9 +237,7 @@ def events_of(executor, actors):
     return executor.wait(actors.clock.now + 1).events
 
 
-def make_executor(
-    actors, *first_events, capacity_milli=9000, ledger=None, stop=None, on_the_gpu=False, zoo=None, **more
-):
+def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=None, zoo=None, **more):
     """Makes an executor of these actors."""
     return RayExecutor(
         actors,
@@ -249,7 +247,6 @@ def make_executor(
         lambda _stream, _labels: None,
         ledger or ShareLedger((capacity_milli,), lambda _holder: 0, TIMEOUTS),
         stop or threading.Event(),
-        on_the_gpu,
         zoo,
         **more,
     )

@@ -15,7 +15,7 @@ from fake_actors import (
     start_retraining,
     swapped,
 )
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -436,11 +436,11 @@ def test_weights_that_were_not_lent_in_this_window_are_not_adopted(beside):
     assert events_of(executor, actors) == (ev.AdoptionFailed(0, "new"),) * 2
 
 
-def test_hot_swap_without_a_gpu_goes_through_the_object_store(executor, actors):
+def test_hot_swap_goes_through_the_object_store(executor, actors):
     executor.execute([serve()])
-    assert actors.calls("share") == []
-    assert len(actors.calls("receive")) == 1
-    assert actors.arguments("send") == [(CAM, JobId(1), ModelVersion(1), [])]
+    (send,), (receive,) = actors.calls("send"), actors.calls("receive")
+    assert send.arguments == (CAM, JobId(1), ModelVersion(1))
+    assert receive.arguments == (CAM, *send.references, ModelVersion(1), JobId(1))
 
 
 def test_joint_weights_come_to_a_partner_through_its_own_trainer(monkeypatch):
@@ -460,64 +460,17 @@ def test_joint_weights_come_to_a_partner_through_its_own_trainer(monkeypatch):
     assert to_trainer.arguments == ("new", its, *trained.references, *labels.references)
     (send,) = actors.calls("send")
     assert send.actor is actors.streams["new"].retraining
-    assert send.arguments == ("new", JobId(1), ModelVersion(1), [], *to_trainer.references)
+    assert send.arguments == ("new", JobId(1), ModelVersion(1), *to_trainer.references)
 
 
-@pytest.fixture
-def on_the_gpu(executor_of):
-    """Executor that sends weights over CUDA IPC, with a hot swap under way."""
-    made = executor_of(on_the_gpu=True)
-    made.execute([start_retraining(), serve()])
-    return made
-
-
-def test_hot_swap_on_the_gpu_sends_then_stores_then_swaps(on_the_gpu, actors, own):
-    job, version = JobId(1), ModelVersion(1)
-    (share,), (send,) = actors.calls("share"), actors.calls("send")
-    first, second = actors.calls("receive")
-    assert share.arguments == (CAM, job, version)
-    assert first.arguments == (CAM, *share.references, version, job)
-    assert send.arguments == (CAM, job, version, list(first.references))
-    assert second.arguments == (CAM, *send.references, version, job)
-    assert own.newest_weights is send.references[0]
-
-
-def test_hot_swap_is_reported_when_the_object_store_has_the_weights(on_the_gpu, actors, own):
+def test_hot_swaps_are_reported_in_order_and_the_last_one_serves(executor_of, actors, own):
+    """Otherwise a worker that dies would be restarted with older weights."""
+    executor = executor_of()
+    executor.execute([start_retraining(), serve(), prepare(2)])
     actors.emit(own.inference, swapped(1))
-    assert events_of(on_the_gpu, actors) == ()
-    assert own.weights == "base", "a worker that dies now is made again from what there is"
-    (send,) = actors.calls("send")
-    send.reply()
-    assert events_of(on_the_gpu, actors) == (swapped(1),)
-    assert own.weights is send.references[0]
-
-
-def test_hot_swap_to_lost_weights_is_never_reported(on_the_gpu, actors, own, caplog):
-    actors.emit(own.inference, swapped(1))
-    actors.calls("send")[0].fail(RayActorError())
-    assert events_of(on_the_gpu, actors) == ()
-    assert own.weights == "base"
-    assert "cam: weights 1 serve, and were lost with their trainer" in caplog.text
-
-
-def test_hot_swaps_are_reported_in_order_although_stored_in_another(on_the_gpu, actors, own):
-    """Otherwise a worker that dies would be restarted with the older weights."""
-    on_the_gpu.execute([prepare(2)])
-    actors.emit(own.inference, swapped(1))
-    assert events_of(on_the_gpu, actors) == (), "withheld until it is stored"
-    on_the_gpu.execute([serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
+    assert events_of(executor, actors) == (swapped(1),)
+    executor.execute([serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
     rolled_back = ev.RolledBack(0, CAM, ModelVersion(3), ModelVersion(1), 5)
     actors.emit(own.inference, swapped(2), rolled_back)
-    first, second = actors.calls("send")
-    events_of(on_the_gpu, actors)
-    second.reply()
-    assert (events_of(on_the_gpu, actors), own.weights) == ((), "base")
-    first.reply()
-    assert events_of(on_the_gpu, actors) == (swapped(1), swapped(2), rolled_back)
-    assert own.weights is first.references[0]
-
-
-def test_failed_transfer_on_the_gpu_is_logged(on_the_gpu, actors, caplog):
-    actors.calls("receive")[0].fail(RayError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE"))
-    events_of(on_the_gpu, actors)
-    assert "CUDA IPC, in whose place the object store is used now, failed: cuIpcOpenMemHandle" in caplog.text
+    assert events_of(executor, actors) == (swapped(2), rolled_back)
+    assert own.weights is actors.calls("send")[0].references[0]

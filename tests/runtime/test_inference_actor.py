@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
-from fake_ipc import FakeGpu
 
 import ekya.pipeline.golden_inference
 import ekya.runtime.inference_actor
@@ -23,9 +22,7 @@ from ekya.core.host import StreamCosts
 from ekya.core.speed import LINEAR
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.gpu.backends.token_bucket import TokenBucket
-from ekya.gpu.green.sm_driver import SmDriverError
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
-from ekya.models.edge.flat import DamagedWeightsError
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor
 from ekya.models.golden.detections import GoldenObjects
@@ -37,7 +34,6 @@ from ekya.planning.profiling.drift import Drift
 from ekya.results.storage.hour_tables import next_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.cuda_ipc_transfer import share
 from ekya.runtime.inference_actor import InferenceActor
 from ekya.runtime.job_share import SharedUse
 from ekya.streams.ingest.crops import crop_objects
@@ -273,42 +269,6 @@ def test_receive_of_an_older_version_is_ignored(actor, good):
     assert only.version == 3
     assert actor.poll(0.05) == []
     assert part_right(actor) > 0.9
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    made = FakeGpu()
-    monkeypatch.setattr(ekya.runtime.stream_inference, "open_ipc", made.process().ipc)
-    return made
-
-
-def test_receive_of_shared_weights_serves_and_ignores_their_bytes(actor, good, gpu):
-    weights, loan = share(gpu.process().ipc(), turned_around(good), "cpu")
-    actor.streams[CAM].receive(weights, 0.9, ModelVersion(1), JOB)
-    loan.end()
-    (swapped,) = events_of(actor, 1)
-    assert (swapped.stream, swapped.version, swapped.job, swapped.validation_accuracy) == (CAM, 1, JOB, 0.9)
-    assert part_right(actor) < 0.5
-    classifier = serving(actor)
-    receive_bytes(actor, good, 1)
-    assert actor.poll(0.05) == []
-    assert serving(actor) is classifier
-
-
-def test_receive_of_bytes_serves_after_shared_weights_failed(actor, good, gpu):
-    trainer = gpu.process()
-    weights, _ = share(trainer.ipc(), turned_around(good), "cpu")
-    gpu.damage()
-    with pytest.raises(DamagedWeightsError):
-        actor.streams[CAM].receive(weights, 0.9, ModelVersion(1), JOB)
-    trainer.die()
-    with pytest.raises(SmDriverError):
-        actor.streams[CAM].try_receive(weights)
-    assert actor.poll(0.05) == []
-    assert part_right(actor) > 0.9
-    receive_bytes(actor, turned_around(good), 1)
-    assert [event.version for event in events_of(actor, 1)] == [1]
-    assert part_right(actor) < 0.5
 
 
 def test_share_zero_waits_for_the_frame_in_analysis(actor, common):

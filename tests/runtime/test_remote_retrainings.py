@@ -70,7 +70,7 @@ def test_weights_are_received_without_a_share_when_they_are_to_serve(executor, a
     (labels,) = actors.calls("labels")
     assert receive.arguments == (CAM, START, b"weights 1", 0.7, *labels.references)
     # Ray calls ``send`` once its last argument is available.
-    assert send.arguments == (CAM, JOB, ONE, [], *receive.references)
+    assert send.arguments == (CAM, JOB, ONE, *receive.references)
     assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
 
 

@@ -1,7 +1,7 @@
 """Tests of streams that are added to a live run, paused and removed, with fake actors."""
 
 import pytest
-from fake_actors import SETTINGS, FakeActors, events_of, make_executor, start_retraining, swapped
+from fake_actors import SETTINGS, FakeActors, events_of, make_executor, swapped
 from operated import COSTS, shipped_fleet
 from ray.exceptions import RayActorError, RayError
 
@@ -11,7 +11,6 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig
 from ekya.core.errors import UserError
-from ekya.core.units import JobId
 from ekya.gpu.backends.backend import Resized
 from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.share_changes import TIMEOUTS
@@ -273,20 +272,3 @@ def test_events_of_a_removed_stream_are_dropped(shared):
     shared.kill(shared.actors.streams[CAM].retraining)
     assert CAM not in shared.actors.streams
     assert shared.emit(OTHER, swapped(1, CAM), died(CAM)) == []
-
-
-def test_weights_that_are_stored_when_their_stream_is_gone_do_not_serve(monkeypatch):
-    actors = FakeActors((CAM, OTHER)).install(monkeypatch)
-    executor = make_executor(actors, on_the_gpu=True)
-    executor.execute([start_retraining(), cmd.ServeModel(CAM, JobId(1), 4)])
-    own = actors.streams[CAM]
-    actors.emit(own.inference, swapped(1))
-    events_of(executor, actors)
-    executor.changes.remove(CAM)
-    actors.kill(own.inference)
-    actors.kill(own.retraining)
-    assert kinds(events_of(executor, actors)) == [(rq.StreamRemoved, CAM)]
-    assert events_of(executor, actors) == ()
-    assert CAM not in actors.streams
-    actors.calls("send")[0].reply()
-    assert events_of(executor, actors) == ()

@@ -50,14 +50,10 @@ def retraining_bytes(footprint: Footprint, config: RetrainConfig, crops: JobCrop
     return footprint.model_bytes + max(preparing, training)
 
 
-def inference_bytes(footprint: Footprint, shared: bool = False) -> int:
-    """Returns the peak memory of a stream's inference: its model, the next one, and a batch of crops.
-
-    With ``shared`` weights (over CUDA IPC), each model also keeps the copy in which they arrived.
-    """
+def inference_bytes(footprint: Footprint) -> int:
+    """Returns the peak memory of a stream's inference: its model, the next one, and a batch of crops."""
     each_crop = footprint.passing_bytes + _COPIES * footprint.input_bytes
-    models = 4 if shared else 2
-    return models * footprint.model_bytes + footprint.forward_crops * each_crop
+    return 2 * footprint.model_bytes + footprint.forward_crops * each_crop
 
 
 @dataclass(frozen=True, slots=True)
