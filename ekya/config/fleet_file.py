@@ -206,16 +206,6 @@ class FleetConfig(FleetSection):
         )
         return tuple(sorted(InferenceConfig(*pair) for pair in pairs))
 
-    @model_validator(mode="before")
-    @classmethod
-    def _processes_of_old_files(cls, raw: object) -> object:
-        """Accepts ``inference: {process: ...}`` of old files, when only inference could share a process."""
-        inference = raw.get("inference") if isinstance(raw, dict) else None
-        if not isinstance(raw, dict) or not isinstance(inference, dict) or "process" not in inference:
-            return raw
-        others = {key: value for key, value in inference.items() if key != "process"}
-        return {"processes": inference["process"], **raw, "inference": others}
-
     @field_validator("retraining")
     @classmethod
     def _retraining_of_task(cls, lists: RetrainingConfig, info: ValidationInfo) -> RetrainingConfig:

@@ -13,28 +13,6 @@ from ekya.core.events import Event
 from ekya.core.plan import Plan
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command), Plan)}
-_NEWER: dict[str, object] = {
-    "round": 0,
-    "since_us": None,
-    "picture": [],
-    "candidates": [],
-    "kept": None,
-    "expected": None,
-    "scenes": [],
-    "pooled": None,
-    "partners": [],
-    "partner_accuracies": [],
-    "partners_gain": 0.0,
-    "of": None,
-    "dose": {"parts": 1, "known": None},
-    "probe": None,
-    "version": None,
-    "budget": None,
-    "gpu": None,
-}
-"""Keys that came later, and the values at which they are left out: a run without drifts, kept models,
-pooled labels, joint retrainings, doses and requests reads as before."""
-
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 
 
@@ -43,8 +21,8 @@ def encode(fact: Event | Command | Plan) -> dict[str, Any]:
     name = type(fact).__name__
     if name not in _KINDS or not is_dataclass(fact):
         raise TypeError(f"{name} is not a kind of journal entry")
-    values = _ADAPTERS[name].dump_python(fact, mode="json")
-    return {"kind": name, **(_without_newer(values) if name != "Plan" else values)}
+    # Most fields of most facts have their defaults; a service writes facts for months.
+    return {"kind": name, **_ADAPTERS[name].dump_python(fact, mode="json", exclude_defaults=True)}
 
 
 def decode(values: dict[str, Any]) -> Any:
@@ -58,18 +36,3 @@ def decode(values: dict[str, Any]) -> Any:
     if name not in _ADAPTERS:
         raise ValueError(f"unknown kind of journal entry: {name!r}")
     return _ADAPTERS[name].validate_python(rest)
-
-
-def _without_newer(values: Any) -> Any:
-    """Returns JSON values without the newer keys that have their first values."""
-    match values:
-        case dict():
-            return {
-                key: _without_newer(value)
-                for key, value in values.items()
-                if key not in _NEWER or value != _NEWER[key]
-            }
-        case list():
-            return [_without_newer(value) for value in values]
-        case _:
-            return values

@@ -4,7 +4,7 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from ekya.config.fleet_file import NO_ZOO, FleetConfig
+from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import keep_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fitted
@@ -157,7 +157,6 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         streams = tuple(stream.id for stream in fleet.streams)
         resumed = (resume_service if options.endless else resume)(folder, streams)
     if resumed is not None:
-        fleet = _as_begun(fleet, resumed.options)
         # That of a service may have been changed since, as its file says.
         scheduler = options.scheduler if options.endless else resumed.scheduler
         options = replace(options, scheduler=scheduler, seed=resumed.options.seed)
@@ -170,23 +169,6 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     constants = _constants(fleet, options, chosen, resumed, host)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
     return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
-
-
-def _as_begun(fleet: FleetConfig, begun: LoopOptions) -> FleetConfig:
-    """Returns the fleet of a run with what an earlier version did by default, as its journal says."""
-    drift, preparation = fleet.drift, fleet.preparation
-    answers = {
-        "react": drift.react and begun.reacts_to_drift,
-        "pool": drift.pool and begun.pools_labels,
-        "joint": drift.joint and begun.retrains_together,
-    }
-    return fleet.model_copy(
-        update={
-            "drift": drift.model_copy(update=answers),
-            "zoo": fleet.zoo if begun.zoo else NO_ZOO,
-            "preparation": preparation.model_copy(update={"burst": begun.preparation_bursts}),
-        }
-    )
 
 
 def _constants(

@@ -162,13 +162,6 @@ def test_load_fleet_reads_processes(folder):
     assert "'auto', 'stream' or 'gpu'" in refused
 
 
-def test_load_fleet_accepts_processes_of_old_files(folder):
-    together = load(folder, {**fleet_dict(), "inference": {"process": "gpu", "every": [2]}})
-    assert together.processes is Processes.GPU
-    assert together.inference_configs() == (InferenceConfig(2, 24), InferenceConfig(2, 32))
-    assert load(folder, {**fleet_dict(), "inference": {"process": "stream"}}).processes is Processes.STREAM
-
-
 def test_load_fleet_with_invalid_changes_names_them(folder):
     assert load(folder, fleet_dict(), gpus=2.0, windows=7).windows == 7
     sentence = refusal(folder, fleet_dict(), gpus=-0.1)

@@ -24,17 +24,6 @@ from ekya.system.json_lines import JsonLines, read_json_lines
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
-NEWER = {
-    "reacts_to_drift": False,
-    "preparation_bursts": True,
-    "pools_labels": False,
-    "retrains_together": False,
-    "zoo": 0,
-    "doses": 1,
-    "readmit_after_us": None,
-}
-"""Options that came later, and the values at which they are left out: such a run is written as before."""
-
 
 class FileJournal:
     """Appends to a journal; on resume the existing file already has its header line.
@@ -53,8 +42,7 @@ class FileJournal:
         self._lines = JsonLines(path)
         if goes_on:
             return
-        header = _OPTIONS.dump_python(options, mode="json")
-        header = {key: value for key, value in header.items() if key not in NEWER or value != NEWER[key]}
+        header = _OPTIONS.dump_python(options, mode="json", exclude_defaults=True)
         first = {} if state is None else {"state": state}
         self._lines.append({"scheduler": scheduler, "options": header, **first}, durable=state is not None)
 
