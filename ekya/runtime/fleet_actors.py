@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -113,8 +113,9 @@ class FleetActors:
         self,
         config: ActorConfig,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] = MappingProxyType({}),
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config
+        self._config, self._now_s = config, now_s
         self._names: Counter[str] = Counter()
         self._processes: dict[Any, _Process] = {}
         self._died_s: dict[str, float] = {}
@@ -359,7 +360,7 @@ class FleetActors:
         process = self._processes.pop(actor, None)
         if process is None or len(process.streams) < 2:
             return
-        name, now_s = self._process_name(process.role, process.streams[0]), time.monotonic()
+        name, now_s = self._process_name(process.role, process.streams[0]), self._now_s()
         if now_s - self._died_s.get(name, -math.inf) < ALONE_AFTER_S:
             _LOG.warning("%s has died again, and its streams have a process each from now on", name)
             self._alone.update((process.role, stream) for stream in process.streams)

@@ -1,7 +1,8 @@
 """A stream's retraining without training: what its tests share."""
 
-import time
 from types import SimpleNamespace
+
+from waiting import wait_until
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
@@ -48,8 +49,11 @@ def start_command(job, config, share_milli=1000, stream=CAM):
 
 def events_until(take, kind, count=1):
     """Takes events until this many of a kind have come; returns all."""
-    events, until_s = [], time.monotonic() + 10
-    while sum(isinstance(event, kind) for event in events) < count:
-        assert time.monotonic() < until_s, events
-        events += take(0.05)
+    events = []
+
+    def came():
+        events.extend(take(0.05))
+        return sum(isinstance(event, kind) for event in events) >= count
+
+    wait_until(came, lambda: events)
     return events

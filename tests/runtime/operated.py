@@ -1,11 +1,11 @@
 """A run that operators change: the control and the executor of a live run, with fake actors."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 
 from fake_actors import SETTINGS, FakeActors, make_executor
 from test_resuming import OPTIONS
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.shipped import shipped_path
@@ -23,7 +23,6 @@ from ekya.system.files import write_text_atomic
 COSTS = StreamCosts(10.0, dict.fromkeys((24, 32, 48, 64, 96), 0.001))
 CORES = Machine(4000, on_cores=True)
 FIRST, SECOND = "cam-1", "cam-2"
-LIMIT_S = 10.0
 """Of the wait for a call that should end."""
 
 
@@ -95,11 +94,7 @@ class Operated:
 
     def until(self, condition):
         """Makes turns until a condition holds."""
-        ends_s = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < ends_s, "it never holds"
-            self.turn()
-            time.sleep(0.001)
+        wait_until(lambda: condition() or self.turn())
 
     def ask(self, call, *arguments):
         """Has an operator make a call, and returns its result."""
@@ -131,4 +126,4 @@ class Operated:
 
 def ended(*futures):
     """Returns whether calls end within the limit."""
-    return not wait(futures, LIMIT_S).not_done
+    return not wait(futures, HANG_GUARD_S).not_done

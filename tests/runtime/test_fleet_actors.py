@@ -47,11 +47,11 @@ def fleet_of(monkeypatch):
     shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"), {"gpus": 2.0})
     shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
 
-    def made(process, server="", device="cpu", homes=(0, 1, 0, 1)):
+    def made(process, server="", device="cpu", homes=(0, 1, 0, 1), now_s=lambda: 0.0):
         config = ActorConfig(
             None, shipped, 0, shares, device, homes, server=server, processes=Processes(process)
         )
-        fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
+        fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)), now_s)
         fleet.make_rest()
         return fleet
 
@@ -146,10 +146,9 @@ def test_shared_process_that_dies_again_is_split(fleet_of, role):
     assert fleet.beside("cam-2", role) == ("cam-4",)
 
 
-def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of, monkeypatch):
-    fleet, at_s = fleet_of("gpu"), 0.0
-    for at_s in (0.0, ALONE_AFTER_S + 1):
-        monkeypatch.setattr(fleet_actors, "time", SimpleNamespace(monotonic=lambda now_s=at_s: now_s))
+def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of):
+    fleet = fleet_of("gpu", now_s=iter((0.0, ALONE_AFTER_S + 1)).__next__)
+    for _ in range(2):
         fleet.has_died(fleet.streams["cam-1"].inference)
         fleet.make_again("cam-1", Role.INFERENCE, 77)
     assert fleet.beside("cam-1", Role.INFERENCE) == ("cam-3",)

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
+from waiting import HANG_GUARD_S, call_at, wait_until
 
 import ekya.pipeline.golden_inference
 import ekya.runtime.inference_actor
@@ -79,7 +81,7 @@ class HandFed:
     ended, lost, died, damaged = False, None, None, 0
 
     def __init__(self, _played, _classes, stream):
-        self.coming = []
+        self.coming = deque()
         self.polls = 0
         FEEDS[stream] = self
 
@@ -91,7 +93,7 @@ class HandFed:
 
     def poll(self, timeout_s):
         time.sleep(min(timeout_s, 0.001))
-        arrived, self.coming = self.coming, []
+        arrived = [self.coming.popleft() for _ in range(len(self.coming))]
         self.polls += 1
         return arrived
 
@@ -159,7 +161,7 @@ def actor_of(common, *streams):
 def actor(request, common, good):
     made = actor_of(common, *request.param)
     made.load((0,) * len(request.param), to_bytes(good))
-    made.begin(time.monotonic_ns())
+    call_at(made.begin)
     yield made
     made.end(0)
 
@@ -169,7 +171,7 @@ def two(common, good):
     """Actor of two streams with different models: that of the second one gives other answers."""
     made = actor_of(common, CAM, OTHER)
     made.load((1, 0), to_bytes(turned_around(good)), to_bytes(good))
-    made.begin(time.monotonic_ns())
+    call_at(made.begin)
     yield made
     made.end(0)
 
@@ -192,18 +194,11 @@ def part_right(actor, stream=CAM):
     return float(np.mean(classes == truth.classes))
 
 
-def wait_for(condition):
-    deadline_s = time.monotonic() + 5.0
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not become true"
-        time.sleep(0.002)
-
-
 def show(stream, index, frame=None):
     """Gives a frame to a stream."""
     (standing_frame, truth), *_ = standing(1)
     frame = frame or Frame(index, 100_000 * index, standing_frame.image, standing_frame.boxes)
-    FEEDS[stream].coming = [Arrived(index, 100_000 * index, time.monotonic_ns(), frame, truth)]
+    call_at(lambda now_ns: FEEDS[stream].coming.append(Arrived(index, 100_000 * index, now_ns, frame, truth)))
 
 
 def show_and_wait(stream, index):
@@ -211,7 +206,7 @@ def show_and_wait(stream, index):
     polls = FEEDS[stream].polls
     show(stream, index)
     # A poll that has just found nothing may be counted after this one was shown.
-    wait_for(lambda: FEEDS[stream].polls > polls + 2)
+    wait_until(lambda: FEEDS[stream].polls > polls + 2)
 
 
 class Raising:
@@ -277,7 +272,7 @@ def test_share_zero_waits_for_the_frame_in_analysis(actor, common):
     cam.configure(EVERY, 1000, 1)
     common.bucket.charge(400_000_000)  # more than is earned: the next batch waits
     show(CAM, 0)
-    wait_for(lambda: actor.shared.models.queued)
+    wait_until(lambda: actor.shared.models.queued)
     assert cam.configure(EVERY, 0, 3).share_milli == 0
     assert not actor.shared.models.queued
     show_and_wait(CAM, 1)
@@ -290,7 +285,7 @@ def test_service_writes_answers_by_the_hour_and_nothing_for_a_report(common, goo
     for frames in ([0, 1], [1, 2]):  # the second process is shown frame 1 again
         made = actor_of(common, CAM)
         made.load((0,), to_bytes(good))
-        made.begin(time.monotonic_ns())
+        call_at(made.begin)
         made.streams[CAM].configure(EVERY, 1000, 1)
         for frame in frames:
             show_and_wait(CAM, frame)
@@ -309,7 +304,7 @@ def test_frames_for_an_audit_have_the_answer_that_was_in_force(common, good):
     common.audit_frames = 9
     made = actor_of(common, CAM)
     made.load((0,), to_bytes(good))
-    made.begin(time.monotonic_ns())
+    call_at(made.begin)
     show_and_wait(CAM, 1)  # without a share
     made.streams[CAM].configure(InferenceConfig(3, SIDE), 1000, 1)
     for frame in (2, 3, 4, 5, 6):
@@ -335,8 +330,8 @@ def test_streams_of_a_process_are_answered_in_one_call(two, common, monkeypatch)
     common.bucket.charge(400_000_000)
     for stream in (CAM, OTHER):
         show(stream, 0)
-    wait_for(lambda: two.shared.models.queued == 2)
-    wait_for(lambda: calls)
+    wait_until(lambda: two.shared.models.queued == 2)
+    wait_until(lambda: calls)
     two.end(10**9)
     assert calls == [2]
     (_, truth), *_ = standing(1)
@@ -384,7 +379,7 @@ def test_stream_that_fails_is_reported_and_the_other_goes_on(two, common, good):
     assert two.shared.share.holds_milli == 500, "its share is released before its death is reported"
     show_and_wait(OTHER, 0)
 
-    two.join(config_of(common, CAM), to_bytes(good), time.monotonic_ns() - 10**9)
+    call_at(lambda at_ns: two.join(config_of(common, CAM), to_bytes(good), at_ns), in_s=-1.0)
     assert two.streams[CAM] is not broken
     assert two.streams[CAM].configure(EVERY, 400, 7).share_milli == 400
     assert two.shared.share.holds_milli == 900
@@ -416,7 +411,7 @@ def test_drift_is_reported_when_it_is_noticed(common, good, monkeypatch):
     monkeypatch.setattr(ekya.runtime.stream_inference, "drift_monitor", lambda _: SimpleNamespace(see=see))
     made = actor_of(common, CAM)
     made.load((0,), to_bytes(good))
-    made.begin(time.monotonic_ns())
+    call_at(made.begin)
     configure_all(made)
     for at in (0, 4):
         show_and_wait(CAM, at)
@@ -445,7 +440,7 @@ class Golden:
 
     def find(self, image):
         self.asked.append(image.shape)
-        self.goes_on.wait(5.0)
+        assert self.goes_on.wait(HANG_GUARD_S)
         return GoldenObjects(self.BOXES, np.array([2, 0]), np.zeros((0, 4), np.float32))
 
 
@@ -510,40 +505,46 @@ def test_frame_of_another_size_is_answered_by_the_frame_before(both_golden, comm
     show_and_wait(CAM, 0)
     polls = FEEDS[CAM].polls
     show(CAM, 1, Frame(1, 100_000, np.zeros((20, 30, 3), np.uint8), np.zeros((0, 4), np.float32)))
-    wait_for(lambda: FEEDS[CAM].polls > polls + 1)
+    wait_until(lambda: FEEDS[CAM].polls > polls + 1)
     both_golden.end(10**9)
     rows = read_predictions(common.folder.predictions(CAM))
     assert (rows.analysed.tolist(), rows.answered_by.tolist()) == ([True, False], [0, 0])
     assert len(counted) == 1, "boxes were followed into no frame"
 
 
-def test_stream_that_waits_for_the_golden_detector_has_no_batch_under_way(golden, common, good):
+def test_stream_that_waits_for_the_golden_detector_has_no_batch_under_way(golden, common, good, monkeypatch):
     """A change of shares waits for batches under way, and would wait for each of these."""
-    under_way, scope = [], common.bucket.scope
+    under_way, most, asking, scope = [], [], [], common.bucket.scope
+    find = ekya.pipeline.golden_inference.GoldenInference.find
 
     @contextmanager
     def counted():
         under_way.append(1)
+        most.append(len(under_way))
         with scope():
             yield
         under_way.pop()
 
+    def ask(model, image):
+        asking.append(1)
+        return find(model, image)
+
+    monkeypatch.setattr(ekya.pipeline.golden_inference.GoldenInference, "find", ask)
     common.bucket.scope = counted
     made = actor_of(common, CAM, OTHER)
     made.load((0, 0), to_bytes(good))
-    made.begin(time.monotonic_ns())
+    call_at(made.begin)
     for serial, one in enumerate(made.streams.values(), 1):
         one.configure(THIRD, 500, serial)
     golden.goes_on.clear()
     show(CAM, 0)
-    wait_for(lambda: len(golden.asked) == 2)  # the first one was to warm it up
+    wait_until(lambda: len(golden.asked) == 2)  # the first one was to warm it up
     show(OTHER, 0)
-    wait_for(lambda: not FEEDS[OTHER].coming)
-    time.sleep(0.05)
-    assert len(under_way) == 1
+    wait_until(lambda: len(asking) == 2)
     golden.goes_on.set()
     made.end(10**9)
     assert len(golden.asked) == 3
+    assert max(most) == 1
 
 
 def test_stream_that_loses_the_gpu_ends_its_process(two, monkeypatch):
@@ -571,19 +572,19 @@ def test_stream_that_fails_without_a_report_ends_its_process(two, monkeypatch):
     assert ended == []
     monkeypatch.setattr(two.streams[CAM]._reports, "report", no_memory)
     show_damaged(CAM, MemoryError())
-    wait_for(lambda: two.poll(0.0) or ended)
+    wait_until(lambda: two.poll(0.0) or ended)
     assert ended[0] == 1
 
 
 def test_stream_whose_loop_hangs_ends_its_process(two, monkeypatch):
     ended, goes_on = [], threading.Event()
     monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
-    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.5)
     configure_all(two)
     two.poll(0.0)
     assert ended == []
     monkeypatch.setattr(two.streams[CAM]._record, "flush", goes_on.wait)
-    wait_for(lambda: two.poll(0.0) or ended)
+    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.5)
+    wait_until(lambda: two.poll(0.0) or ended)
     goes_on.set()
     assert ended[0] == 1
 
@@ -597,12 +598,12 @@ def test_stream_that_leaves_while_its_loop_hangs_ends_its_process(two, monkeypat
         goes_on.wait()
 
     monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
-    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.2)
     configure_all(two)
     two.leave(OTHER)
     assert ended == [], "its loop did not hang"
     monkeypatch.setattr(two.streams[CAM]._record, "flush", flush)
-    assert hangs.wait(5)
+    assert hangs.wait(HANG_GUARD_S)
+    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.2)
     two.leave(CAM)
     goes_on.set()
     assert ended == [1]
@@ -644,7 +645,7 @@ def test_process_made_again_has_no_streams_until_they_join(common, good):
     assert made.load(()) == {}
     made.leave(CAM)
     assert made.streams == {}
-    made.join(config_of(common, CAM), to_bytes(good), time.monotonic_ns())
+    call_at(lambda now_ns: made.join(config_of(common, CAM), to_bytes(good), now_ns))
     assert part_right(made) > 0.9
     assert [row.stream for row in made.end(0)] == [CAM]
 
@@ -657,7 +658,7 @@ def test_file_whose_decoder_aborts_is_lost_and_others_go_on(common, good, monkey
         CAM: "killed by signal SIGABRT",
         OTHER: None,
     }
-    actor.begin(time.monotonic_ns())
+    call_at(actor.begin)
     lost, ended = events_of(actor, 2)
     assert (type(lost), lost.stream, lost.reason) == (ev.StreamLost, CAM, "killed by signal SIGABRT")
     assert (type(ended), ended.stream) == (ev.StreamEnded, CAM)
@@ -708,7 +709,7 @@ class Elsewhere:
         return told
 
     def load_classifier(self, weights, classes, version, share_milli, side, resolutions):
-        assert self.loads.wait(5)
+        assert self.loads.wait(HANG_GUARD_S)
         if self.error is not None:
             raise self.error
         model = Classifier(from_bytes(weights), classes)
@@ -747,7 +748,7 @@ def test_frames_are_classified_elsewhere_once_the_weights_are_there(actor, elsew
     assert [one[:4] for one in elsewhere.loaded] == [(0, 300, SIDE, (SIDE,))]
     use = actor.shared.use.measured(actor.streams[CAM]._part)
     show_and_wait(CAM, 1)
-    wait_for(lambda: elsewhere.asked == 1)
+    wait_until(lambda: elsewhere.asked == 1)
     assert not actor.shared.use._pictures[actor.streams[CAM]._part], f"no use here counts after {use}"
     actor.streams[CAM].classify_at(None, 0, 0)
     show_and_wait(CAM, 2)
@@ -767,9 +768,9 @@ def test_new_weights_are_elsewhere_before_they_serve(actor, elsewhere, good):
         assert not received.done()
         assert serving(actor).model is not None and actor.shared.models.serving(CAM).version == 0
         elsewhere.loads.set()
-        received.result(5)
+        received.result(HANG_GUARD_S)
     show_and_wait(CAM, 2)
-    wait_for(lambda: actor.shared.models.serving(CAM).version == 1)
+    wait_until(lambda: actor.shared.models.serving(CAM).version == 1)
     assert [one[0] for one in elsewhere.loaded] == [0, 1]
 
 

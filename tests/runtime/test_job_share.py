@@ -4,6 +4,7 @@ import threading
 from contextlib import nullcontext
 
 import pytest
+from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.core.speed import SpeedCurve
 from ekya.gpu.backends.backend import Measured, Resized
@@ -67,12 +68,12 @@ def test_stop_ends_the_job_at_its_next_batch():
     stopping = threading.Thread(target=lambda: stopped.append(share.stop()))
     with share.batch():
         stopping.start()
-        stopping.join(0.05)
+        wait_until_blocked(stopping)
     with pytest.raises(JobStoppedError), share.batch():
         pytest.fail("a stopped job does not begin a batch")
     assert stopping.is_alive()
     share.end()
-    stopping.join(5)
+    stopping.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in stopped] == [0]
 
 
@@ -81,10 +82,10 @@ def test_wait_for_a_job_returns_when_it_has_begun():
     waiting = threading.Thread(target=lambda: found.append(jobs.wait(2)))
     waiting.start()
     jobs.put(2, "job")
-    waiting.join(0.05)
+    wait_until_blocked(waiting)
     assert found == []
     jobs.begun(2)
-    waiting.join(5)
+    waiting.join(HANG_GUARD_S)
     assert found == ["job"]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from rtsp_camera import RtspCamera, require_server, street_video
+from waiting import LONG_GUARD_S, wait_until
 
 from ekya.control.journal_replay import replay
 from ekya.core import events as ev
@@ -71,13 +72,13 @@ def test_killed_camera_is_lost_and_back_without_its_password(cameras, fleet_file
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        wait_for(lambda: count(folder, "WindowOpened") >= 2 and any_frames(folder))
+        wait_until(lambda: count(folder, "WindowOpened") >= 2 and any_frames(folder), guard_s=LONG_GUARD_S)
         cameras["gate"].kill()
-        wait_for(lambda: count(folder, "StreamLost") >= 1)
+        wait_until(lambda: count(folder, "StreamLost") >= 1, guard_s=LONG_GUARD_S)
         time.sleep(2.0)
         cameras["gate"].start()
-        wait_for(lambda: count(folder, "StreamBack") >= 1, seconds=10)
-        wait_for(lambda: count(folder, "WindowOpened") >= 3)
+        wait_until(lambda: count(folder, "StreamBack") >= 1, guard_s=LONG_GUARD_S)
+        wait_until(lambda: count(folder, "WindowOpened") >= 3, guard_s=LONG_GUARD_S)
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(120) == 130
 
@@ -99,7 +100,7 @@ def test_killed_camera_is_lost_and_back_without_its_password(cameras, fleet_file
     # Ray keeps its own logs in the folder of its session.
     places += [path for path in Path("/tmp/ray").rglob("*") if path.is_file() and not path.is_symlink()]
     assert [str(path) for path in places if SECRET.encode() in path.read_bytes()] == []
-    assert left_over(mark) == []
+    wait_until(lambda: not left_over(mark), lambda: left_over(mark))
 
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
@@ -144,14 +145,7 @@ def any_frames(folder):
 
 def left_over(mark):
     """Returns processes that the run has left behind, found by an inherited environment variable."""
-    found = []
-    deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline:
-        found = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if has(path, mark)]
-        if not found:
-            break
-        time.sleep(0.3)
-    return found
+    return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if has(path, mark)]
 
 
 def has(path, mark):
@@ -159,10 +153,3 @@ def has(path, mark):
         return mark.encode() in path.read_bytes()
     except OSError:
         return False
-
-
-def wait_for(condition, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.3)

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import ray
 from fake_actors import SETTINGS
-from operated import FIRST, LIMIT_S, SECOND, Operated, camera, ended
+from operated import FIRST, SECOND, Operated, camera, ended
 from ray.exceptions import RayError, RayTaskError
 from test_resuming import OPTIONS
+from waiting import HANG_GUARD_S
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.control.options import StreamHome
@@ -528,7 +529,7 @@ def test_close_ends_calls_that_wait(opening, monkeypatch):
     posted = threading.Event()
     monkeypatch.setattr(opening.executor, "post", lambda _call: posted.set())
     pausing = opening.begin(opening.control.pause, FIRST, True)
-    assert posted.wait(LIMIT_S)
+    assert posted.wait(HANG_GUARD_S)
     opening.control.close()
     later = opening.begin(opening.control.pause, FIRST, True)
     assert ended(adding, pausing, later)

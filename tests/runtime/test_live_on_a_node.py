@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ import yaml
 from ray._private import state as ray_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
+from waiting import LONG_GUARD_S, wait_until
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
@@ -198,12 +198,8 @@ def test_server_on_a_node_serves_weights_from_elsewhere(nodes, server_on, fleet,
         "west/retraining/gpu-0",
     }
     # Trainers and the micro-profiler start after inference.
-    ends_s = time.monotonic() + TIMEOUT_S
+    wait_until(lambda: expected <= {told["Name"] for told in actors_of_the_run()}, actors_of_the_run)
     there = actors_of_the_run()
-    while not expected <= {told["Name"] for told in there}:
-        assert time.monotonic() < ends_s, there
-        time.sleep(0.2)
-        there = actors_of_the_run()
     assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST].machine_id}
     folder = RunFolder(tmp_path / "one")
     assert not folder.journal.exists(), "it begins when everybody is ready"
@@ -230,10 +226,7 @@ def test_server_that_dies_is_resumed_in_another_process(nodes, server_on, fleet,
     running = dying.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu"))
     ray.get(dying.begin.remote())
     folder = RunFolder(tmp_path / "one")
-    ends_s = time.monotonic() + TIMEOUT_S
-    while not serves_new_weights(folder):
-        assert time.monotonic() < ends_s
-        time.sleep(0.2)
+    wait_until(lambda: serves_new_weights(folder), guard_s=LONG_GUARD_S)
     os.kill(ray.get(dying.pid.remote()), signal.SIGKILL)
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(running, timeout=TIMEOUT_S)

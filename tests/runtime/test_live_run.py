@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from waiting import LONG_GUARD_S, wait_until
 
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay
@@ -76,14 +77,18 @@ def events_of(folder, kind):
 
 def an_actor(mark, kind):
     """Returns the process of an actor, found by the mark that all processes of a run inherit."""
-    until_s = time.monotonic() + 60.0  # a process has another name until it has loaded everything
-    while time.monotonic() < until_s:
+    found = []
+
+    def is_there():
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if mark in process.environ() and process.cmdline()[0].startswith(f"ray::{kind}"):
-                    return process
-        time.sleep(0.1)
-    return pytest.fail(f"there is no {kind}")
+                    found.append(process)
+        return found
+
+    # A process has another name until it has loaded everything.
+    wait_until(is_there, f"there is no {kind}")
+    return found[0]
 
 
 def kill_an_actor(mark, kind):
@@ -122,18 +127,18 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
             start_new_session=True,
         )
     folder = RunFolder(runs / "two")
-    wait_for(lambda: has_opened(folder, 1))
+    wait_until(lambda: has_opened(folder, 1), guard_s=LONG_GUARD_S)
     assert has_torch(an_actor(mark, "InferenceActor"))
     assert not has_torch(an_actor(mark, "SchedulerActor"))
     # The plan after the death of the inference is made without the scheduler.
     kill_an_actor(mark, "SchedulerActor")
     kill_an_actor(mark, "InferenceActor")
-    wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == dying)
+    wait_until(lambda: len(events_of(folder, ev.WorkerBack)) == dying, guard_s=LONG_GUARD_S)
     kill_an_actor(mark, "RetrainingActor")
-    wait_for(lambda: len(events_of(folder, ev.WorkerBack)) == 2 * dying)
+    wait_until(lambda: len(events_of(folder, ev.WorkerBack)) == 2 * dying, guard_s=LONG_GUARD_S)
     # Restarting can take more than a window on a busy machine; let frames arrive after it before Ctrl-C.
     time.sleep(0.75 * WINDOW_S)
-    wait_for(lambda: has_opened(folder, 2))
+    wait_until(lambda: has_opened(folder, 2), guard_s=LONG_GUARD_S)
     assert not has_torch(psutil.Process(process.pid)), "the driver computes nothing"
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(120) == 130
@@ -198,10 +203,3 @@ def test_detectors_run_live_and_lose_no_frame(fleet_file, tmp_path):
     assert frames["analysed"] > frames["arrived"] / 2
     assert summary["golden"]["labelled_frames"] > 0
     assert all(stream["mean_accuracy"] > 0.2 for stream in summary["streams"].values())
-
-
-def wait_for(condition, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.3)

@@ -1,13 +1,13 @@
 """Tests of the models of a process: requests in batches, and hot swaps between them."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.events import ModelSwapped
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
@@ -46,7 +46,7 @@ class Models:
         assert self._inside.acquire(blocking=False), "calls overlap"
         numbers = [int(one.crops[0]) for one in requests]
         self.calls.append(sorted(numbers))
-        assert self.may.wait(5)
+        assert self.may.wait(HANG_GUARD_S)
         self._inside.release()
         if FORBIDDEN in numbers:
             raise ValueError("a crop that no model can read")
@@ -66,9 +66,9 @@ class Gate:
     @contextmanager
     def __call__(self):
         self.entered.set()
-        assert self.opened.wait(5)
+        assert self.opened.wait(HANG_GUARD_S)
         yield
-        assert self.ended.wait(5)
+        assert self.ended.wait(HANG_GUARD_S)
 
 
 @pytest.fixture
@@ -91,13 +91,6 @@ def ask(batcher, number, stream=CAM):
     return int(classes[0]), version
 
 
-def wait_for(condition):
-    deadline_s = time.monotonic() + 5.0
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not become true"
-        time.sleep(0.001)
-
-
 def test_classify_alone_calls_immediately(models):
     batcher = batcher_of(models)
     assert [ask(batcher, number) for number in range(3)] == [(0, 0), (1, 0), (2, 0)]
@@ -109,11 +102,11 @@ def test_classify_during_a_call_shares_the_next_one(models):
     models.may.clear()
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(ask, batcher, 0)]
-        wait_for(lambda: models.calls)
+        wait_until(lambda: models.calls)
         answers += [pool.submit(ask, batcher, number) for number in (1, 2, 3)]
-        wait_for(lambda: batcher.queued == 3)
+        wait_until(lambda: batcher.queued == 3)
         models.may.set()
-        assert [answer.result(5)[0] for answer in answers] == [0, 1, 2, 3]
+        assert [answer.result(HANG_GUARD_S)[0] for answer in answers] == [0, 1, 2, 3]
     assert models.calls == [[0], [1, 2, 3]]
 
 
@@ -122,9 +115,9 @@ def test_classify_before_the_scope_opens_shares_the_call(models):
     batcher = batcher_of(models, gate)
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(ask, batcher, number) for number in range(3)]
-        wait_for(lambda: batcher.queued == 3)
+        wait_until(lambda: batcher.queued == 3)
         gate.opened.set()
-        assert [answer.result(5)[0] for answer in answers] == [0, 1, 2]
+        assert [answer.result(HANG_GUARD_S)[0] for answer in answers] == [0, 1, 2]
     assert models.calls == [[0, 1, 2]]
 
 
@@ -135,14 +128,14 @@ def test_scope_that_ends_late_delays_only_the_calling_thread(models):
     batcher = batcher_of(models, gate)
     with ThreadPoolExecutor(2) as pool:
         leader = pool.submit(ask, batcher, 1)
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(HANG_GUARD_S)
         follower = pool.submit(ask, batcher, 2)
-        wait_for(lambda: batcher.queued == 2)
+        wait_until(lambda: batcher.queued == 2)
         gate.opened.set()
-        assert follower.result(5)[0] == 2
+        assert follower.result(HANG_GUARD_S)[0] == 2
         assert not leader.done()
         gate.ended.set()
-        assert leader.result(5)[0] == 1
+        assert leader.result(HANG_GUARD_S)[0] == 1
 
 
 def test_scope_that_fails_raises_in_its_thread_and_another_calls(models):
@@ -152,7 +145,7 @@ def test_scope_that_fails_raises_in_its_thread_and_another_calls(models):
     def scope():
         tries.append(None)
         entered.set()
-        assert opened.wait(5)
+        assert opened.wait(HANG_GUARD_S)
         if len(tries) == 1:
             raise RuntimeError("no share")
         yield
@@ -160,13 +153,13 @@ def test_scope_that_fails_raises_in_its_thread_and_another_calls(models):
     batcher = batcher_of(models, scope)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, batcher, 1)
-        assert entered.wait(5)
+        assert entered.wait(HANG_GUARD_S)
         second = pool.submit(ask, batcher, 2)
-        wait_for(lambda: batcher.queued == 2)
+        wait_until(lambda: batcher.queued == 2)
         opened.set()
-        assert second.result(5)[0] == 2
+        assert second.result(HANG_GUARD_S)[0] == 2
         with pytest.raises(RuntimeError, match="no share"):
-            first.result(5)
+            first.result(HANG_GUARD_S)
     assert batcher.queued == 0
 
 
@@ -176,11 +169,11 @@ def test_request_that_fails_raises_in_its_thread_only(models):
     with ThreadPoolExecutor(4) as pool:
         others = [pool.submit(ask, batcher, number) for number in range(3)]
         guilty = pool.submit(ask, batcher, FORBIDDEN)
-        wait_for(lambda: batcher.queued == 4)
+        wait_until(lambda: batcher.queued == 4)
         gate.opened.set()
-        assert [other.result(5)[0] for other in others] == [0, 1, 2]
+        assert [other.result(HANG_GUARD_S)[0] for other in others] == [0, 1, 2]
         with pytest.raises(ValueError, match="no model can read"):
-            guilty.result(5)
+            guilty.result(HANG_GUARD_S)
     assert ask(batcher, 5)[0] == 5
 
 
@@ -210,10 +203,10 @@ def test_weights_pending_when_the_call_begins_answer_it(models):
     batcher = batcher_of(models, gate, lambda event, stall_us: swaps.append((event.version, stall_us >= 0)))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, batcher, 1)
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(HANG_GUARD_S)
         prepare(batcher, 2)
         gate.opened.set()
-        assert answer.result(5) == (3, 2)
+        assert answer.result(HANG_GUARD_S) == (3, 2)
     assert swaps == [(2, True)]
     assert batcher.serving(CAM).version == 2
 

@@ -1,11 +1,11 @@
 """Tests of the retrainings of several streams in one process: independent, with their events together."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 from fake_training import NO_LABELS, events_until, process_config, start_command
+from waiting import HANG_GUARD_S, call_at, wait_until, wait_until_blocked
 
 import ekya.runtime.retraining_actor as actor_module
 import ekya.runtime.stream_retraining as module
@@ -33,7 +33,7 @@ class Trainer:
     def run_epoch(self):
         with self._scope():
             self.inside.set()
-            assert self.may_end.wait(10)
+            assert self.may_end.wait(HANG_GUARD_S)
         self.done = True
         return SimpleNamespace(epoch=1, validation_accuracy=0.5, partner_accuracies=())
 
@@ -74,7 +74,7 @@ class NamedMemory:
 def actor(trainers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ExemplarMemory", NamedMemory)
     made = RetrainingActor(process_config(RunFolder.create(tmp_path, "run"), cores=4))
-    made.begin(time.monotonic_ns())
+    call_at(made.begin)
     return made
 
 
@@ -82,23 +82,20 @@ def start(actor, trainers, stream, job, share_milli=1000):
     command = start_command(job, GAMMA, share_milli, stream)
     resized = actor.streams[stream].start(command, stream.encode(), NO_LABELS, None, job)
     assert resized.share_milli == share_milli
-    until_s = time.monotonic() + 10
-    while stream not in trainers:
-        assert time.monotonic() < until_s
-        time.sleep(0.001)
+    wait_until(lambda: stream in trainers)
     return trainers[stream]
 
 
 def test_streams_train_concurrently_at_their_own_shares(actor, trainers):
     first = start(actor, trainers, "cam-1", 1, 500)
     second = start(actor, trainers, "cam-2", 2, 700)
-    assert first.inside.wait(10)
-    assert second.inside.wait(10), "the other one's batch is not waited for"
+    assert first.inside.wait(HANG_GUARD_S)
+    assert second.inside.wait(HANG_GUARD_S), "the other one's batch is not waited for"
     answers = []
     resize = actor.streams["cam-2"].resize
     resizing = threading.Thread(target=lambda: answers.append(resize(JobId(2), 900, 3)))
     resizing.start()
-    resizing.join(10)
+    resizing.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in answers] == [900]
     for trainer in (first, second):
         trainer.may_end.set()
@@ -144,13 +141,12 @@ def test_threads_that_have_saved_weights_are_not_kept(actor, trainers, monkeypat
 
 def test_leave_ends_the_job_of_its_stream_only(actor, trainers):
     leaving, staying = (start(actor, trainers, f"cam-{n}", n) for n in (1, 2))
-    assert leaving.inside.wait(10)
+    assert leaving.inside.wait(HANG_GUARD_S)
     left = threading.Thread(target=actor.streams["cam-1"].leave)
     left.start()
-    left.join(0.05)
-    assert left.is_alive(), "its batch is not over"
+    wait_until_blocked(left)  # its batch is not over
     leaving.may_end.set()
-    left.join(10)
+    left.join(HANG_GUARD_S)
     assert not left.is_alive()
     assert "cam-2" not in {event.stream for event in actor.poll(0.0)}
     staying.may_end.set()
@@ -169,7 +165,7 @@ def test_stream_that_has_left_is_not_kept_and_may_come_back(actor, trainers):
     actor.leave("cam-1")
     actor.leave("cam-1")
     assert "cam-1" not in actor.streams
-    actor.admit(config, time.monotonic_ns())
+    call_at(lambda now_ns: actor.admit(config, now_ns))
     assert actor.streams["cam-1"] is not before
     trainers.clear()
     start(actor, trainers, "cam-1", 2).may_end.set()
@@ -179,22 +175,21 @@ def test_stream_of_a_new_process_keeps_the_job_that_has_begun(actor, trainers):
     """Ray may carry out the call that begins it first."""
     trainer = start(actor, trainers, "cam-1", 1)
     before = actor.streams["cam-1"]
-    actor.admit(config_of(actor, "cam-1"), time.monotonic_ns())
+    call_at(lambda now_ns: actor.admit(config_of(actor, "cam-1"), now_ns))
     assert actor.streams["cam-1"] is before
     trainer.may_end.set()
 
 
 def test_stream_that_comes_back_while_it_leaves_is_another_one(actor, trainers):
     trainer = start(actor, trainers, "cam-1", 1)
-    assert trainer.inside.wait(10)
+    assert trainer.inside.wait(HANG_GUARD_S)
     before, config = actor.streams["cam-1"], config_of(actor, "cam-1")
     left = threading.Thread(target=actor.leave, args=("cam-1",))
     left.start()
-    while not before.is_leaving:
-        time.sleep(0.001)
-    actor.admit(config, time.monotonic_ns())
+    wait_until(lambda: before.is_leaving)
+    call_at(lambda now_ns: actor.admit(config, now_ns))
     trainer.may_end.set()
-    left.join(10)
+    left.join(HANG_GUARD_S)
     assert actor.streams["cam-1"] is not before
 
 
@@ -202,17 +197,17 @@ def test_leave_returns_when_nothing_more_is_written(actor, trainers, monkeypatch
     written, may_write = [], threading.Event()
 
     def keep(_self, _memory):
-        may_write.wait(10)
+        may_write.wait(HANG_GUARD_S)
         written.append(True)
 
     monkeypatch.setattr(module.StreamPictures, "keep_exemplars", keep)
     start(actor, trainers, "cam-1", 1).may_end.set()
     left = threading.Thread(target=actor.leave, args=("cam-1",))
     left.start()
-    left.join(0.1)
-    assert left.is_alive()
+    wait_until_blocked(left)
+    assert written == []
     may_write.set()
-    left.join(10)
+    left.join(HANG_GUARD_S)
     assert written == [True]
 
 

@@ -1,11 +1,11 @@
 """Tests of commands to a retraining: answered after the current batch, in any order of arrival."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 from fake_training import NO_LABELS, NoMemory, start_command, stream_retraining
+from waiting import HANG_GUARD_S, wait_until, wait_until_blocked
 
 import ekya.runtime.stream_retraining as module
 from ekya.core.configs import RetrainConfig
@@ -31,7 +31,7 @@ class Trainer:
     def run_epoch(self):
         with self._scope():
             self.inside.set()
-            assert self.end.wait(5)
+            assert self.end.wait(HANG_GUARD_S)
             self.batches += 1
         return SimpleNamespace(epoch=1, validation_accuracy=0.5, partner_accuracies=())
 
@@ -69,11 +69,8 @@ def later(answers, ask, *arguments):
 
 
 def trainer_at_work(trainers):
-    until_s = time.monotonic() + 5
-    while not trainers:
-        assert time.monotonic() < until_s
-        time.sleep(0.001)
-    assert trainers[0].inside.wait(5)
+    wait_until(lambda: trainers)
+    assert trainers[0].inside.wait(HANG_GUARD_S)
     return trainers[0]
 
 
@@ -89,10 +86,10 @@ def test_resize_and_stop_return_after_the_current_batch(actor, trainers, method,
     trainer = trainer_at_work(trainers)
     answers = []
     asking = later(answers, getattr(actor, method), JOB, *arguments)
-    asking.join(0.05)
+    wait_until_blocked(asking)
     assert answers == []
     trainer.end.set()
-    asking.join(5)
+    asking.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in answers] == [arguments[0] if arguments else 0]
     assert answers[0].took_us > 0
     actor.stop(JOB)
@@ -101,11 +98,11 @@ def test_resize_and_stop_return_after_the_current_batch(actor, trainers, method,
 def test_resize_before_its_job_waits_for_it(actor, trainers):
     answers = []
     asking = later(answers, actor.resize, JOB, 250, 2)
-    asking.join(0.05)
+    wait_until_blocked(asking)
     assert answers == []
     start(actor, 1000, serial=1)
     trainer_at_work(trainers).end.set()
-    asking.join(5)
+    asking.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in answers] == [250]
     actor.stop(JOB)
 

@@ -1,6 +1,5 @@
 """Tests of the trainer's end of a transfer of weights."""
 
-import time
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_training import CAM, NO_LABELS, NoMemory, events_until, start_command, stream_retraining
+from waiting import wait_until
 
 import ekya.runtime.stream_retraining as module
 from ekya.core import events as ev
@@ -40,8 +40,7 @@ class Trainer:
         """Does nothing."""
 
     def run_epoch(self):
-        while self.epochs == self.wanted:
-            time.sleep(0.001)
+        wait_until(lambda: self.epochs != self.wanted)
         self.epochs += 1
         return SimpleNamespace(
             epoch=self.epochs, validation_accuracy=self.epochs / 10, partner_accuracies=(self.epochs / 20,)

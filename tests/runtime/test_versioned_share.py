@@ -1,10 +1,10 @@
 """Tests of share commands that come late, from several threads, or to a handle that releases slowly."""
 
 import threading
-import time
 
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import HANG_GUARD_S, wait_until, wait_until_blocked
 
 from ekya.gpu.backends.backend import Resized
 from ekya.gpu.backends.token_bucket import TokenBucket
@@ -74,18 +74,23 @@ def test_newer_resize_ends_an_older_one_in_progress():
     answers = []
     older = threading.Thread(target=lambda: answers.append(share.resize(1, 100)))
     older.start()
-    while share.resize(2, 800) is None:
-        time.sleep(0.001)
-    older.join(5)
+    wait_until(lambda: share.resize(2, 800) is not None)
+    older.join(HANG_GUARD_S)
     assert answers == [None]
 
 
 def test_release_ends_resizes_in_progress():
     handle = Slow()
-    handle.resize = lambda share_milli: Resized(500, 1, settled=False)
+    tries = []
+    handle.resize = lambda share_milli: tries.append(share_milli) or Resized(500, 1, settled=False)
     share = VersionedShare(handle)
-    threading.Timer(0.05, share.release).start()
-    assert share.resize(1, 100) is None
+    answers = []
+    resizing = threading.Thread(target=lambda: answers.append(share.resize(1, 100)))
+    resizing.start()
+    wait_until(lambda: tries)
+    share.release()
+    resizing.join(HANG_GUARD_S)
+    assert answers == [None]
     assert share.resize(2, 100) is None
     assert handle.asked == ["released"]
 
@@ -93,22 +98,26 @@ def test_release_ends_resizes_in_progress():
 def test_resize_of_a_bucket_returns_after_the_current_batch():
     bucket = TokenBucket(1000)
     share = VersionedShare(bucket)
-    inside, over = threading.Event(), []
+    inside, may_end, answers = threading.Event(), threading.Event(), []
 
     def work():
         with bucket.scope():
             inside.set()
-            time.sleep(0.1)
-            over.append(True)
+            assert may_end.wait(HANG_GUARD_S)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    inside.wait(5)
-    resized = share.resize(1, 300)
-    assert over == [True]
+    working = threading.Thread(target=work)
+    resizing = threading.Thread(target=lambda: answers.append(share.resize(1, 300)))
+    working.start()
+    assert inside.wait(HANG_GUARD_S)
+    resizing.start()
+    wait_until_blocked(resizing)
+    assert answers == []
+    may_end.set()
+    resizing.join(HANG_GUARD_S)
+    working.join(HANG_GUARD_S)
+    (resized,) = answers
     assert (resized.share_milli, resized.note) == (300, "")
     assert resized.took_us > 0
-    thread.join(5)
 
 
 def test_serials_count_within_a_part():
@@ -139,10 +148,9 @@ def test_resize_of_another_part_overtakes_none():
     less = threading.Thread(target=lambda: answers.append(share.resize(1, 100, "a")))
     share.resize(1, 200, "b")
     less.start()
-    while 300 not in tries:
-        time.sleep(0.001)
+    wait_until(lambda: 300 in tries)
     assert share.resize(2, 600, "b").share_milli == 600
-    less.join(5)
+    less.join(HANG_GUARD_S)
     assert answers[0].share_milli == 100
     assert tries[-1] == 700
 

@@ -3,6 +3,8 @@
 A test that decides by a clock is red on the next machine. Speed is for benchmarks in ``experiments``.
 """
 
+import sys
+import threading
 import time
 
 HANG_GUARD_S = 120.0
@@ -12,6 +14,8 @@ LONG_GUARD_S = 1200.0
 """The same for tests marked ``long``, which wait for whole runs."""
 
 _POLL_S = 0.01
+
+_BLOCKING = (threading.Condition.wait.__code__, threading.Thread._wait_for_tstate_lock.__code__)
 
 
 def wait_until(condition, why="", guard_s=HANG_GUARD_S):
@@ -25,6 +29,16 @@ def wait_until(condition, why="", guard_s=HANG_GUARD_S):
     except BaseException as stopped:  # most often the guard of the whole test, which began earlier
         stopped.add_note(why() if callable(why) else why)
         raise
+
+
+def wait_until_blocked(thread):
+    """Returns once a thread waits in a condition, an event or a join: it has come as far as it can."""
+
+    def is_blocked():
+        frame = sys._current_frames().get(thread.ident)
+        return frame is not None and frame.f_code in _BLOCKING
+
+    wait_until(is_blocked, lambda: f"{thread} runs on, or has ended")
 
 
 def call_at(start, *arguments, in_s=0.0):
