@@ -292,8 +292,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     """Yields problems of the whole file; each sentence begins with the key."""
     if fleet.edge.task is Task.DETECT:
         yield from _problems_of_detectors(fleet)
-    elif fleet.inference.flow:
-        yield f"inference.flow: boxes are followed for edge.task: {Task.DETECT} only; remove it"
     if fleet.preparation.burst and fleet.preparation.doses > 1:
         yield (
             f"preparation.doses: {fleet.preparation.doses} doses are no burst; use 1, or remove "

@@ -212,15 +212,12 @@ class InferencesConfig(FleetSection):
         resolutions: sides in pixels of the square that objects, or whole frames, are resized to. Those of a
             detector are multiples of 32 of ``edge.resolution`` at most; its defaults are 1, 9/11, 7/11 and
             5/11 of that (352, 288, 224, 160).
-        flow: whether optical flow follows the boxes of an analysed frame into those that λ skips; for
-            detectors only.
         golden_every: 5 offers λ in which the golden detector analyses every fifth frame instead of the edge
-            model, and flow follows its boxes in between. Empty: it never runs in inference.
+            model, and optical flow follows its boxes in between. Empty: it never runs in inference.
     """
 
     every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=640)]] = (32, 24)
-    flow: bool = False
     golden_every: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(distinct)] = ()
 
     def of_detector(self, finest: int) -> "InferencesConfig":

@@ -5,7 +5,6 @@ from operator import attrgetter
 
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, frame_sides
-from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.cuts import Task
@@ -55,12 +54,6 @@ def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
         return tuple(fleet.inference.resolutions)
     usual, coarser = _usual_resolutions(fleet)
     return usual if coarser is None else (*usual, coarser)
-
-
-def resolutions_to_follow(fleet: FleetConfig) -> tuple[int, ...]:
-    """Returns the resolutions of λ whose boxes are followed into frames that they skip."""
-    of_model = resolutions_to_measure(fleet) if fleet.inference.flow else ()
-    return (*of_model, GOLDEN_RESOLUTION) if fleet.inference.golden_every else of_model
 
 
 def _usual_resolutions(fleet: FleetConfig) -> tuple[tuple[int, ...], int | None]:

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
-from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_follow, resolutions_to_measure
+from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_measure
 from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
@@ -189,7 +189,10 @@ _CARD = TypeAdapter(CostCard)
 def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
     """Returns the costs of the fleet's work by a cost card."""
     label_gpu_s = _label_gpu_s(fleet, card)
-    golden = {GOLDEN_RESOLUTION: label_gpu_s} if fleet.inference.golden_every else {}
+    golden, following = {}, {}
+    if fleet.inference.golden_every:
+        golden[GOLDEN_RESOLUTION] = label_gpu_s
+        following[GOLDEN_RESOLUTION] = card.following_gpu_s(TYPICAL_OBJECTS)
     finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
 
     def costs(stream: StreamConfig) -> StreamCosts:
@@ -207,9 +210,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
             | golden,
             card.proposing_gpu_s(operations),
             per_object=fleet.edge.task is Task.CLASSIFY,
-            following_gpu_s=dict.fromkeys(
-                resolutions_to_follow(fleet), card.following_gpu_s(TYPICAL_OBJECTS)
-            ),
+            following_gpu_s=following,
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}

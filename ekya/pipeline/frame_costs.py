@@ -20,22 +20,22 @@ MOST_SHORTFALL = 1.5
 class FrameCosts:
     """Measures the cost of a stream's analysed frames per resolution, between two reports.
 
-    Where boxes are followed into the frames between, that is part of the cost, and it is measured per λ.
+    A λ of the golden detector is measured by itself: following its boxes into the frames between is part of
+    the cost.
 
     Where other programs, or decoding, occupy the cores, a share delivers less than its nominal part: frames
     are dropped although they fit. The cost of a frame is scaled up by the part that was dropped, until none
     are. Not thread-safe.
     """
 
-    def __init__(self, fps: float, speed: SpeedCurve, follows: bool = False) -> None:
+    def __init__(self, fps: float, speed: SpeedCurve) -> None:
         """Starts without frames.
 
         Args:
             fps: frames a second of the camera.
             speed: of inference at a share.
-            follows: whether boxes are followed into frames that λ skips.
         """
-        self._fps, self._speed, self._follows = fps, speed, follows
+        self._fps, self._speed = fps, speed
         self._gpu_s: dict[InferenceConfig, float] = {}
         self._frames = self._found = self._due = 0
         self._shortfall = 1.0
@@ -80,7 +80,7 @@ class FrameCosts:
 
     def _measured_alike(self, config: InferenceConfig) -> InferenceConfig:
         """Returns the λ that stands for all whose analysed frames cost the same."""
-        return config if self._follows or config.by_golden else InferenceConfig(1, config.resolution)
+        return config if config.by_golden else InferenceConfig(1, config.resolution)
 
     def _measure_shortfall(self) -> None:
         """Updates the shortfall: it rises immediately and decays slowly, or drops would oscillate."""

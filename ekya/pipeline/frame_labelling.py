@@ -101,7 +101,8 @@ class FrameLabelling:
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and finds their objects at each resolution with the serving model.
 
-        If inference follows boxes, so are the objects here, into as many frames as such λ skip at most.
+        As inference follows the golden detector's boxes, so are the objects here, into as many frames as its
+        λ skip at most.
         """
         asked = _asked_burst(prepared)
         with scope():
@@ -118,15 +119,13 @@ class FrameLabelling:
         finest = answers[max(answers)]
         as_true = tuple(_as_objects(found) for found in finest)
         judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
-        follows = prepared.settings.follows
-        skipped = max((of.every for of in configs if follows or of.by_golden), default=1) - 1
+        skipped = max((of.every for of in configs if of.by_golden), default=1) - 1
         return [
             BurstFrame(
                 of.boxes,
                 of.classes,
                 {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
                 _followed(labelled[at : at + skipped + 1], scope),
-                len(finest[at].boxes),
             )
             for at, (_, of) in enumerate(labelled)
         ]

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
-from ekya.config.sizing import resolutions_to_follow, resolutions_to_measure
+from ekya.config.sizing import resolutions_to_measure
 from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
@@ -163,7 +163,6 @@ def _costs(
         golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
         label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
     golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.inference.golden_every else {}
-    followed = resolutions_to_follow(fleet)
     known: dict[StreamId, StreamCosts] = {}
     for stream in fleet.streams:
         if stream.id in sampled:
@@ -174,7 +173,7 @@ def _costs(
                 {resolution: finding_s + took_s for resolution, took_s in passing_s.items()} | golden_s,
                 finding_s,
                 per_object=not detects,
-                following_gpu_s=dict.fromkeys(followed, following_gpu_s(shown, timer)) if followed else {},
+                following_gpu_s={GOLDEN_RESOLUTION: following_gpu_s(shown, timer)} if golden_s else {},
             )
     return HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),

@@ -52,7 +52,6 @@ class Proposed:
         boxes: (N, 4) float32 of the objects to classify, in pixels; none for a detector.
         images: (N, S, S, 3) uint8 RGB, their crops; for a detector (1, S, S, 3), the whole frame.
         size: width and height of the frame in pixels.
-        picture: (H, W, 3) uint8 BGR, the frame, if boxes are to be followed from it.
         described: its ``coarse`` description, if drift is to be noticed.
     """
 
@@ -61,7 +60,6 @@ class Proposed:
     boxes: NDArray[np.float32]
     images: NDArray[np.uint8]
     size: tuple[int, int]
-    picture: NDArray[np.uint8] | None = None
     described: NDArray[np.float32] | None = None
 
 
@@ -164,7 +162,6 @@ class FrameSteps:
         proposer: finds objects.
         collector: keeps some frames for the golden model.
         task: of the model.
-        follows: whether optical flow follows the model's boxes into frames that λ skips.
         golden: golden detector, for frames under a λ of it; None where no such λ is offered.
         monitor: sees the analysed frames, to notice drift; None where drift is not noticed.
         measures_base: whether the base model is measured at the end.
@@ -180,7 +177,6 @@ class FrameSteps:
         proposer: Proposer,
         collector: WindowCollector,
         task: Task = Task.CLASSIFY,
-        follows: bool = False,
         golden: GoldenInference | None = None,
         monitor: DriftMonitor | None = None,
         measures_base: bool = True,
@@ -188,10 +184,11 @@ class FrameSteps:
         self.propose = proposer.propose
         self.proposes_free = proposer.free
         self.collector = collector
-        self._model_follows, self._golden = follows, golden
+        self._golden = golden
         self._detects = task is Task.DETECT
         self._flow = BoxFlow()
-        # The last analysed frame, from which boxes are not followed yet, and that from which they are.
+        # The last frame that the golden detector analysed: from the one boxes are not followed yet, from the
+        # other they are.
         self._newest: tuple[NDArray[np.uint8], FramePrediction] | None = None
         self._followed: FramePrediction | None = None
         self._answered_by = NOT_ANSWERED
@@ -221,9 +218,8 @@ class FrameSteps:
         else:
             images = crop_objects(frame.image, boxes, self.collector.side)
         size = (frame.image.shape[1], frame.image.shape[0])
-        picture = frame.image if self._model_follows else None
         described = None if self._monitor is None else coarse(frame.image)
-        return Proposed(frame.index, frame.t_us, boxes, images, size, picture, described)
+        return Proposed(frame.index, frame.t_us, boxes, images, size, described)
 
     def answered(self, frame: int) -> None:
         """Sets the frame with boxes of its own that answers later frames without."""
@@ -237,9 +233,8 @@ class FrameSteps:
         for frame, row in zip(frames, rows, strict=True):
             if frame.described is not None:
                 self._notice(row, frame.described)
-        picture = frames[-1].picture
-        self._newest = None if picture is None else (picture, rows[-1])
-        self._followed = None
+        # Boxes of the golden detector are older now.
+        self._newest = self._followed = None
         return rows
 
     def take_drift(self, stream: StreamId, now_us: int) -> DriftDetected | None:
@@ -292,14 +287,10 @@ class FrameSteps:
             self._notice(row, coarse(frame.image))
         return row
 
-    def follows(self, config: InferenceConfig) -> bool:
-        """Returns whether boxes are followed into frames that this λ skips."""
-        return self._model_follows or config.by_golden
-
     def follow(
         self, frame: Frame, config: InferenceConfig, version: ModelVersion
     ) -> tuple[FramePrediction, int] | None:
-        """Follows the boxes of the last analysed frame into one that λ skips.
+        """Follows the golden detector's boxes in the last analysed frame into one that its λ skips.
 
         Returns:
             The frame's row, and the operations that it took; None where there is no frame to follow from, or

@@ -29,7 +29,6 @@ class PreparationSettings:
         only_analysed: keep only frames that λ analyses for the golden model.
         task: of the edge model.
         frames_per_window: upper bound on labelled frames, for a model that detects.
-        follows: whether its boxes are followed into frames that λ skips.
         start: what the stream may start from.
         keeps_newest: keep the newest frames for the golden model too, for labels inside a window.
         describes: describe the pictures of kept frames, by which models of a zoo are found.
@@ -49,7 +48,6 @@ class PreparationSettings:
     only_analysed: bool = False
     task: Task = Task.CLASSIFY
     frames_per_window: int = 24
-    follows: bool = False
     start: Start = Start.BASE
     keeps_newest: bool = False
     describes: bool = False

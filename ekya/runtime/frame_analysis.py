@@ -74,7 +74,7 @@ class FrameAnalysis:
         if not is_due or self.stopped():
             if not self.steps.proposes_free:
                 self.found.count_found()
-            follows = self.steps.follows(config) and not is_due and not self.stopped()
+            follows = config.by_golden and not is_due and not self.stopped()
             return self._follow(frame, config) if follows else None
         self._last_analysed = frame.index
         if config.by_golden:

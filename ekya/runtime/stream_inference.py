@@ -92,7 +92,6 @@ class StreamInference:
             proposer_for(common.fleet, self._stream),
             setup.collector(),
             self._settings.task,
-            self._settings.follows,
             process.golden,
             drift_monitor(common.fleet),
             measures_base=not common.keeps_hours,
@@ -111,7 +110,7 @@ class StreamInference:
         # The row whose boxes are those of frames without any.
         self._in_force: FramePrediction | None = None
         self._control = _Control()
-        costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
+        costs = FrameCosts(self._settings.fps, common.inference_speed)
         self._reports = StreamReports(self._stream, feed, process.mailbox, costs)
         self._analysis = FrameAnalysis(
             self._stream.id,

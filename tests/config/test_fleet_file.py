@@ -280,15 +280,6 @@ def test_load_fleet_of_detectors_has_their_defaults(folder):
     assert not any(fleet.is_set(key) for key in OPEN)
 
 
-def test_load_fleet_follows_boxes_of_detectors_only(folder):
-    fleet = load(folder, detecting(inference={"flow": True}))
-    assert fleet.inference.flow
-    assert not load(folder, detecting()).inference.flow
-    assert refusal(folder, fleet_dict() | {"inference": {"flow": True}}) == (
-        "inference.flow: boxes are followed for edge.task: detect only; remove it"
-    )
-
-
 def test_load_fleet_notices_drift_unless_told_not_to(folder):
     drift = load(folder, fleet_dict() | {"drift": {"false_alarms_per_hour": 0.5}}).drift
     assert (drift.notice, drift.false_alarms_per_hour) == (True, 0.5)

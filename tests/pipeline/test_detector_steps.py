@@ -1,6 +1,7 @@
 """Tests of a frame's steps around an edge model that detects."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.models.edge.cuts import FASTESTDET, Task
 from ekya.models.edge.detection.suppress import Found
 from ekya.models.edge.model import build_edge_model
+from ekya.models.golden.detections import GoldenObjects
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.models.training.frames import FrameObjects, LabelledFrames
@@ -30,8 +32,7 @@ from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
 
 SIDE = 96
-EVERY, THIRD = InferenceConfig(1, SIDE), InferenceConfig(3, SIDE)
-SURE = np.array([0.8], np.float32)
+EVERY, THIRD = InferenceConfig(1, SIDE), InferenceConfig(3, GOLDEN_RESOLUTION)
 CAR, PERSON, KITE = (
     (12, 8, 60, 40, "car", 0.9),
     (78, 50, 108, 72, "person", 0.6),
@@ -40,23 +41,24 @@ CAR, PERSON, KITE = (
 NOWHERE = np.zeros((0, 4), np.float32)
 
 
+def steps_of(golden=None):
+    collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
+    return FrameSteps(NoProposals(), collector, Task.DETECT, golden)
+
+
 @pytest.fixture
 def steps():
-    collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
-    return FrameSteps(NoProposals(), collector, Task.DETECT)
+    return steps_of()
 
 
 @pytest.fixture
 def following():
-    """Steps that follow boxes, after a car was found in frame 4."""
-    collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
-    steps = FrameSteps(NoProposals(), collector, Task.DETECT, follows=True)
+    """Steps that follow boxes, after a golden detector found a car in frame 4."""
+    car = GoldenObjects(np.array([[20, 20, 60, 60]], np.float32), np.zeros(1, np.int64), NOWHERE)
+    steps = steps_of(SimpleNamespace(find=lambda _picture: car))
     first = textured(4, 20)
     assert steps.follow(first, THIRD, BASE_VERSION) is None, "nothing is analysed yet"
-    cut = steps.cut(first, NOWHERE, SIDE)
-    found = Found(np.array([[20 / 160, 0.25, 60 / 160, 0.75]], np.float32), np.zeros(1, np.int64), SURE)
-    steps.answers([cut], THIRD, ModelVersion(3), [found])
-    steps.answered(4)
+    steps.ask_golden(first, THIRD, ModelVersion(3))
     return steps
 
 
@@ -137,7 +139,7 @@ def test_boxes_are_followed_into_skipped_frames(following):
     for row, x in ((first, 23), (second, 26)):
         assert row.boxes == pytest.approx(np.array([[x, 20, x + 40, 60]]), abs=1.0)
         assert (row.analysed, row.answered_by, row.every) == (False, row.frame, 3)
-        assert (row.classes.tolist(), row.confidence.tolist()) == ([0], SURE.tolist())
+        assert (row.classes.tolist(), row.confidence.tolist()) == ([0], [1.0])
     assert operations == BoxFlow().operations((80, 160, 3), 1)
     assert following.skip(7, t_us(7), THIRD, ModelVersion(3)).answered_by == 6
 
@@ -149,10 +151,8 @@ def test_boxes_are_not_followed_into_a_picture_of_another_size(following):
 
 
 def golden_steps():
-    """Steps whose golden detector finds bright rectangles; the edge model's boxes are not followed."""
-    model = detector_model(FLEET, BrightDetector(), 0.4, names_boxes=False)
-    collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
-    return FrameSteps(NoProposals(), collector, Task.DETECT, golden=model)
+    """Steps whose golden detector finds bright rectangles."""
+    return steps_of(detector_model(FLEET, BrightDetector(), 0.4, names_boxes=False))
 
 
 def test_golden_detector_answers_with_its_sure_boxes():
@@ -164,10 +164,8 @@ def test_golden_detector_answers_with_its_sure_boxes():
     assert steps.skip(6, t_us(6), config, ModelVersion(2)).answered_by == 5
 
 
-def test_boxes_of_the_golden_detector_are_followed_always():
+def test_sure_boxes_of_the_golden_detector_are_followed():
     steps, config = golden_steps(), InferenceConfig(5, GOLDEN_RESOLUTION)
-    assert steps.follows(config)
-    assert not steps.follows(EVERY)
     steps.ask_golden(frame(5, CAR), config, BASE_VERSION)
     row, _ = steps.follow(frame(6, CAR), config, BASE_VERSION)
     assert row.boxes == pytest.approx(np.array([CAR[:4]]), abs=0.5)

@@ -102,18 +102,10 @@ def test_frames_are_reported_once_and_window_by_window():
     assert tally.take() == (1, FrameCount(2, 1))
 
 
-def test_costs_with_followed_boxes_are_measured_per_lambda():
-    """A λ of every second frame follows boxes into one frame for each that it analyses, and so costs more."""
-    costs = FrameCosts(FPS, LINEAR, follows=True)
-    measured(counted(costs, EVERY), 50_000)
-    assert measured(counted(costs, SECOND), 60_000) == (SECOND, 300)
-    assert measured(counted(costs, EVERY), 50_000) == (EVERY, 500)
-    assert measured(counted(costs, EVERY, SECOND), 50_000) is None
-
-
 def test_costs_of_the_golden_detector_are_its_own(costs):
     """Boxes are followed between its frames, so its λ differ in cost."""
     fifth, ninth = InferenceConfig(5, 0), InferenceConfig(9, 0)
     assert measured(counted(costs, EVERY), 50_000) == (EVERY, 500)
     assert measured(counted(costs, fifth), 100_000) == (fifth, 200)
     assert measured(counted(costs, ninth), 180_000) == (ninth, 200)
+    assert measured(counted(costs, fifth, ninth), 180_000) is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import ModelVersion
 from ekya.models.golden.detections import Proposals
@@ -23,7 +23,7 @@ LOOK_GPU_S = 0.06
 PROPOSER_GPU_S = 0.01
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 BOXES = np.array([[0, 0, 2, 2]], np.float32)
-EVERY = InferenceConfig(1, 32)
+EVERY, FIFTH = InferenceConfig(1, 32), InferenceConfig(5, GOLDEN_RESOLUTION)
 
 CARD = SimpleNamespace(
     frame_gpu_s=lambda objects, _resolution, operations: objects * LOOK_GPU_S + operations * PROPOSER_GPU_S,
@@ -43,7 +43,6 @@ class Steps:
     proposed: list[int] = field(default_factory=list)
     operations: tuple[int, ...] = (1,)
     proposes_free: bool = False
-    flow: bool = False
     followed: list[int] = field(default_factory=list)
 
     def propose(self, frame):
@@ -71,8 +70,9 @@ class Steps:
     def answered(self, frame):
         self.answered_by = max(frame, self.answered_by)
 
-    def follows(self, config):
-        return self.flow
+    def ask_golden(self, frame, config, version):
+        self.answered(frame.index)
+        return self._row(frame.index, frame.t_us, True, frame.index, config, version)
 
     def follow(self, frame, config, version):
         if self.answered_by == NOT_ANSWERED:
@@ -105,7 +105,7 @@ def camera(count=40, given=True, steps=None):
     truth = Truth(BOXES, np.zeros(1, np.int64), np.zeros(1, np.int64))
     frames = [(Frame(at, at * PERIOD_US, IMAGE, BOXES if given else None), truth) for at in range(count)]
     steps = replace(steps or Steps(), proposes_free=given)
-    return EmulatedStream(iter(frames), steps, CARD, None, lambda _model: CLASSIFIER), steps
+    return EmulatedStream(iter(frames), steps, CARD, None, lambda _model: CLASSIFIER, LOOK_GPU_S), steps
 
 
 def costs_of(share_milli, operations):
@@ -297,8 +297,8 @@ def test_stream_collected_frames_do_not_depend_on_share():
 
 
 def following(*history):
-    """Plays a camera whose boxes are followed; returns its GPU-seconds, steps and rows."""
-    stream, steps = camera(20, steps=Steps(flow=True))
+    """Plays a camera of a golden detector with followed boxes; returns its GPU-seconds, steps and rows."""
+    stream, steps = camera(20)
     for t_us, config, share_milli in history:
         stream.configure(config, share_milli, t_us)
     rows = rows_after(stream, 20)
@@ -306,7 +306,7 @@ def following(*history):
 
 
 def test_stream_follows_boxes_into_the_frames_that_lambda_skips():
-    used_gpu_s, _, rows = following((0, InferenceConfig(5, 32), 1000))
+    used_gpu_s, _, rows = following((0, FIFTH, 1000))
     assert analysed(rows) == [0, 5, 10, 15]
     assert [row.answered_by for row in rows] == list(range(20))
     assert used_gpu_s == pytest.approx(4 * LOOK_GPU_S + 16 * 2 * PROPOSER_GPU_S)
@@ -314,7 +314,7 @@ def test_stream_follows_boxes_into_the_frames_that_lambda_skips():
 
 def test_stream_busy_with_an_analysis_follows_into_the_newest_frame_after_it():
     """An analysis takes 2.4 frame periods at a quarter of the GPU, and following 0.8."""
-    _, steps, rows = following((0, InferenceConfig(5, 32), 250))
+    _, steps, rows = following((0, FIFTH, 250))
     assert analysed(rows) == [0, 5, 10, 15]
     assert steps.followed == [2, 3, 4, 7, 8, 9, 12, 13, 14, 17, 18, 19]
     assert [row.answered_by for row in rows][:8] == [0, 0, 2, 3, 4, 5, 5, 7]
@@ -322,7 +322,7 @@ def test_stream_busy_with_an_analysis_follows_into_the_newest_frame_after_it():
 
 def test_stream_overloaded_or_without_a_share_follows_nothing():
     """Frame 5 waits behind the analysis of frame 0, which takes 12 periods; then there is no share."""
-    _, steps, rows = following((0, InferenceConfig(5, 32), 50), (11 * PERIOD_US, InferenceConfig(5, 32), 0))
+    _, steps, rows = following((0, FIFTH, 50), (11 * PERIOD_US, FIFTH, 0))
     assert analysed(rows) == [0]
     assert steps.followed == []
     assert {row.answered_by for row in rows} == {0}

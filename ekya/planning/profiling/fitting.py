@@ -15,7 +15,6 @@ from ekya.core.profile import FamilyCost
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.planning.profiling.given_up import given_up, too_much
 from ekya.planning.profiling.inference_profile import (
-    ALL,
     all_milli,
     floor_milli,
     needed_milli,
@@ -249,8 +248,7 @@ def _min_accuracy(wishes: Wishes, costs: HostCosts, every: Sequence[int], capaci
     usual = MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy
     finest = max(_measured(costs))
     least = usual / TYPICAL_ACCURACY
-    held = 0 if any(finest in of.following_gpu_s for of in costs.streams.values()) else ALL
-    keeping = [k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest, held) >= least]
+    keeping = [k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest) >= least]
     needed_milli = all_milli(costs, max(keeping, default=min(every)), finest)
     return usual if needed_milli <= KEEPING_PART * capacity_milli else 0.0
 

@@ -158,9 +158,6 @@ def profile_inference(
     frame_gpu_s = {side: card.frame_gpu_s(objects, side, proposer_operations) for side in sides}
     burst = prepared.burst(configs)
     following_gpu_s: dict[int, float] = {}
-    if prepared.settings.follows:
-        boxes = mean(frame.detected for frame in burst) if burst else TYPICAL_OBJECTS
-        following_gpu_s = dict.fromkeys(sides, card.following_gpu_s(boxes))
     if any(config.by_golden for config in configs):
         boxes = mean(len(frame.labels) for frame in burst) if burst else TYPICAL_OBJECTS
         following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(boxes)

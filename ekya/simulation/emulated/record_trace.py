@@ -165,11 +165,6 @@ def _recorder(
 
 def _require_recordable(fleet: FleetConfig) -> None:
     """Refuses λ of which a recording does not know what they would answer."""
-    if fleet.inference.flow:
-        raise UserError(
-            "key 'inference.flow': a trace is recorded with the edge models' boxes in place between analysed "
-            "frames; remove it, or use `ekya compare`, which follows them."
-        )
     known = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.inference.golden_every and known:
         raise UserError(

@@ -17,7 +17,6 @@ from rich.console import Console
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import keep_fleet
 from ekya.config.run_options import RunOptions
-from ekya.config.sizing import resolutions_to_follow
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
 from ekya.control.protocols import Batch
@@ -234,17 +233,16 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    steps = FrameSteps(
-        proposer, setup.collector(), settings.task, settings.follows, golden, drift_monitor(fleet)
-    )
+    steps = FrameSteps(proposer, setup.collector(), settings.task, golden, drift_monitor(fleet))
     prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
         resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
         for resolution in fleet.inference.resolutions
     }
-    followed = resolutions_to_follow(fleet)
-    if GOLDEN_RESOLUTION in followed:
+    following_gpu_s: dict[int, float] = {}
+    if fleet.inference.golden_every:
         costs[GOLDEN_RESOLUTION] = card.proposing_gpu_s(golden.operations())
+        following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(TYPICAL_OBJECTS)
     camera = EmulatedCamera(
         settings=settings,
         inference=EmulatedStream(
@@ -263,7 +261,7 @@ def _camera(
             stream.id,
             settings.fps,
             costs,
-            following_gpu_s=dict.fromkeys(followed, card.following_gpu_s(TYPICAL_OBJECTS)),
+            following_gpu_s=following_gpu_s,
         ),
         version=BASE_VERSION,
         memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),

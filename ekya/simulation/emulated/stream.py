@@ -171,7 +171,7 @@ class EmulatedStream:
         if proposals is not None:
             self._steps.collect(frame, proposals)
         is_behind = self._waiting is not None and self._waiting.is_due
-        follows = self._steps.follows(self._config) and not is_behind
+        follows = self._config.by_golden and not is_behind
         if proposals is None or not (is_due or follows):
             self._pass_over(frame)
             return
