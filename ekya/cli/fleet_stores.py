@@ -41,11 +41,11 @@ def opened_updates(
     if not stores:
         yield None
         return
-    from ekya.fleet.run.sites.http_thread import HttpThread
     from ekya.fleet.run.sites.token import fleet_token
     from ekya.fleet.run.stores.rest import application
     from ekya.fleet.run.stores.update_book import UpdateBook
     from ekya.fleet.run.stores.updates import StoreUpdates
+    from ekya.system.http_thread import HttpThread
 
     book = UpdateBook(stores, folder.updates)
     updates = StoreUpdates(book)

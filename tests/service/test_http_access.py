@@ -24,12 +24,9 @@ def test_token_is_made_once_and_private(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"short", b"\xff" * 40, b"two lines that are long enough\nfor a token"]
-)
-def test_token_file_without_a_token_is_refused(tmp_path, content):
-    (tmp_path / "token").write_bytes(content)
-    with pytest.raises(UserError, match="this is no token"):
+def test_token_file_without_a_token_is_refused(tmp_path):
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(UserError, match=r"this is no token .*the next start makes one"):
         token_of(tmp_path)
 
 

@@ -88,8 +88,12 @@ def test_connection_without_a_whole_request_is_closed(tmp_path, monkeypatch, hea
         assert idle.recv(100) == b""
 
 
-def test_connections_are_limited_and_become_free_again(ask, monkeypatch):
+@pytest.fixture
+def three_connections(monkeypatch):
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+
+
+def test_connections_are_limited_and_become_free_again(three_connections, ask):
     held = [create_connection(place_of(ask), timeout=5) for _ in range(3)]
     for connection in held:  # each is accepted when it has been answered
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

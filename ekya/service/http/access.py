@@ -13,14 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ekya.core.errors import UserError
-from ekya.system.files import atomic_path, user_errors
+from ekya.system.token_file import make_token_file, read_token_file
 
 TOKEN_FILE = "token"
 """Name of the file with the token in a service's folder."""
-
-TOKEN_BYTES = 32
-"""Random bytes of a token, which is their text in URL-safe base 64."""
 
 GUARD_HEADER = "X-Ekya-Request"
 """Header of a change without a bearer token. A page of another site cannot set it."""
@@ -47,9 +43,7 @@ def token_of(folder: Path) -> str:
     """
     path = folder / TOKEN_FILE
     if not path.exists():
-        with atomic_path(path) as temporary:
-            temporary.touch(mode=0o600)
-            temporary.write_text(secrets.token_urlsafe(TOKEN_BYTES) + "\n", encoding="ascii")
+        make_token_file(path)
     return read_token(folder)
 
 
@@ -59,12 +53,7 @@ def read_token(folder: Path) -> str:
     Raises:
         UserError: there is none, it cannot be read, or the file holds no token.
     """
-    path = folder / TOKEN_FILE
-    with user_errors(path):
-        text = path.read_bytes().decode("utf-8", errors="replace").strip()
-    if len(text) < TOKEN_BYTES or not text.isascii() or not text.isprintable():
-        raise UserError(f"{path}: this is no token; remove the file, and the next start makes one")
-    return text
+    return read_token_file(folder / TOKEN_FILE, "remove the file, and the next start makes one")
 
 
 @dataclass(frozen=True, slots=True)

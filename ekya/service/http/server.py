@@ -1,8 +1,6 @@
 """The HTTP server, in a thread of the service's process."""
 
-import asyncio
 import logging
-import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from ekya.service.http.endpoints import MOST_BYTES, Endpoints, errors_as_json
 from ekya.service.http.guard import Guard, is_loopback
 from ekya.service.http.page import Page, set_headers
 from ekya.service.http.place import Place
+from ekya.system.http_thread import HttpThread
 
 DEFAULT = HttpConfig()
 """This machine alone."""
@@ -78,12 +77,9 @@ class HttpServer:
             )
         self._backend, self._folder, self._token, self._config = backend, folder, token, config
         self._place: Place | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: HttpThread | None = None
         self._waiting: threading.Thread | None = None
         self._closed = threading.Event()
-        self._began = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -118,19 +114,23 @@ class HttpServer:
 
     def _begin(self) -> None:
         config = self._config
-        listening = _listen(config.address, config.port)
-        self._place = Place.here(config.address, listening.getsockname()[1])
+        thread = HttpThread(
+            application(self._backend, self._folder.name, self._token, config.metrics_open),
+            config.address,
+            config.port,
+            "http",
+            stop_s=STOP_S,
+            idle_s=IDLE_S,
+            most_connections=MOST_CONNECTIONS,
+            remedy="choose another http.port",
+        )
+        self._place = Place.here(config.address, thread.port)
         try:
             self._place.write(self._folder)
         except UserError:
-            listening.close()
+            thread.close()
             raise
-        app = application(self._backend, self._folder.name, self._token, config.metrics_open)
-        self._thread = threading.Thread(target=self._run, args=(app, listening), name="http", daemon=True)
-        self._thread.start()
-        self._began.wait()
-        if self._loop is None:
-            raise RuntimeError("the HTTP server did not start; its log says why")
+        self._thread = thread
         how = "" if self._token is None else f"; log in with the token in {self._folder / TOKEN_FILE}"
         _LOG.info("serves at %s%s", self.url, how)
         if not is_loopback(config.address):
@@ -144,55 +144,5 @@ class HttpServer:
         if self._thread is None or self._place is None:
             return
         self._place.remove(self._folder)
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(3 * STOP_S)
+        self._thread.close()
         self._thread = None
-
-    def _run(self, app: web.Application, listening: socket.socket) -> None:
-        try:
-            asyncio.run(self._serve(app, listening))
-        except Exception:
-            _LOG.exception("the HTTP server failed")
-        finally:
-            self._began.set()
-
-    async def _serve(self, app: web.Application, listening: socket.socket) -> None:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=IDLE_S)
-        await runner.setup()
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: _protocol(runner), sock=listening)
-        try:
-            self._loop = loop
-            self._began.set()
-            await self._stop.wait()
-        finally:
-            listener.close()
-            await runner.cleanup()
-
-
-class _Refusal(asyncio.Protocol):
-    """Closes a connection at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
-def _protocol(runner: web.AppRunner) -> asyncio.BaseProtocol:
-    """Returns what handles a new connection."""
-    server = runner.server
-    if server is None or len(server.connections) >= MOST_CONNECTIONS:
-        return _Refusal()
-    return server()
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # Every address, so those of IPv4 as well.
-    both = address == "::" and socket.has_dualstack_ipv6()
-    try:
-        return socket.create_server((address, port), family=family, backlog=128, dualstack_ipv6=both)
-    except OSError as error:
-        raise UserError(
-            f"{address}:{port} cannot be listened on ({error.strerror}); choose another http.port"
-        ) from error

@@ -14,7 +14,8 @@ from ekya.core.errors import UserError
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.sites.client import VERSION_HEADER, SiteHandle, wire_codec
 from ekya.fleet.run.sites.codec import BIG_BYTES, MOST_BYTES
-from ekya.fleet.run.sites.http_thread import HttpThread, require_token
+from ekya.fleet.run.sites.token import require_token
+from ekya.system.http_thread import HttpThread
 
 
 @dataclass(frozen=True, slots=True)

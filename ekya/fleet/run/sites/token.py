@@ -1,20 +1,24 @@
 """Token of a fleet, with which objects of all its sites can be called."""
 
+import asyncio
+import hmac
+import logging
 import os
-import secrets
-import stat
-from contextlib import suppress
 from pathlib import Path
 
-from ekya.core.errors import UserError
+from aiohttp import web
+
 from ekya.system.files import user_errors
+from ekya.system.token_file import make_token_file, read_token_file, require_token_text
 
 TOKEN_VARIABLE = "EKYA_FLEET_TOKEN"
 
 TOKEN_FILE = Path("~/.config/ekya/fleet_token")
 
-TOKEN_BYTES = 32
-"""Random bytes of a token, which is their text in URL-safe base 64."""
+WRONG_TOKEN_S = 0.5
+"""Time after which a wrong token is refused, so that guessing is slow, seconds."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def fleet_token(path: Path | None = None) -> str:
@@ -28,34 +32,25 @@ def fleet_token(path: Path | None = None) -> str:
     """
     told = os.environ.get(TOKEN_VARIABLE)
     if told:
-        return _checked(told, TOKEN_VARIABLE, "copy the token file of another site into it, or unset it")
+        return require_token_text(
+            told, TOKEN_VARIABLE, "copy the token file of another site into it, or unset it"
+        )
     path = (path or TOKEN_FILE).expanduser()
-    with user_errors(path):
-        if not path.exists():
-            _make(path)
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read().decode("utf-8", errors="replace")
-    if mode & 0o077:
-        raise UserError(f"{path}: others can read this token; `chmod 600` it, or remove it for a new one")
-    return _checked(content, str(path), "remove the file for a new one, or copy that of another site")
+    if not path.exists():
+        with user_errors(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_token_file(path)
+    return read_token_file(path, "remove the file for a new one, or copy that of another site", private=True)
 
 
-def _make(path: Path) -> None:
-    """Writes a new token, unless another process was faster."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600, exist_ok=False)
-    fresh.write_text(secrets.token_urlsafe(TOKEN_BYTES) + "\n", encoding="ascii")
-    with suppress(FileExistsError):
-        os.link(fresh, path)
-    fresh.unlink()
+async def require_token(request: web.Request, token: str) -> None:
+    """Returns if the request shows the token as bearer.
 
-
-def _checked(text: str, where: str, remedy: str) -> str:
-    token = text.strip()
-    # Headers of HTTP carry no other characters.
-    if len(token) < TOKEN_BYTES or not token.isascii() or not token.isprintable():
-        raise UserError(f"{where}: this is no token of at least {TOKEN_BYTES} characters; {remedy}")
-    return token
+    Raises:
+        HTTPUnauthorized: it does not.
+    """
+    shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+    if not hmac.compare_digest(shown, f"Bearer {token}".encode()):
+        _LOG.warning("a call from %s with a wrong token", request.remote)
+        await asyncio.sleep(WRONG_TOKEN_S)
+        raise web.HTTPUnauthorized

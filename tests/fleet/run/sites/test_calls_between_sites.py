@@ -16,7 +16,7 @@ import pytest
 from ekya import __version__
 from ekya.core.errors import FullDiskError, UserError
 from ekya.fleet.run.calls import CallError, LocalHandle
-from ekya.fleet.run.sites import client, http_thread, server
+from ekya.fleet.run.sites import client, server
 from ekya.fleet.run.sites.client import SiteHandle
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.workers import WorkerId
@@ -153,7 +153,7 @@ def test_only_what_is_offered_is_called(site, handle) -> None:
 
 
 def test_a_wrong_token_is_refused_after_a_while(site, monkeypatch) -> None:
-    monkeypatch.setattr(http_thread, "WRONG_TOKEN_S", 0.2)
+    monkeypatch.setattr("ekya.fleet.run.sites.token.WRONG_TOKEN_S", 0.2)
     for token in (OTHER, TOKEN + "t", "ä"):
         began_s = time.monotonic()
         with pytest.raises(CallError, match=r"refuses the token; .*EKYA_FLEET_TOKEN"):

@@ -38,22 +38,14 @@ def test_the_variable_comes_first(tmp_path, monkeypatch) -> None:
         fleet_token(tmp_path / "token")
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_file_for_others_is_refused(tmp_path, mode) -> None:
+def test_a_file_that_others_can_read_or_without_a_token_is_refused(tmp_path) -> None:
     path = tmp_path / "token"
     fleet_token(path)
-    path.chmod(mode)
+    path.chmod(0o640)
     with pytest.raises(UserError, match=r"token: .*chmod 600"):
         fleet_token(path)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"short\n", b"\xff" * 40, b"a" * 20 + b"\n" + b"b" * 20, "ä".encode() * 40]
-)
-def test_a_file_without_a_token_is_refused(tmp_path, content) -> None:
-    path = tmp_path / "token"
-    path.touch(mode=0o600)
-    path.write_bytes(content)
+    path.chmod(0o600)
+    path.write_text("short")
     with pytest.raises(UserError, match="no token of at least 32 characters; remove the file"):
         fleet_token(path)
 

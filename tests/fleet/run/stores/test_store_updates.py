@@ -26,7 +26,6 @@ from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
-from ekya.fleet.run.sites import http_thread
 from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
@@ -669,7 +668,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_starts(town) -> None:
 
 
 def test_pages_of_browsers_and_clients_without_the_token_are_refused(town, monkeypatch) -> None:
-    monkeypatch.setattr(http_thread, "WRONG_TOKEN_S", 0.01)
+    monkeypatch.setattr("ekya.fleet.run.sites.token.WRONG_TOKEN_S", 0.01)
     one, order = town(), ("POST", "/launcher?store=cam")
     assert asked(one, order, headers={"Origin": "http://moon"})[0][0] == 403
     assert asked(one, order, token="secret")[0][0] == 401

@@ -1,0 +1,73 @@
+"""Token in a file that only its owner can read, with which calls over HTTP are admitted."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from ekya.core.errors import UserError
+from ekya.system.files import user_errors
+
+TOKEN_BYTES = 32
+"""Random bytes of a token, which is their text in URL-safe base 64."""
+
+
+def make_token_file(path: Path) -> None:
+    """Writes a new token, unless another process was faster.
+
+    Raises:
+        UserError: full disk, no permission and the like.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with user_errors(path):
+        fresh.unlink(missing_ok=True)
+        # Nobody else can read it at any moment: it has this mode from its first byte on.
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A rename would replace the token with which the other process goes on.
+        with suppress(FileExistsError):
+            _link(fresh, path)
+        fresh.unlink(missing_ok=True)
+
+
+def read_token_file(path: Path, remedy: str, private: bool = False) -> str:
+    """Returns the token in a file.
+
+    Args:
+        path: of the file.
+        remedy: what a user can do if it holds none.
+        private: refuses a file that others can read.
+
+    Raises:
+        UserError: there is no file, it cannot be read, or it holds no token.
+    """
+    with user_errors(path), path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        content = file.read().decode("utf-8", errors="replace")
+    if private and mode & 0o077:
+        raise UserError(f"{path}: others can read this token; `chmod 600` it, or remove it for a new one")
+    return require_token_text(content, str(path), remedy)
+
+
+def require_token_text(text: str, where: str, remedy: str) -> str:
+    """Returns the token that a text is.
+
+    Raises:
+        UserError: it is none.
+    """
+    token = text.strip()
+    # Headers of HTTP carry no other characters.
+    if len(token) < TOKEN_BYTES or not token.isascii() or not token.isprintable():
+        raise UserError(f"{where}: this is no token of at least {TOKEN_BYTES} characters; {remedy}")
+    return token
+
+
+def _link(fresh: Path, path: Path) -> None:
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        fresh.replace(path)
