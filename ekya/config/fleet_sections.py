@@ -102,15 +102,12 @@ class DriftConfig(FleetSection):
         pool: whether retrainings learn from other labels of the same scene, too: earlier ones, and those of
             streams that drifted together. Without ``notice`` only where ``preparation.doses`` is above 1, as
             later doses show drifts, too.
-        joint: whether one retraining may serve all streams that learn from each other's labels; only with
-            ``notice`` and ``pool``.
     """
 
     notice: bool = True
     false_alarms_per_hour: float = Field(default=FALSE_ALARMS_PER_HOUR, gt=0)
     react: bool = True
     pool: bool = True
-    joint: bool = False
 
     @property
     def reacts(self) -> bool:
@@ -121,11 +118,6 @@ class DriftConfig(FleetSection):
     def pools(self) -> bool:
         """True if labels of the same scene are pooled."""
         return self.notice and self.pool
-
-    @property
-    def retrains_together(self) -> bool:
-        """True if one retraining may serve several streams."""
-        return self.pools and self.joint
 
 
 NO_DRIFT = DriftConfig(notice=False)

@@ -6,13 +6,11 @@ from ekya.control.checkpointing import worth_serving
 from ekya.control.loop_state import LoopState, options_known
 from ekya.control.options import LoopOptions
 from ekya.control.preparing import may_prepare_late, window_preparation
-from ekya.control.views import still_partner
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.faults import OVER, Status
 from ekya.core.state import FleetState, RetrainJob, StreamState
-from ekya.core.units import StreamId
 from ekya.core.weights import Compared, KeptModel
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.zoo import superseded, why_offered
@@ -56,19 +54,16 @@ def answers(
                 return
             if worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
                 yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
-                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
             if job is not None and job.job == event.job:
                 yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
-                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
         case ev.WindowClosed():
             if before.preparation is not None:
                 yield cmd.EndPreparation(event.index, before.preparation.round)
             for stream in before.streams:
                 if stream.job is not None:
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
-                    yield from _to_partners(before, stream.stream, stream.job, options.serve_margin)
                     yield from _stopping(stream)
         case (
             ev.StreamEnded() | rq.StreamRemoved() | rq.ModelFrozen(frozen=True) | rq.StreamPaused(paused=True)
@@ -186,18 +181,6 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
     else:
         yield cmd.KeepServing(stream.stream, job.job, job.best_epoch, reason)
-
-
-def _to_partners(fleet: FleetState, of: StreamId, job: RetrainJob, margin: float) -> Iterator[cmd.ServeModel]:
-    """Yields commands to serve a retraining's best weights on its partners that they do well on."""
-    if fleet.stream(of).relabelling:
-        return
-    for partner in job.partners:
-        stream, accuracy = fleet.stream(partner.stream), job.accuracy_of(partner.stream)
-        if accuracy is None or partner.served_epoch == job.best_epoch or not still_partner(fleet, partner):
-            continue
-        if why_not(accuracy, stream.accuracy or 0.0, margin) is None:
-            yield cmd.ServeModel(partner.stream, job.job, job.best_epoch, of=of)
 
 
 def _comes_whole(job: RetrainJob, needs: Needs) -> bool:

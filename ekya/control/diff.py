@@ -8,9 +8,9 @@ from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
-from ekya.core.units import JobId, StreamId
+from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.core.weights import WHOLE, Partner
+from ekya.core.weights import WHOLE
 from ekya.planning.profiling.zoo import used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
@@ -51,12 +51,11 @@ def diff(
                 window=state.window,
                 config=option.config,
                 share_milli=share,
-                expected_accuracy=option.own_accuracy_after,
+                expected_accuracy=option.accuracy_after,
                 expected_gpu_s=option.gpu_s,
                 elsewhere=assignment.elsewhere,
                 early_part=option.early_part,
                 training_speed=view.training_speed,
-                partners=() if assignment.elsewhere else views[stream.stream].partners,
             )
             ranked.append((_START, start))
             next_job = JobId(next_job + 1)
@@ -118,7 +117,6 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
                 expected_gpu_s=command.expected_gpu_s,
                 elsewhere=command.elsewhere,
                 early_part=command.early_part,
-                partners=tuple(_partner(state.stream(one)) for one in command.partners),
             )
             return replace(
                 state.with_stream(replace(stream, job=job)),
@@ -129,8 +127,6 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return _with_job(
                 state, command, lambda job: replace(job, share_milli=command.share_milli, held_milli=0)
             )
-        case cmd.ServeModel() if command.of is not None:
-            return _with_served(state, command, command.of)
         case cmd.ServeModel():
             return _with_job(
                 state, command, lambda job: replace(job, served_epoch=command.epoch, epoch_since_us=None)
@@ -147,26 +143,6 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state
         case cmd.SkipPreparation() | cmd.StartAgain():
             return state
-
-
-def _partner(stream: StreamState) -> Partner:
-    return Partner(stream.stream, stream.scene_us, stream.labels.until_us)
-
-
-def _with_served(state: FleetState, command: cmd.ServeModel, of: StreamId) -> FleetState:
-    """Returns the state when a retraining's weights are about to serve a partner."""
-
-    def after(job: RetrainJob | None) -> RetrainJob | None:
-        if job is None or job.job != command.job:
-            return job
-        partners = tuple(
-            replace(one, served_epoch=command.epoch) if one.stream == command.stream else one
-            for one in job.partners
-        )
-        return replace(job, partners=partners)
-
-    retrained = state.stream(of)
-    return state.with_stream(replace(retrained, job=after(retrained.job), finished=after(retrained.finished)))
 
 
 def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:

@@ -66,7 +66,6 @@ class LoopOptions:
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
         pools_labels: retrainings learn from other labels of the same scene, too, unless a trial refuses them.
-        retrains_together: streams that learn from each other's labels may be served by one retraining.
         zoo: number of retrained models that are kept; 0 without a zoo.
         preparation_bursts: labelling and profiling are of all streams and at their largest share, whatever
             inference needs and whether or not it pays.
@@ -101,7 +100,6 @@ class LoopOptions:
     prepared_streams: int | None = None
     reacts_to_drift: bool = False
     pools_labels: bool = False
-    retrains_together: bool = False
     zoo: int = 0
     preparation_bursts: bool = True
     doses: int = 1

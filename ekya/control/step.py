@@ -25,11 +25,9 @@ from ekya.core.faults import OVER
 from ekya.core.plan import Plan
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import us_to_seconds
-from ekya.core.view import WindowView
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.history import LabelledWindow, Observation
 from ekya.planning.profiling.speed_curves import refined
-from ekya.planning.schedulers.joint import ways_to_retrain
 from ekya.planning.schedulers.scheduler import Needs
 
 ESTIMATE_CHANGE = 0.02
@@ -125,7 +123,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return StepResult(state, None, tuple(commands))
-    plan, view = _best_plan(planner, ways_to_retrain(view))
+    plan = planner(view)
     granted = at_granted_shares(view, plan, state.fleet, options, needs)
     plan = replace(granted, epoch=state.epoch + 1)
     state = replace(state, phases=plan.phases, epoch=plan.epoch)
@@ -141,11 +139,6 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
 def _of_forgotten(fleet: FleetState, event: ev.Event) -> bool:
     """Returns whether an event is of a stream that was removed, which its workers did not know yet."""
     return not isinstance(event, ev.StreamAdded) and getattr(event, "stream", None) in fleet.forgotten
-
-
-def _best_plan(planner: Planner, views: Sequence[WindowView]) -> tuple[Plan, WindowView]:
-    """Returns the plan of the highest objective, of equals the first, and the view that it is for."""
-    return max(((planner(view), view) for view in views), key=lambda one: one[0].expected_accuracy)
 
 
 def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:

@@ -1,6 +1,6 @@
 """Builds a scheduler's view from the loop's state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 
@@ -11,10 +11,9 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.faults import Status
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
-from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.state import FleetState, StreamState
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
-from ekya.core.weights import Partner
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import objects_shown, served_after
@@ -157,7 +156,7 @@ def _stream_view(
     terms: StreamTerms,
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
-    serving = _on_most_crops(stream, state, accuracy, needs)
+    serving = _on_most_crops(stream, accuracy, needs)
     objects = objects_shown(stream.profiles.curves)
     promised = [
         replace(option, accuracy_after=served_after(option, serving, history, objects))
@@ -172,12 +171,11 @@ def _stream_view(
             for option in promised
         ),
         inference_options=_inference_options(stream, state, options),
-        running=_running(stream, state),
+        running=_running(stream),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
         histogram=stream.labels.histogram,
         cached=stream.cached if not (state.preparing or stream.frozen) and _idle(stream) else (),
-        partners=_partners(stream, state, options),
     )
 
 
@@ -235,8 +233,6 @@ def _offered(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     if not needs.elsewhere:
-        if _served_by((one.finished for one in state.streams), stream, state):
-            return ()  # it needs no retraining of its own
         preparing = state.prepares(stream.stream)
         return retrain_options(stream, preparing, accuracy, options, needs, history)
     # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
@@ -249,14 +245,13 @@ def _idle(stream: StreamState) -> bool:
     return stream.job is None and stream.finished is None
 
 
-def _on_most_crops(stream: StreamState, state: FleetState, accuracy: float, needs: Needs) -> float:
+def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
     """Returns the serving model's accuracy by a micro-profile that measured on all labels, if there is one.
 
     The estimates of γ start from that accuracy, so a gain is not an artefact of the few validation labels.
     Schedulers that use checkpoints get the accuracy of these instead, once they serve.
     """
     served = stream.finished is not None or (stream.job is not None and stream.job.served_epoch > 0)
-    served = served or _served_by((one.job for one in state.streams), stream, state)
     if needs.early_parts and served:
         return accuracy
     starts = [
@@ -268,7 +263,7 @@ def _on_most_crops(stream: StreamState, state: FleetState, accuracy: float, need
     return start if crops and not stream.labels.new_classes else accuracy
 
 
-def _running(stream: StreamState, state: FleetState) -> RunningRetraining | None:
+def _running(stream: StreamState) -> RunningRetraining | None:
     job = stream.job
     if job is None:
         return None
@@ -276,37 +271,7 @@ def _running(stream: StreamState, state: FleetState) -> RunningRetraining | None
     work_gpu_s = left_gpu_s + job.gpu_s
     early = early_part_left(job.early_part, left_gpu_s / work_gpu_s if work_gpu_s > 0.0 else 0.0)
     left = RetrainOption(job.config, job.outlook, left_gpu_s, early_part=early)
-    partners = tuple(one.stream for one in job.partners if still_partner(state, one))
-    return RunningRetraining(job.job, left, job.share_milli, job.elsewhere, partners)
-
-
-def still_partner(state: FleetState, partner: Partner) -> bool:
-    """Returns whether a stream has the scene and the labels that it had when a joint retraining began."""
-    stream = state.stream(partner.stream)
-    same = (stream.scene_us, stream.labels.until_us) == (partner.scene_us, partner.labelled_us)
-    may_learn = not stream.frozen and stream.status is Status.SERVING and stream.job is None
-    return same and may_learn and not stream.relabelling
-
-
-def _served_by(jobs: Iterable[RetrainJob | None], stream: StreamState, state: FleetState) -> bool:
-    """Returns whether weights of one of these retrainings of other streams were to serve a stream."""
-    return any(
-        partner.served_epoch > 0 and partner.stream == stream.stream and still_partner(state, partner)
-        for job in jobs
-        if job is not None
-        for partner in job.partners
-    )
-
-
-def _partners(stream: StreamState, state: FleetState, options: LoopOptions) -> tuple[StreamId, ...]:
-    """Returns the streams whose labels a stream learns from, and which learn from its own."""
-    if not options.retrains_together:
-        return ()
-    return tuple(
-        one
-        for one in stream.labels.pooled_of
-        if one != stream.stream and stream.stream in state.stream(one).labels.pooled_of
-    )
+    return RunningRetraining(job.job, left, job.share_milli, job.elsewhere)
 
 
 def retrain_options(

@@ -99,10 +99,6 @@ class StartRetraining:
     nothing is trained here: all weights have arrived at its time, and their accuracies are reported as they
     arrive; in a live run only other servers send them. GPU-seconds are converted by ``training_speed``, the
     curve with which the window is planned.
-
-    Attributes:
-        partners: streams whose labels it learns from as well and that its weights may serve, too. Each epoch
-            is measured on the validation part of their labels.
     """
 
     stream: StreamId
@@ -116,7 +112,6 @@ class StartRetraining:
     early_part: float = 0.0
     plan_epoch: int = 0
     training_speed: SpeedCurve = LINEAR
-    partners: tuple[StreamId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +126,11 @@ class ResizeRetraining:
 
 @dataclass(frozen=True, slots=True)
 class ServeModel:
-    """Serve a retraining's best weights so far (paper §5).
-
-    Attributes:
-        of: the stream whose retraining it is, where it is a partner's; None for the stream itself.
-    """
+    """Serve a retraining's best weights so far (paper §5)."""
 
     stream: StreamId
     job: JobId
     epoch: int
-    of: StreamId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ def _with_pooled(stream: StreamState, event: ev.ProfileReady, pooled: PooledLabe
     family = event.curve.family
     others = tuple(curve for curve in stream.profiles.curves if curve.family != family)
     tried = _tried(stream, replace(stream.profiles, curves=(*others, event.curve)), event.gpu_s)
-    labels = replace(stream.labels, pooled=pooled.labels, pooled_of=pooled.streams)
+    labels = replace(stream.labels, pooled=pooled.labels)
     return replace(tried, labels=labels)
 
 
@@ -326,14 +326,12 @@ def _apply_to_job(
             missing = (0.0,) * (event.epoch - 1 - len(job.accuracies))
             accuracies = (*job.accuracies, *missing, event.validation_accuracy)
             first = job.first_epoch_gpu_s if job.accuracies else event.gpu_s
-            is_best = event.validation_accuracy >= job.best_accuracy
             going_on = replace(
                 job,
                 accuracies=accuracies,
                 gpu_s=event.gpu_s,
                 first_epoch_gpu_s=first,
                 epoch_since_us=event.t_us,
-                partner_accuracies=event.partner_accuracies if is_best else job.partner_accuracies,
             )
             return replace(stream, job=going_on, paces=(*stream.paces, *_pace(job, event.t_us)))
         case ev.RetrainFinished():

@@ -210,12 +210,7 @@ class PreparationEnded:
 
 @dataclass(frozen=True, slots=True)
 class RetrainProgress:
-    """A retraining finished an epoch. ``gpu_s`` is its use so far.
-
-    Attributes:
-        partner_accuracies: on the validation parts of its partners, in the order of its command; empty where
-            the world does not measure them.
-    """
+    """A retraining finished an epoch. ``gpu_s`` is its use so far."""
 
     t_us: int
     stream: StreamId
@@ -223,7 +218,6 @@ class RetrainProgress:
     epoch: int
     validation_accuracy: float
     gpu_s: float
-    partner_accuracies: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ekya.core.units import (
     StreamId,
 )
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Elsewhere, KeptModel, LabelBudget, Partner, Scene
+from ekya.core.weights import CachedModel, Elsewhere, KeptModel, LabelBudget, Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,6 @@ class RetrainJob:
         held_milli: the share at which it works, as its handle reported; 0 while unknown.
         epoch_since_us: begin of the epoch in progress; None where its time is distorted, by a change of
             share, a checkpoint, or the job's preparation in the first epoch.
-        partners: streams that its weights may serve, too.
-        partner_accuracies: of the best epoch, on their validation parts; empty where not measured.
     """
 
     job: JobId
@@ -58,8 +56,6 @@ class RetrainJob:
     early_part: float = 0.0
     held_milli: int = 0
     epoch_since_us: int | None = None
-    partners: tuple[Partner, ...] = ()
-    partner_accuracies: tuple[float, ...] = ()
 
     @property
     def best_epoch(self) -> int:
@@ -80,11 +76,6 @@ class RetrainJob:
         """Expected accuracy; never less than that of the best epoch, which serves in any case."""
         return max(self.expected_accuracy, self.best_accuracy)
 
-    def accuracy_of(self, partner: StreamId) -> float | None:
-        """Returns the accuracy of the best epoch on a partner's validation part; None where not measured."""
-        streams = [one.stream for one in self.partners]
-        return dict(zip(streams, self.partner_accuracies, strict=False)).get(partner)
-
 
 @dataclass(frozen=True, slots=True)
 class WindowLabels:
@@ -97,7 +88,6 @@ class WindowLabels:
         since_us: stream time since which they were drawn; None for those of the window before.
         until_us: stream time up to which they were drawn; None before any.
         pooled: number of other labels of the same scene that a retraining learns from as well.
-        pooled_of: streams whose they are.
     """
 
     training_crops: int = 0
@@ -106,7 +96,6 @@ class WindowLabels:
     histogram: tuple[int, ...] = ()
     since_us: int | None = None
     pooled: int = 0
-    pooled_of: tuple[StreamId, ...] = ()
     until_us: int | None = None
 
     @property

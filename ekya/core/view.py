@@ -32,8 +32,6 @@ class RetrainOption:
         early_part: mean part of the gain, in [0, 1), that checkpoints serve during the retraining (paper §5)
             at a constant share; 0 where nothing serves before the end. In an estimate outside a view, the
             mean part of the gain that the model in training has.
-        partners_gain: part of ``accuracy_after`` that other streams gain, which are retrained together with
-            this one; the sum may then be above 1.
     """
 
     config: RetrainConfig
@@ -41,12 +39,6 @@ class RetrainOption:
     gpu_s: float
     accuracy_sd: float = 0.0
     early_part: float = 0.0
-    partners_gain: float = 0.0
-
-    @property
-    def own_accuracy_after(self) -> float:
-        """Accuracy of the retrained model on the stream itself."""
-        return self.accuracy_after - self.partners_gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +78,12 @@ class RunningRetraining:
     """A retraining in progress: its γ is fixed (paper §5), its share is not.
 
     With ``elsewhere`` it needs no share, and its weights arrive at that time.
-
-    Attributes:
-        partners: streams that its weights may serve, too.
     """
 
     job: JobId
     option: RetrainOption
     share_milli: int
     elsewhere: Elsewhere | None = None
-    partners: tuple[StreamId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +100,6 @@ class StreamView:
         histogram: number of the window's labels of each class; empty where unknown.
         cached: cached models that could serve now; empty during preparation and after or during a retraining.
         max_age_us: results must not get older than this (a latency limit); None allows any age.
-        partners: streams that can be retrained together with it; where a scheduler is asked, those that are.
-        served_by: stream that is retrained for this one as well; None where it is retrained itself.
     """
 
     stream: StreamId
@@ -125,8 +111,6 @@ class StreamView:
     max_age_us: int | None = None
     histogram: tuple[int, ...] = ()
     cached: tuple[CachedModel, ...] = ()
-    partners: tuple[StreamId, ...] = ()
-    served_by: StreamId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,22 +82,6 @@ class SceneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Partner:
-    """A stream that the weights of another one's retraining may serve, as it was when that began.
-
-    Attributes:
-        scene_us: stream time of its last drift; None before the first.
-        labelled_us: stream time up to which its labels were drawn; None without labels.
-        served_epoch: the newest epoch whose weights were to serve it; 0 for none.
-    """
-
-    stream: StreamId
-    scene_us: int | None
-    labelled_us: int | None
-    served_epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class PooledLabels:
     """Labels of the same scene that were tried beside the newest ones of a stream.
 

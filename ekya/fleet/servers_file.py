@@ -220,9 +220,7 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
             f"{key} with {file}: edge.task: several servers train classifiers only; write `edge: {{task: "
             "classify}}`, or give this fleet file to ekya run"
         )
-    # Loans are agreed on while a plan is made, and joint retrainings are planned twice.
-    alone = fleet.model_copy(update={"drift": fleet.drift.model_copy(update={"joint": False})})
-    return ServerConfig(_terms(server), alone, server.kind)
+    return ServerConfig(_terms(server), fleet, server.kind)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:

@@ -80,7 +80,6 @@ def loop_options(
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.reacts,
         pools_labels=fleet.drift.pools or (fleet.drift.pool and fleet.preparation.doses > 1),
-        retrains_together=fleet.drift.retrains_together,
         zoo=_kept_models(fleet),
         preparation_bursts=fleet.preparation.burst,
         doses=fleet.preparation.doses,

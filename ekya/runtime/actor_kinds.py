@@ -221,7 +221,6 @@ RETRAINING = ActorKind(
         "memory",
         "resize",
         "stop",
-        "trained_for",
         "forget",
         "send",
     ),

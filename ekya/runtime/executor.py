@@ -137,7 +137,7 @@ class RayExecutor:
             self._emit,
             self._follow,
         )
-        self._started: dict[JobId, cmd.StartRetraining] = {}
+        self._started: set[JobId] = set()
         self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Calls that wait until the events emitted so far are in the journal.
@@ -293,39 +293,23 @@ class RayExecutor:
         return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
-        self._started[command.job] = command
-        self._started.pop(JobId(command.job - _JOBS), None)
+        self._started.add(command.job)
+        self._started.discard(JobId(command.job - _JOBS))
         own = self._actors.streams[command.stream]
         labels = self._inputs.labels(command.stream)
         activations = self._weights.activations(command.stream)
         at_share = replace(command, share_milli=share_milli)
-        partners = map(self._inputs.labels, command.partners)
         return own.retraining.start.remote(
-            command.stream, at_share, own.newest_weights, labels, activations, serial, *partners
+            command.stream, at_share, own.newest_weights, labels, activations, serial
         )
 
     def _serve(self, command: cmd.ServeModel) -> None:
         """Sends weights from a trainer to inference, after those trained elsewhere have come there."""
         stream, job = command.stream, command.job
-        started = self._started.get(job)
-        if started is None and not self.remote.has(job):
+        if job not in self._started and not self.remote.has(job):
             return  # a job of an interrupted run: only the loop still has it
-        if started is not None and started.stream != stream:
-            after = [self._bring_to_partner(started, command.epoch, stream)]
-        else:
-            after = self.remote.send(stream, job)
-        self._weights.send(stream, job, after)
+        self._weights.send(stream, job, self.remote.send(stream, job))
         self._profiler.make_known(stream)
-
-    def _bring_to_partner(self, started: cmd.StartRetraining, epoch: int, partner: StreamId) -> Any:
-        """Brings the weights of a joint retraining to a partner's trainer; returns the reference."""
-        trained_for = self._actors.streams[started.stream].retraining.trained_for.options(num_returns=2)
-        weights, accuracy = trained_for.remote(started.stream, started.job, epoch, partner)
-        receive = self._actors.streams[partner].retraining.receive
-        its = replace(started, stream=partner, partners=())
-        came = receive.remote(partner, its, weights, accuracy, self._inputs.labels(partner))
-        self._calls.add(came, partial(log_failure, "receive"))
-        return came
 
     # Workers
 

@@ -10,7 +10,7 @@ from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.gpus import DidNotFit
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.device_memory import (
@@ -39,12 +39,10 @@ _OVER = Resized(0, 0, "the retraining is over")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
-    """Weights with the highest accuracy so far, their accuracies on the partners' labels, and answers."""
+    """Weights with the highest accuracy so far, and their answers."""
 
     model: EdgeModel
     accuracy: float
-    epoch: int = 0
-    partner_accuracies: tuple[float, ...] = ()
     answered: Answered | None = None
 
 
@@ -55,7 +53,6 @@ class _Job:
     Attributes:
         passed: the micro-profiler's forward passes of the start weights; None if there are none.
         memory: exemplars of the windows before.
-        partners: labels of the streams that its weights may serve as well.
         best: None before the first epoch.
         keeps: whether pictures are kept of it at its end.
         thread: that runs it.
@@ -67,7 +64,6 @@ class _Job:
     labels: StreamLabels
     passed: ActivationCache | None
     memory: ExemplarMemory
-    partners: tuple[StreamLabels, ...] = ()
     best: _Best | None = None
     keeps: bool = True
     thread: threading.Thread | None = None
@@ -113,7 +109,6 @@ class StreamRetraining:
         labels: StreamLabels | None,
         passed: ActivationCache | None,
         serial: int,
-        *partners: StreamLabels | None,
     ) -> Resized | None:
         """Begins a retraining from the weights that serve and returns its share; emits an event every epoch.
 
@@ -123,12 +118,9 @@ class StreamRetraining:
             labels: to train on.
             passed: forward passes of these weights on crops that the micro-profiler tried.
             serial: of the order of its share.
-            partners: labels of its partners, on which it is measured if all of them are known.
         """
         with self._beginning(command):
             job = self._new_job(command, command.share_milli, labels, passed)
-            known = tuple(of for of in partners if of is not None)
-            job.partners = known if len(known) == len(partners) else ()
             resized = job.share.resize(serial, command.share_milli)
             self._set_to_work(job, lambda: self._train(job, weights))
             return resized
@@ -140,8 +132,7 @@ class StreamRetraining:
         """Receives the best checkpoint of a remote retraining so far, and makes a job of it.
 
         It needs no share: it only updates the exemplar memory, as every job does at its end. It is called
-        again when the remote retraining has a better checkpoint. To a partner of a joint retraining that is
-        as remote as one on another server.
+        again when the remote retraining has a better checkpoint.
         """
         with self._beginning(command):
             model, before = from_bytes(weights), self._jobs.get(command.job)
@@ -234,22 +225,6 @@ class StreamRetraining:
         self._savers = [*(one for one in self._savers if one.is_alive()), saver]
         return to_bytes(best.model), best.accuracy
 
-    def trained_for(self, job: JobId, epoch: int, partner: StreamId) -> tuple[bytes, float]:
-        """Returns the checkpoint of the best epoch so far and its accuracy on the labels of a partner.
-
-        Raises:
-            LookupError: another epoch is the best by now, which may do worse on the partner; the job is not
-                here any more; or it has not been measured on these labels.
-        """
-        best, running = self._best(job), self._jobs.get(job)
-        partners = () if running is None else running.command.partners
-        accuracies = dict(zip(partners, best.partner_accuracies, strict=False))
-        if best.epoch != epoch:
-            raise LookupError(f"epoch {epoch} of retraining {job} is not its best any more")
-        if partner not in accuracies:
-            raise LookupError(f"retraining {job} of {self._stream.id} was not measured on {partner}")
-        return to_bytes(best.model), accuracies[partner]
-
     def _best(self, job: JobId) -> _Best:
         running = self._jobs.get(job)
         best = None if running is None else running.best
@@ -320,7 +295,6 @@ class StreamRetraining:
             command.window,
             scope=job.share.batch,
             passed=job.passed,
-            partners=job.partners,
         )
         retraining.prepare()
         of_service = self._config.common.keeps_hours
@@ -329,9 +303,8 @@ class StreamRetraining:
         while not retraining.done:
             result = retraining.run_epoch()
             if job.best is None or result.validation_accuracy >= job.best.accuracy:
-                accuracy, partners = result.validation_accuracy, result.partner_accuracies
                 answered = retraining.answered() if of_service else None
-                job.best = _Best(retraining.model(), accuracy, result.epoch, partners, answered)
+                job.best = _Best(retraining.model(), result.validation_accuracy, answered)
             gpu_s = job.share.worth_s()
             self._mailbox.put(
                 ev.RetrainProgress(
@@ -341,7 +314,6 @@ class StreamRetraining:
                     result.epoch,
                     result.validation_accuracy,
                     gpu_s,
-                    result.partner_accuracies,
                 )
             )
         self._mailbox.put(ev.RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))

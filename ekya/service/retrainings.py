@@ -70,7 +70,7 @@ class RetrainingFollower:
                         running.broke = event.reason
         for command in result.commands:
             match command:
-                case cmd.ServeModel(of=None):
+                case cmd.ServeModel():
                     if running := self._running(command.stream, command.job):
                         running.served = True
                 case cmd.KeepServing():

@@ -16,7 +16,7 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.shares import ShareHolder, inference_holder, preparation_holder, retraining_holder
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
-from ekya.simulation.retraining import DoesNotFitError, TrainingStep, VirtualRetraining
+from ekya.simulation.retraining import Checkpoint, DoesNotFitError, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares
 
 Due = tuple[int, int, Callable[[int], Iterable[ev.Event]]]
@@ -88,9 +88,9 @@ class World(Protocol[ModelT]):
         """Returns the steps of a training here or elsewhere, or the reason why there is none."""
 
     def serve(
-        self, stream: StreamId, running: VirtualRetraining[ModelT], model: ModelT, now_us: int
+        self, running: VirtualRetraining[ModelT], best: Checkpoint[ModelT], now_us: int
     ) -> ModelVersion:
-        """Serves the best weights of a retraining on its stream, or on a partner; returns their version."""
+        """Serves the best weights of a retraining on its stream; returns their version."""
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> Iterable[ev.Event]:
         """Serves earlier weights again."""
@@ -310,15 +310,13 @@ class VirtualExecutor(Generic[ModelT]):
         self.world.over(running)
 
     def _serve(self, command: cmd.ServeModel) -> None:
-        running = self._retrainings.get(command.of or command.stream)
+        running = self._retrainings.get(command.stream)
         if running is None or running.job != command.job or running.best is None:
             return
-        accuracy = running.accuracy_on(command.stream)
-        if accuracy is None:
-            return
-        if running.due_us is not None and command.of is None:
+        if running.due_us is not None:
             running.delay(self._checkpoint_delay_us)
-        version = self.world.serve(command.stream, running, running.best.model, self._now_us)
+        version = self.world.serve(running, running.best, self._now_us)
+        accuracy = running.best.validation_accuracy
         self._outbox.append(
             ev.ModelSwapped(self._now_us, command.stream, version, command.job, accuracy, stall_us=0)
         )

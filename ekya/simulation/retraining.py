@@ -7,7 +7,6 @@ from typing import Generic, TypeVar
 from ekya.core.commands import StartRetraining
 from ekya.core.events import RetrainFinished, RetrainProgress
 from ekya.core.speed import SpeedCurve
-from ekya.core.units import StreamId
 from ekya.simulation.shares import ShareWork
 
 ModelT = TypeVar("ModelT")
@@ -23,14 +22,12 @@ class EpochEnd(Generic[ModelT]):
         validation_accuracy: of its weights.
         gpu_s: GPU-seconds since the training began.
         take_model: returns its weights; valid until the next step.
-        partner_accuracies: of its weights on the partners' validation parts.
     """
 
     epoch: int
     validation_accuracy: float
     gpu_s: float
     take_model: Callable[[], ModelT]
-    partner_accuracies: tuple[float, ...] = ()
 
     def is_as_good_as(self, other: "Checkpoint[ModelT] | None") -> bool:
         """Returns whether its weights replace others."""
@@ -38,7 +35,7 @@ class EpochEnd(Generic[ModelT]):
 
     def checkpoint(self) -> "Checkpoint[ModelT]":
         """Returns its weights, to be kept."""
-        return Checkpoint(self.epoch, self.validation_accuracy, self.take_model(), self.partner_accuracies)
+        return Checkpoint(self.epoch, self.validation_accuracy, self.take_model())
 
 
 class DoesNotFitError(Exception):
@@ -65,7 +62,6 @@ class Checkpoint(Generic[ModelT]):
     epoch: int
     validation_accuracy: float
     model: ModelT
-    partner_accuracies: tuple[float, ...] = ()
 
 
 class VirtualRetraining(Generic[ModelT]):
@@ -94,7 +90,6 @@ class VirtualRetraining(Generic[ModelT]):
         elsewhere = command.elsewhere
         trained_in = None if elsewhere is None else elsewhere.trained_in
         self.stream, self.job, self.config = command.stream, command.job, command.config
-        self.partners = command.partners
         self.window = command.window if trained_in is None else trained_in
         self.by_snapshots = by_snapshots
         self.best: Checkpoint[ModelT] | None = None
@@ -119,13 +114,6 @@ class VirtualRetraining(Generic[ModelT]):
         if self._next is None:
             return None
         return self._arrives_us if self._work is None else self._work.due_us
-
-    def accuracy_on(self, stream: StreamId) -> float | None:
-        """Returns the best weights' accuracy on its stream, or on a partner; None where not measured."""
-        best = self.best
-        if best is None or stream == self.stream:
-            return None if best is None else best.validation_accuracy
-        return dict(zip(self.partners, best.partner_accuracies, strict=False)).get(stream)
 
     def resize(self, share_milli: int, now_us: int) -> None:
         """Sets the share here from ``now_us`` on; the finished part of the step stays."""
@@ -161,8 +149,7 @@ class VirtualRetraining(Generic[ModelT]):
             return []
         if result.is_as_good_as(self.best):
             self.best = result.checkpoint()
-        accuracy, partners = result.validation_accuracy, result.partner_accuracies
-        return self._events(now_us, result.epoch, accuracy, result.gpu_s, partners)
+        return self._events(now_us, result.epoch, result.validation_accuracy, result.gpu_s)
 
     def receive(self, epochs: int, now_us: int) -> list[RetrainProgress | RetrainFinished]:
         """Trains up to ``epochs`` and returns the events of the snapshot.
@@ -194,9 +181,9 @@ class VirtualRetraining(Generic[ModelT]):
         return came
 
     def _events(
-        self, now_us: int, epoch: int, accuracy: float, gpu_s: float, partners: tuple[float, ...] = ()
+        self, now_us: int, epoch: int, accuracy: float, gpu_s: float
     ) -> list[RetrainProgress | RetrainFinished]:
-        progress = RetrainProgress(now_us, self.stream, self.job, epoch, accuracy, gpu_s, partners)
+        progress = RetrainProgress(now_us, self.stream, self.job, epoch, accuracy, gpu_s)
         if self._next is not None:
             return [progress]
         return [progress, RetrainFinished(now_us, self.stream, self.job, gpu_s)]

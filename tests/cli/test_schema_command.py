@@ -46,5 +46,5 @@ def test_schema_refuses_what_a_run_refuses(schema, changes):
 def test_schema_explains_keys(schema):
     assert "a_MIN" in schema["properties"]["min_accuracy"]["description"]
     drift = schema["$defs"]["DriftConfig"]["properties"]
-    assert "one retraining may serve" in drift["joint"]["description"]
+    assert "other labels of the same scene" in drift["pool"]["description"]
     assert "Attributes" not in json.dumps(schema)

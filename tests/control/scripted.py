@@ -188,18 +188,10 @@ class ScriptedFleet:
         self._tell(ev.RetrainFinished(self.now_us, camera.stream, number, 0.0))
 
     def _serve(self, command: cmd.ServeModel) -> None:
-        camera = self.cameras[command.of or command.stream]
+        camera = self.cameras[command.stream]
         job = camera.job or camera.ended
         assert job is not None
         assert job.started.job == command.job
-        if command.of is not None:
-            partner = self.cameras[command.stream]
-            assert command.stream in job.started.partners
-            assert partner.alive
-            assert partner.job is None, "it is served while it is retrained itself"
-            accuracy = self._on_partner(max(job.accuracies))
-            self._at(self.now_us + SWAP_US, lambda: self._swap(partner, command.job, accuracy))
-            return
         accuracy = max(job.accuracies)
         last = max(epoch for epoch, of in enumerate(job.accuracies, start=1) if of == accuracy)
         assert command.epoch == last, "not its best epoch, of equals the last"
@@ -207,10 +199,6 @@ class ScriptedFleet:
             camera.job.work_until(self.now_us)
             camera.job.since_us += self._options.checkpoint_delay_us
         self._at(self.now_us + SWAP_US, lambda: self._swap(camera, command.job, accuracy))
-
-    @staticmethod
-    def _on_partner(accuracy: float) -> float:
-        return round(0.95 * accuracy, 4)
 
     def _running(self, command) -> Job:
         job = self.cameras[command.stream].job
@@ -285,10 +273,7 @@ class ScriptedFleet:
             accuracy_after(family_of(config), job.from_accuracy, seen, (self._seed, number, epoch))
         )
         accuracy = job.accuracies[-1]
-        partners = tuple(self._on_partner(accuracy) for _ in job.started.partners)
-        self._tell(
-            ev.RetrainProgress(self.now_us, camera.stream, number, epoch, accuracy, job.gpu_s, partners)
-        )
+        self._tell(ev.RetrainProgress(self.now_us, camera.stream, number, epoch, accuracy, job.gpu_s))
         if epoch == config.epochs:
             camera.ended, camera.job = job, None
             self._tell(ev.RetrainFinished(self.now_us, camera.stream, number, job.gpu_s))

@@ -279,7 +279,7 @@ def test_schedulers_without_labels_never_react(stream):
 
 # Laws of whole runs
 
-ALL_ANSWERS = replace(SCRIPTED, reacts_to_drift=True, pools_labels=True, retrains_together=True)
+ALL_ANSWERS = replace(SCRIPTED, reacts_to_drift=True, pools_labels=True)
 
 
 def at_random(times):
@@ -339,14 +339,3 @@ def test_journal_without_the_option_has_no_newer_keys(tmp_path):
     text = json.dumps(lines)
     assert '"round"' not in text
     assert '"since_us"' not in text
-
-
-@pytest.mark.parametrize("name", ["ekya", "thief"])
-def test_streams_that_drift_together_are_retrained_together_in_whole_runs(name):
-    drifts = tuple(drift(at_us, stream, 1, at_us - S) for at_us, stream in ((60 * S, CAM_1), (61 * S, CAM_2)))
-    done = run(name, options=ALL_ANSWERS, misfortunes=drifts)
-    joint = [start for start in done.commands(cmd.StartRetraining) if start.partners]
-    assert joint
-    served = [serve for serve in done.commands(cmd.ServeModel) if serve.of is not None]
-    assert {serve.stream for serve in served} <= {one for start in joint for one in start.partners}
-    assert served

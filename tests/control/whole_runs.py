@@ -72,7 +72,7 @@ def run(
         return chosen.plan(view)
 
     def observe(batch: Batch, turn: StepResult) -> None:
-        assert len(asked) <= 1 + options.retrains_together, "more than one plan in a turn"
+        assert len(asked) <= 1, "more than one plan in a turn"
         done.turns.append(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
         done.states.append(turn.state)
         done.views.append(asked[-1] if asked else None)

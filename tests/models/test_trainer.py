@@ -16,7 +16,6 @@ from ekya.models.training.labelled import class_mix_weights
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainer import (
     Compute,
-    PartnerPart,
     Retraining,
     RetrainingData,
     TrainingMethod,
@@ -287,25 +286,3 @@ def test_retraining_in_half_precision_keeps_weights_of_32_bits(
     assert half[-1] == pytest.approx(whole[-1], abs=0.1)
     assert half[-1] > half[0]
     assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
-
-
-def test_retraining_is_measured_on_partners_and_not_changed_by_them(tiny_model: EdgeModel, make_bars) -> None:
-    training, validation = make_bars(64, 1), make_bars(20, 2, first_track=500)
-    same, unknown = make_bars(30, 3), make_bars(30, 3)
-    unknown = replace(unknown, classes=np.full(30, -1, np.int64))
-    models, last = [], []
-    for parts in ((), (PartnerPart(same, np.ones(30)), PartnerPart(unknown, np.ones(30)))):
-        data = RetrainingData(training, validation, tiny_model.classes, seed=3, partners=parts)
-        retraining = Retraining(tiny_model, LAST_BLOCK, data, method=TrainingMethod(QUICK))
-        retraining.prepare()
-        while not retraining.done:
-            result = retraining.run_epoch()
-        models.append(weights(retraining.model()))
-        last.append(result)
-        assert retraining.validation_crops == 20 + 30 * len(parts)
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
-    assert last[0].validation_accuracy == last[1].validation_accuracy
-    assert last[0].partner_accuracies == ()
-    seen, of_unknown = last[1].partner_accuracies
-    assert seen == pytest.approx(accuracy(retraining.model(), same))
-    assert of_unknown == 0.0, "a class that the model does not have is never right"

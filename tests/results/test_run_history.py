@@ -1,6 +1,6 @@
 """Facts about a run from its steps, in a journal written by hand."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 
@@ -175,7 +175,7 @@ def test_outcomes_stream_added_late_lacks_earlier_windows():
 
 def test_summarize_has_swaps_costs_and_set_aside_streams():
     assert TOLD.swaps == (Swap(14 * S, A, ModelVersion(1)), Swap(26 * S, A, ModelVersion(2)))
-    assert TOLD.served == {(A, JobId(1)), (A, JobId(3))}
+    assert TOLD.served == {JobId(1), JobId(3)}
     assert TOLD.labelling_gpu_s == 0.75
     assert TOLD.golden_gpu_s == 0.1875
     assert TOLD.labellings == 2
@@ -333,7 +333,7 @@ def test_summarize_roll_back_is_a_swap_to_the_next_version():
     )
     assert [(one.t_us, one.version) for one in told.swaps] == [(2 * S, 1), (5 * S, 2), (8 * S, 3)]
     assert told.swap_delays_us == (S, 3 * S, 2 * S)
-    assert told.served == {(A, JobId(1)), (A, JobId(2))}
+    assert told.served == {JobId(1), JobId(2)}
 
 
 def test_warnings_same_text_is_listed_once_with_all_sources():
@@ -385,17 +385,3 @@ def test_summarize_adopted_model_is_none_once_the_base_model_serves_again():
 def test_summarize_drifts_are_told_in_order():
     first, second = (ev.DriftDetected(at_s * S, A, 0, at_s * S - 1, "why") for at_s in (3, 5))
     assert summarize([turn(3, first), turn(5, second)]).drifts == (first, second)
-
-
-def test_joint_weights_count_as_the_partners_retraining():
-    turns = [
-        turn(1, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ()), ev.WindowOpened(0, 1, 9 * S)),
-        turn(2, replace(start(A, 1, 1), partners=(B,))),
-        turn(3, cmd.ServeModel(A, JobId(1), 1), cmd.ServeModel(B, JobId(1), 1, of=A)),
-        turn(4, swap(4, A, 1, 1), swap(5, B, 1, 1)),
-    ]
-    told = summarize(turns)
-    assert [(one.t_us, one.stream, one.of, one.accuracy) for one in told.joint] == [(5 * S, B, A, 0.7)]
-    of_partner = next(one for one in outcomes(turns, told) if one.stream == B)
-    assert (of_partner.retrained, of_partner.gamma) == (True, GAMMA)
-    assert told.swap_delays_us == (S, 2 * S)

@@ -10,7 +10,6 @@ from fake_actors import (
     SETTINGS,
     FakeActors,
     events_of,
-    labels_ready,
     make_executor,
     start_retraining,
     swapped,
@@ -441,26 +440,6 @@ def test_hot_swap_goes_through_the_object_store(executor, actors):
     (send,), (receive,) = actors.calls("send"), actors.calls("receive")
     assert send.arguments == (CAM, JobId(1), ModelVersion(1))
     assert receive.arguments == (CAM, *send.references, ModelVersion(1), JobId(1))
-
-
-def test_joint_weights_come_to_a_partner_through_its_own_trainer(monkeypatch):
-    actors = FakeActors(("cam", "new"), replies={"labels": ("labels",)}).install(monkeypatch)
-    executor = make_executor(actors)
-    actors.emit(actors.preparation, labels_ready("new"))
-    events_of(executor, actors)
-    start = start_retraining(partners=("new",))
-    executor.execute([start, cmd.ServeModel("new", JobId(1), 2, of="cam")])
-    (begun,) = actors.arguments("start")
-    (labels,) = actors.calls("labels")
-    assert begun[6:] == labels.references, "the partner's labels are measured on"
-    (trained,) = actors.calls("trained_for")
-    assert trained.arguments == ("cam", JobId(1), 2, "new")
-    to_trainer = next(one for one in actors.calls("receive") if one.actor is actors.streams["new"].retraining)
-    its = replace(start, stream="new", partners=())
-    assert to_trainer.arguments == ("new", its, *trained.references, *labels.references)
-    (send,) = actors.calls("send")
-    assert send.actor is actors.streams["new"].retraining
-    assert send.arguments == ("new", JobId(1), ModelVersion(1), *to_trainer.references)
 
 
 def test_hot_swaps_are_reported_in_order_and_the_last_one_serves(executor_of, actors, own):

@@ -1,6 +1,5 @@
 """Tests of the trainer's end of a transfer of weights."""
 
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -42,9 +41,7 @@ class Trainer:
     def run_epoch(self):
         wait_until(lambda: self.epochs != self.wanted)
         self.epochs += 1
-        return SimpleNamespace(
-            epoch=self.epochs, validation_accuracy=self.epochs / 10, partner_accuracies=(self.epochs / 20,)
-        )
+        return SimpleNamespace(epoch=self.epochs, validation_accuracy=self.epochs / 10)
 
     def model(self):
         return model_of(self.epochs)
@@ -103,19 +100,3 @@ def test_send_returns_the_best_weights_and_saves_them(actor, trainer, mailbox, f
 def test_send_of_another_job_raises(actor):
     with pytest.raises(LookupError, match="retraining 8 of cam-1 has no weights to send"):
         actor.send(JobId(8), ONE)
-
-
-def test_weights_for_a_partner_have_its_accuracy(trainer, monkeypatch, folder, mailbox):
-    monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
-    made = stream_retraining(folder, mailbox)
-    command = replace(start_command(JOB, RetrainConfig(2, 8, 0, 0, 1.0)), partners=("cam-2",))
-    made.start(command, to_bytes(model_of(0)), NO_LABELS, None, 1, NO_LABELS)
-    progress = events_until(mailbox.take, ev.RetrainProgress)[-1]
-    assert progress.partner_accuracies == (0.05,)
-    weights, accuracy = made.trained_for(JOB, 1, "cam-2")
-    assert accuracy == 0.05
-    assert torch.equal(from_bytes(weights).head.weight, model_of(1).head.weight)
-    with pytest.raises(LookupError, match="was not measured on cam-3"):
-        made.trained_for(JOB, 1, "cam-3")
-    with pytest.raises(LookupError, match="is not its best any more"):
-        made.trained_for(JOB, 2, "cam-2")

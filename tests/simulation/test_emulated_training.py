@@ -45,9 +45,7 @@ class Trained:
         assert self.prepared
         assert not self.done
         self._done += 1
-        return SimpleNamespace(
-            epoch=self._done, validation_accuracy=self._accuracies[self._done - 1], partner_accuracies=()
-        )
+        return SimpleNamespace(epoch=self._done, validation_accuracy=self._accuracies[self._done - 1])
 
     def model(self):
         return f"weights after epoch {self._done}"

@@ -31,27 +31,11 @@ class EpochResult:
         epoch: 1 for the first.
         validation_accuracy: in [0, 1], after the epoch.
         training_loss: mean over the epoch's batches.
-        partner_accuracies: on the validation parts of the partners.
     """
 
     epoch: int
     validation_accuracy: float
     training_loss: float
-    partner_accuracies: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartnerPart:
-    """Validation part of another stream.
-
-    Attributes:
-        validation: crops, whose labels index the classes of the retrained model, or -1 for one that it does
-            not know; or frames.
-        weights: (N,) float64, by which they count.
-    """
-
-    validation: Examples
-    weights: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +50,6 @@ class RetrainingData:
             means. No track of ``training`` or ``validation``.
         memory: exemplars to mix in, or None.
         seed: of the head, the choice of tracks and the order of crops.
-        partners: parts of other streams that the retrained model is measured on as well, since it may serve
-            them; they are not trained on, and do not decide which epoch is best.
     """
 
     training: Examples
@@ -76,7 +58,6 @@ class RetrainingData:
     memory: ExemplarMemory | None = None
     seed: int = 0
     pooled: Examples | None = None
-    partners: tuple[PartnerPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +137,7 @@ class Retraining:
         # Known features are of the frames as they are.
         self._versions = 1 if known is not None else versions_of(data.training)
         self._replay = usable_exemplars(data.memory, data.validation)
-        self._validation, self._partners = data.validation, data.partners
+        self._validation = data.validation
         self._threshold = SURE
         self._weights = data.validation.mix_weights(data.training) if known is None else known.weights
 
@@ -203,7 +184,7 @@ class Retraining:
     @property
     def validation_crops(self) -> int:
         """Number of crops on which accuracies are measured after each epoch."""
-        return len(self._validation) + sum(len(part.validation) for part in self._partners)
+        return len(self._validation)
 
     @property
     def done(self) -> bool:
@@ -235,10 +216,6 @@ class Retraining:
         goal = self._trainee.goal(everything)
         self._lesson = self._trainee.lesson(inputs, goal, self._method.distillation_weight)
         self._validation_goal = self._trainee.goal(self._validation)
-        self._partner_goals = [
-            (self._trainee.goal(part.validation), self._inputs_of(part.validation), part.weights)
-            for part in self._partners
-        ]
         return self._evaluate()
 
     def answered_before(self) -> Answered:
@@ -269,7 +246,7 @@ class Retraining:
         accuracy = self._evaluate()
         # Read after the last step: reading a number from a device waits for it.
         means = torch.stack(losses).cpu().numpy().astype(np.float64)
-        return EpochResult(self.epochs_done, accuracy, float(np.mean(means)), self._evaluate_partners())
+        return EpochResult(self.epochs_done, accuracy, float(np.mean(means)))
 
     def model(self) -> EdgeModel:
         """Returns the current model, as ``Trainee.model`` does, calibrated on the validation part."""
@@ -302,13 +279,6 @@ class Retraining:
         goal, self._answers = self._validation_goal, self._trainee.answers(self._validation_inputs)
         self._threshold = goal.threshold(self._answers)
         return goal.judge(self._answers, self._threshold).accuracy(self._weights)
-
-    def _evaluate_partners(self) -> tuple[float, ...]:
-        """Returns the accuracies on the partners' parts."""
-        return tuple(
-            goal.judge(self._trainee.answers(inputs), self._threshold).accuracy(weights)
-            for goal, inputs, weights in self._partner_goals
-        )
 
     def _inputs_of(self, labelled: Examples) -> Tensor:
         if self._passed is None:

@@ -117,8 +117,6 @@ def with_more_inference(assigned: Assignment, share_milli: int) -> Assignment:
 
 
 def _no_retraining_words(stream: StreamChoices, share_milli: int, why_not: str | None) -> str:
-    if stream.stream.served_by is not None:
-        return f"is retrained together with {stream.stream.served_by}"
     if not stream.has_retraining:
         return "has nothing to retrain"
     if why_not is None:
@@ -137,13 +135,11 @@ def _retraining_words(
         return f"pauses its retraining ({option.config.name})"
     verb = "keeps retraining" if stream.stream.running else "retrains"
     what = f"{verb} {option.config.name} at {_percent(share_milli)} of a GPU"
-    if stream.stream.partners:
-        what += f", for {', '.join(stream.stream.partners)} as well"
     if retrain.completes_us is None:
         meanwhile = "; its checkpoints serve" if forecast and option.early_part > 0.0 else ""
         return f"{what}, which is not done before the window ends{meanwhile}"
     after_s = us_to_seconds(retrain.completes_us - stream.view.now_us)
-    after = option.own_accuracy_after
+    after = option.accuracy_after
     if not forecast:
         return f"{what}, done after {after_s:.0f} s"
     return f"{what}: {stream.stream.accuracy:.2f} -> about {after:.2f} after {after_s:.0f} s"

@@ -144,10 +144,6 @@ class HealthFollower:
                 stream.inference, stream.share_milli = command.config, command.share_milli
             case cmd.StartRetraining():
                 self._of(command.stream, now_us).job = command.job
-            case cmd.ServeModel() if command.of is not None:
-                facts = self._of(command.stream, now_us).facts
-                if facts is not None:
-                    facts.retrained = True
 
     def _of(self, stream: StreamId, now_us: int) -> "_Stream":
         """Returns a stream; an unknown one is added from now on, as after a resume."""

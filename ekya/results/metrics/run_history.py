@@ -31,21 +31,6 @@ class LostSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class JointSwap:
-    """Hot swap of weights on a partner of the stream that was retrained.
-
-    Attributes:
-        of: the stream that was retrained.
-        accuracy: on the partner's validation part.
-    """
-
-    t_us: int
-    stream: StreamId
-    of: StreamId
-    accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunHistory:
     """All measurements from the steps of a run.
 
@@ -55,8 +40,7 @@ class RunHistory:
         preparations: spans in which labelling and profiling held a share.
         retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
         swaps: hot swaps of models.
-        served: streams and the retrainings of which a checkpoint came into service there.
-        joint: hot swaps of weights that were retrained together with another stream's, in order.
+        served: retrainings of which a checkpoint came into service.
         added_us: time at which each stream was added.
         lost: spans in which cameras gave no frames; the end of a stream ends its span.
         swap_delays_us: time from each command to serve a model until it served.
@@ -77,8 +61,7 @@ class RunHistory:
     preparations: tuple[PreparationSpan, ...]
     retrainings: tuple[RetrainRun, ...]
     swaps: tuple[Swap, ...]
-    served: frozenset[tuple[StreamId, JobId]]
-    joint: tuple[JointSwap, ...]
+    served: frozenset[JobId]
     added_us: Mapping[StreamId, int]
     lost: tuple[LostSpan, ...]
     swap_delays_us: tuple[int, ...]
@@ -124,8 +107,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         swaps=tuple(
             Swap(event.t_us, event.stream, event.version) for event in events if isinstance(event, ev.Swapped)
         ),
-        served=frozenset((event.stream, event.job) for event in events if isinstance(event, ev.ModelSwapped)),
-        joint=tuple(_joint(steps)),
+        served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
         lost=tuple(_lost(events, end_us)),
         swap_delays_us=tuple(_swap_delays_us(steps)),
@@ -261,15 +243,6 @@ def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
                 commanded.setdefault(command.stream, []).append((None, step.now_us))
 
 
-def _joint(steps: Sequence[StepRecord]) -> Iterator[JointSwap]:
-    trained: dict[JobId, StreamId] = {}
-    for step in steps:
-        for event in step.events:
-            if isinstance(event, ev.ModelSwapped) and trained.get(event.job, event.stream) != event.stream:
-                yield JointSwap(event.t_us, event.stream, trained[event.job], event.validation_accuracy)
-        trained |= {one.job: one.stream for one in step.commands if isinstance(one, cmd.StartRetraining)}
-
-
 def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
     ends: dict[JobId, tuple[int, str]] = {}
     best: dict[JobId, float] = {}
@@ -284,7 +257,7 @@ def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, 
                     used[event.job] = event.gpu_s
                 case ev.RetrainFinished():
                     ends.setdefault(event.job, (event.t_us, "finished"))
-                case ev.RetrainFailed() if newest.get(event.stream) == event.job:  # not of a partner
+                case ev.RetrainFailed():
                     ends.setdefault(event.job, (event.t_us, "failed"))
                 case ev.WorkerDied(role=ev.Role.RETRAINING) if event.stream in newest:
                     ends.setdefault(newest[event.stream], (event.t_us, "failed"))

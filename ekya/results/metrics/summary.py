@@ -180,11 +180,6 @@ def _stream(
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
         "adopted_from": facts.history.adopted.get(stream),
-        "joint": [
-            {"at_s": us_to_seconds(swap.t_us), "of": swap.of, "accuracy": rounded(swap.accuracy)}
-            for swap in facts.history.joint
-            if swap.stream == stream
-        ],
         "drifts": [drift_values(drift) for drift in facts.history.drifts if drift.stream == stream],
         "pooled": [
             pooled_values(event.t_us, event.pooled)

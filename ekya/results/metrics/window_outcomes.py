@@ -52,16 +52,12 @@ def outcomes(steps: Sequence[StepRecord], history: RunHistory) -> tuple[WindowOu
 def _outcome(
     steps: Sequence[StepRecord], history: RunHistory, stream: StreamId, window: WindowSpan
 ) -> WindowOutcome:
-    runs = [
-        run
-        for run in history.retrainings
-        if run.window == window.index and (run.stream == stream or (stream, run.job) in history.served)
-    ]
+    runs = [run for run in history.retrainings if run.window == window.index and run.stream == stream]
     retrain_milli, inference_milli = mean_shares(history.shares, stream, window.start_us, window.end_us)
     return WindowOutcome(
         stream=stream,
         index=window.index,
-        retrained=any((stream, run.job) in history.served for run in runs),
+        retrained=any(run.job in history.served for run in runs),
         gamma=runs[-1].config if runs else None,
         inference=_longest_inference(steps, stream, window),
         retrain_share_milli=retrain_milli,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ekya.core import events as ev
 from ekya.core.commands import AdoptModel
-from ekya.core.units import JobId, ModelVersion
+from ekya.core.units import ModelVersion
 from ekya.core.view import InferenceOption
 from ekya.core.weights import CachedModel
 from ekya.models.edge.checkpoints import to_bytes
@@ -37,7 +37,6 @@ class EmulatedCamera:
         judged: weights that served when labels were last taken.
         earlier: weights that served before ``judged``, if they were other ones.
         trained_on: labels of the last retraining.
-        before_joint: the newest joint retraining whose weights it got as a partner, and its exemplars before.
         base: the model that served first.
     """
 
@@ -58,7 +57,6 @@ class EmulatedCamera:
     judged: Served | None = None
     earlier: Served | None = None
     trained_on: StreamLabels | None = None
-    before_joint: tuple[JobId, ExemplarMemory] | None = None
     base: EdgeModel = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,17 +82,15 @@ class EmulatedCamera:
         if self.labels is not None and self.labels.window == window:
             self.inference.forget_material()
 
-    def serve(
-        self, running: VirtualRetraining[EdgeModel], best: EdgeModel, accuracy: float | None, now_us: int
-    ) -> None:
-        """Serves the best weights of a retraining, which have this accuracy on the stream's labels."""
-        self._serve(best, now_us)
+    def serve(self, running: VirtualRetraining[EdgeModel], best: Checkpoint[EdgeModel], now_us: int) -> None:
+        """Serves the best weights of a retraining."""
+        self._serve(best.model, now_us)
         self.models.add_model(
             self.version,
-            to_bytes(best, half=True),
+            to_bytes(best.model, half=True),
             running.window,
             running.config,
-            accuracy,
+            best.validation_accuracy,
             now_us,
         )
 
@@ -121,13 +117,6 @@ class EmulatedCamera:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if best is not None and self.trained_on is not None:
             self.memory = self.memory.update(best.model, self.trained_on.training.examples)
-
-    def remember_partner(self, job: JobId, model: EdgeModel) -> None:
-        """Adds exemplars of its labels, chosen by the newest weights of a joint retraining."""
-        if self.before_joint is None or self.before_joint[0] != job:
-            self.before_joint = (job, self.memory)
-        if self.labels is not None:
-            self.memory = self.before_joint[1].update(model, self.labels.training.examples)
 
     def keep(self, background: int | None) -> CachedModel | None:
         """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""

@@ -26,8 +26,7 @@ def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingS
         with _fits():
             result = retraining.run_epoch()
         gpu_s = prepare_gpu_s + result.epoch * epoch_gpu_s
-        accuracy, partners = result.validation_accuracy, result.partner_accuracies
-        return EpochEnd(result.epoch, accuracy, gpu_s, retraining.model, partners)
+        return EpochEnd(result.epoch, result.validation_accuracy, gpu_s, retraining.model)
 
     def prepare() -> None:
         with _fits():

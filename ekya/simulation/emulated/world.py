@@ -23,7 +23,7 @@ from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
 from ekya.simulation.emulated.training import training_steps
 from ekya.simulation.executor import Due, PreparedStep
-from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
+from ekya.simulation.retraining import Checkpoint, EpochEnd, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares
 from ekya.system.memory import give_back_freed
 
@@ -134,18 +134,15 @@ class EmulatedWorld:
         if camera.labels is None:
             return "there are no labels to train on"
         passed = self._preparing.passed_by(command.stream, camera.model)
-        partners = self._labels_of(command.partners)
-        retraining = self._retraining(camera, camera.labels, command, passed, partners)
+        retraining = self._retraining(camera, camera.labels, command, passed)
         return training_steps(retraining, self._card)
 
     def serve(
-        self, stream: StreamId, running: VirtualRetraining[EdgeModel], model: EdgeModel, now_us: int
+        self, running: VirtualRetraining[EdgeModel], best: Checkpoint[EdgeModel], now_us: int
     ) -> ModelVersion:
-        """Serves the best weights of a retraining, on its stream or on a partner."""
-        camera = self._cameras[stream]
-        camera.serve(running, model, running.accuracy_on(stream), now_us)
-        if stream != running.stream:
-            camera.remember_partner(running.job, model)
+        """Serves the best weights of a retraining."""
+        camera = self._cameras[running.stream]
+        camera.serve(running, best, now_us)
         return camera.version
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> list[ev.Event]:
@@ -255,19 +252,12 @@ class EmulatedWorld:
             self._preparing.keep_labels(command.stream, labels)
         return self._retraining(camera, labels, command) if labels.can_train else None
 
-    def _labels_of(self, partners: Sequence[StreamId]) -> list[StreamLabels]:
-        """Returns the labels of a retraining's partners; none if some are missing, so none is measured."""
-        found = [self._cameras[one].labels for one in partners]
-        known = [labels for labels in found if labels is not None]
-        return known if len(known) == len(found) else []
-
     def _retraining(
         self,
         camera: EmulatedCamera,
         labels: StreamLabels,
         command: cmd.StartRetraining,
         passed: ActivationCache | None = None,
-        partners: Sequence[StreamLabels] = (),
     ) -> Retraining:
         camera.trained_on = labels
         return retraining_of(
@@ -278,7 +268,6 @@ class EmulatedWorld:
             camera.settings,
             command.window,
             passed=passed,
-            partners=partners,
         )
 
 

@@ -33,7 +33,7 @@ from ekya.planning.profiling.preparation_steps import (
     preparation_steps,
 )
 from ekya.simulation.executor import LAST, Due, PreparedStep
-from ekya.simulation.retraining import TrainingStep, VirtualRetraining
+from ekya.simulation.retraining import Checkpoint, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares, ShareWork
 from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.stream import (
@@ -136,11 +136,11 @@ class TraceWorld:
         return unknown if training is None else recorded_steps(training, command.config, window, exact)
 
     def serve(
-        self, stream: StreamId, running: VirtualRetraining[TraceModel], model: TraceModel, now_us: int
+        self, running: VirtualRetraining[TraceModel], best: Checkpoint[TraceModel], now_us: int
     ) -> ModelVersion:
         """Serves an epoch of a recorded training."""
-        served = self._streams[stream]
-        served.serve(model, now_us)
+        served = self._streams[running.stream]
+        served.serve(best.model, now_us)
         return served.version
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> list[ev.Event]:
