@@ -39,12 +39,20 @@ class Command(Generic[_Config]):
                 self.run(self.config(**options), channel)
 
         # typer reads the options from the signature, and the help from the docstring.
-        cast(Any, parsed).__signature__ = inspect.signature(self.config)
+        cast(Any, parsed).__signature__ = _signature(self.config)
         parsed.__doc__ = self.run.__doc__
         alone = typer.Typer()  # commands of a group are listed before its groups, unless they are in one
         epilog = "Examples:\n\n" + "\n\n".join(self.examples)
         alone.command(self.name, epilog=epilog)(parsed)
         group.add_typer(alone)
+
+
+def _signature(config: type) -> inspect.Signature:
+    """Returns the options of a config: its own first, then those that it inherits."""
+    all_options = inspect.signature(config)
+    order = [name for one in config.__mro__ for name in inspect.get_annotations(one)]
+    rest = sorted(all_options.parameters.values(), key=lambda option: order.index(option.name))
+    return all_options.replace(parameters=rest)
 
 
 def command(

@@ -10,15 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Command, command
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
 
 if TYPE_CHECKING:
     from ekya.service.http.client import ServiceClient
 
-_Camera = Annotated[str, typer.Argument(metavar="CAMERA", help="Id of the camera.")]
-_Service = Annotated[str | None, typer.Option("--name", help="Name of the service; default: the only one.")]
 _Weight = Annotated[float | None, typer.Option(help="Weight of the camera's accuracy in the objective.")]
 _MaxAge = Annotated[
     float | None,
@@ -46,25 +44,23 @@ class CtlConfig:
     """Options of a command about the whole service."""
 
     runs: opt.Runs = Path("runs")
-    name: _Service = None
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the service; default: the only one.")
+    ] = None
     json_to: opt.Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtlCameraConfig:
+class CtlCameraConfig(CtlConfig):
     """Options of a command about one camera."""
 
-    camera: _Camera
-    runs: opt.Runs = Path("runs")
-    name: _Service = None
-    json_to: opt.Json = None
+    camera: Annotated[str, typer.Argument(metavar="CAMERA", help="Id of the camera.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtlRollBackConfig:
+class CtlRollBackConfig(CtlCameraConfig):
     """Options of ``ekya ctl roll-back``."""
 
-    camera: _Camera
     version: Annotated[
         int | None,
         typer.Option(
@@ -75,26 +71,19 @@ class CtlRollBackConfig:
         bool,
         typer.Option("--freeze", help="Freeze the camera's model then, which pins it: no retraining."),
     ] = False
-    runs: opt.Runs = Path("runs")
-    name: _Service = None
-    json_to: opt.Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtlClassConfig:
+class CtlClassConfig(CtlConfig):
     """Options of ``ekya ctl add-class``."""
 
     class_name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")]
-    runs: opt.Runs = Path("runs")
-    name: _Service = None
-    json_to: opt.Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtlAddConfig:
+class CtlAddConfig(CtlCameraConfig):
     """Options of ``ekya ctl add``."""
 
-    camera: _Camera
     url: Annotated[
         str | None,
         typer.Option(
@@ -112,13 +101,10 @@ class CtlAddConfig:
     ] = None
     weight: _Weight = None
     max_age: _MaxAge = None
-    runs: opt.Runs = Path("runs")
-    name: _Service = None
-    json_to: opt.Json = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtlSetConfig:
+class CtlSetConfig(CtlConfig):
     """Options of ``ekya ctl set``."""
 
     camera: Annotated[
@@ -153,9 +139,6 @@ class CtlSetConfig:
             help="GPU-seconds that labelling a camera's window may take; 0 for no limit.",
         ),
     ] = None
-    runs: opt.Runs = Path("runs")
-    name: _Service = None
-    json_to: opt.Json = None
 
 
 @command(CtlConfig, "ekya ctl status", "ekya ctl status --name street --json -")
@@ -182,25 +165,39 @@ def add(config: CtlAddConfig, output: Output) -> None:
     _change(config, output, "POST", "cameras", _stream(config), (config.camera, "add", "is added"))
 
 
-@command(CtlCameraConfig, "ekya ctl remove gate")
-def remove(config: CtlCameraConfig, output: Output) -> None:
-    """Remove a camera from a running service for good."""
-    from ekya.service.http.client import camera_path
+def _camera_command(what: str, summary: str, done: str, method: str = "POST") -> Command[CtlCameraConfig]:
+    """Returns a command that changes one camera.
 
-    path = camera_path(config.camera)
-    _change(config, output, "DELETE", path, None, (config.camera, "remove", "is removed"))
+    Args:
+        what: name of the command, and of the camera's resource that is posted to.
+        summary: its help.
+        done: how the camera is then, for "CAMERA is paused".
+        method: of HTTP; another one than POST is one of the camera itself.
+    """
+
+    def run(config: CtlCameraConfig, output: Output) -> None:
+        from ekya.service.http.client import camera_path
+
+        path = camera_path(config.camera, f"/{what}" if method == "POST" else "")
+        _change(config, output, method, path, None, (config.camera, what, done))
+
+    run.__name__, run.__doc__ = what, summary
+    return Command(CtlCameraConfig, run, (f"ekya ctl {what} gate",))
 
 
-@command(CtlCameraConfig, "ekya ctl pause gate")
-def pause(config: CtlCameraConfig, output: Output) -> None:
-    """Stop analysing a camera until it is resumed."""
-    _post(config, output, "pause", "is paused")
-
-
-@command(CtlCameraConfig, "ekya ctl resume gate")
-def resume(config: CtlCameraConfig, output: Output) -> None:
-    """Go on with a camera that is paused or set aside."""
-    _post(config, output, "resume", "goes on")
+remove = _camera_command(
+    "remove", "Remove a camera from a running service for good.", "is removed", method="DELETE"
+)
+pause = _camera_command("pause", "Stop analysing a camera until it is resumed.", "is paused")
+resume = _camera_command("resume", "Go on with a camera that is paused or set aside.", "goes on")
+freeze = _camera_command("freeze", "Keep a camera's model: no retraining.", "keeps its model")
+unfreeze = _camera_command("unfreeze", "Let a camera's model be retrained again.", "is retrained again")
+labels = _camera_command("labels", "Have the golden model label a camera now.", "will be labelled")
+forget = _camera_command(
+    "forget",
+    "Delete the pictures that are kept of a camera; a removed one's as well.",
+    "has no kept pictures any more",
+)
 
 
 @command(
@@ -236,18 +233,6 @@ def add_class(config: CtlClassConfig, output: Output) -> None:
     _change(config, output, "POST", "classes", values, (config.class_name, "add-class", "is added"))
 
 
-@command(CtlCameraConfig, "ekya ctl freeze gate")
-def freeze(config: CtlCameraConfig, output: Output) -> None:
-    """Keep a camera's model: no retraining."""
-    _post(config, output, "freeze", "keeps its model")
-
-
-@command(CtlCameraConfig, "ekya ctl unfreeze gate")
-def unfreeze(config: CtlCameraConfig, output: Output) -> None:
-    """Let a camera's model be retrained again."""
-    _post(config, output, "unfreeze", "is retrained again")
-
-
 @command(
     CtlRollBackConfig,
     "ekya ctl roll-back gate",
@@ -273,33 +258,14 @@ def roll_back(config: CtlRollBackConfig, output: Output) -> None:
     output.say(f"{config.camera} serves {which}{' and keeps it' if config.freeze else ''}")
 
 
-@command(CtlCameraConfig, "ekya ctl labels gate")
-def labels(config: CtlCameraConfig, output: Output) -> None:
-    """Have the golden model label a camera now."""
-    _post(config, output, "labels", "will be labelled")
-
-
-@command(CtlCameraConfig, "ekya ctl forget gate")
-def forget(config: CtlCameraConfig, output: Output) -> None:
-    """Delete the pictures that are kept of a camera; a removed one's as well."""
-    _post(config, output, "forget", "has no kept pictures any more")
-
-
 def _client(runs: Path, name: str | None) -> "ServiceClient":
     from ekya.service.http.client import ServiceClient
 
     return ServiceClient.find(runs, name)
 
 
-def _post(config: CtlCameraConfig, output: Output, what: str, done: str) -> None:
-    from ekya.service.http.client import camera_path
-
-    path = camera_path(config.camera, f"/{what}")
-    _change(config, output, "POST", path, None, (config.camera, what, done))
-
-
 def _change(
-    config: CtlCameraConfig | CtlClassConfig | CtlAddConfig | CtlSetConfig,
+    config: CtlConfig,
     output: Output,
     method: str,
     path: str,
