@@ -1,17 +1,18 @@
 """Source for tests of processes: its frames carry their index, and it can end by a crash."""
 
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_until
 
 ODD_SOURCE = '''
 import logging, os, time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel
@@ -19,7 +20,10 @@ from ekya.streams.ingest.frame import Frame, Truth
 
 
 class OddSpec(BaseModel):
-    """Frames that carry their index in their pixels, truth, and a bad end if one is asked for."""
+    """Frames that carry their index in their pixels, truth, and a bad end if one is asked for.
+
+    Before each frame of ``holds`` it waits until ``go-INDEX`` is beside this file.
+    """
 
     live: ClassVar[bool] = False
 
@@ -27,6 +31,7 @@ class OddSpec(BaseModel):
     fps: float = 100.0
     end: str = ""
     grow: bool = False
+    holds: tuple[int, ...] = ()
 
     def open(self, classes):
         if self.end == "abort in open":
@@ -45,6 +50,8 @@ class OddSource:
 
     def frames(self):
         for i in range(self.spec.frames):
+            while i in self.spec.holds and not Path(__file__).with_name(f"go-{i}").exists():
+                time.sleep(0.01)
             height = 40 + 40 * i if self.spec.grow else 40
             boxes = np.array([[i, 0, i + 4, 4], [1, 2, 3, 4]], dtype=np.float32)[: i % 3]
             truth = Truth(boxes, np.arange(len(boxes)), np.arange(len(boxes)) + 100 * i)
@@ -91,8 +98,7 @@ def kill_decoder(decoders: Any) -> Any:
         found = decoders()
         for child in found:
             child.kill()
-        while decoders():
-            time.sleep(0.001)
+        wait_until(lambda: not decoders())
         return bool(found)
 
     return kill

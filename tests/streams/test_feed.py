@@ -1,8 +1,7 @@
 """Tests of recordings whose decoder dies; cameras are in ``test_camera.py``."""
 
-import time
-
 import pytest
+from waiting import call_at, wait_until
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest import feed as feed_module
@@ -25,45 +24,48 @@ def feed():
         one.close()
 
 
-def indices(feed, kill=None, kills=0, between=5):
-    """Returns all frame indices; kills the decoder ``kills`` times, ``between`` frames after each start."""
-    seen, alive_since = [], 0
-    deadline_s = time.monotonic() + 60.0
-    while not feed.ended:
-        assert time.monotonic() < deadline_s, "it does not end"
-        seen += [arrived.index for arrived in feed.poll(0.5)]
-        if kills and len(seen) >= alive_since + between and kill():
-            kills, alive_since = kills - 1, len(seen) + between
+def indices(feed, kill=None, held=(), folder=None):
+    """Returns all frame indices; kills the decoder at each frame for which it waits."""
+    seen, held = [], list(held)
+
+    def has_ended():
+        seen.extend(arrived.index for arrived in feed.poll(0.5))
+        if held and len(seen) == held[0]:
+            assert kill()
+            (folder / f"go-{held.pop(0)}").touch()
+        return feed.ended
+
+    wait_until(has_ended, lambda: seen)
     return seen
 
 
-def test_feed_killed_decoder_continues_at_next_frame(odd, feed, caplog, kill_decoder):
-    watching = feed(odd(frames=60))
+def test_feed_killed_decoder_continues_at_next_frame(odd, feed, caplog, kill_decoder, tmp_path):
+    watching = feed(odd(frames=60, holds=(5, 30)))
     assert watching.wait_open() == 100.0
-    watching.begin(time.monotonic_ns())
-    assert indices(watching, kill_decoder, kills=2) == list(range(60))
+    call_at(watching.begin)
+    assert indices(watching, kill_decoder, (5, 30), tmp_path) == list(range(60))
     assert watching.died is None
     assert watching.lost is None
     assert watching.damaged == 2
     assert "gate: its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
 
 
-def test_feed_third_death_in_a_minute_ends_recording(odd, feed, kill_decoder):
-    watching = feed(odd(frames=100_000))
+def test_feed_third_death_in_a_minute_ends_recording(odd, feed, monkeypatch, kill_decoder, tmp_path):
+    monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 1e9)
+    watching = feed(odd(frames=60, holds=(5, 10, 15, 20)))
     watching.wait_open()
-    watching.begin(time.monotonic_ns())
-    seen = indices(watching, kill_decoder, kills=3)
-    assert seen == list(range(len(seen)))
+    call_at(watching.begin)
+    assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(15))
     assert watching.died == "its decoder died 3 times, killed by signal SIGKILL"
     assert watching.poll(0.0) == []
 
 
-def test_feed_old_deaths_do_not_count(odd, feed, monkeypatch, kill_decoder):
+def test_feed_old_deaths_do_not_count(odd, feed, monkeypatch, kill_decoder, tmp_path):
     monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 0.0)
-    watching = feed(odd(frames=100))
+    watching = feed(odd(frames=60, holds=(5, 10, 15, 20)))
     watching.wait_open()
-    watching.begin(time.monotonic_ns())
-    assert indices(watching, kill_decoder, kills=4) == list(range(100))
+    call_at(watching.begin)
+    assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(60))
     assert watching.died is None
 
 
@@ -72,7 +74,7 @@ def test_feed_repeated_abort_at_one_frame_ends_recording(odd, feed, monkeypatch,
     monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", minute_s)
     watching = feed(odd(frames=3, end="abort"))
     watching.wait_open()
-    watching.begin(time.monotonic_ns())
+    call_at(watching.begin)
     assert indices(watching) == [0, 1, 2]
     assert "SIGABRT" in watching.died
 
@@ -80,7 +82,7 @@ def test_feed_repeated_abort_at_one_frame_ends_recording(odd, feed, monkeypatch,
 def test_feed_abort_in_open_ends_recording(odd, feed):
     watching = feed(odd(end="abort in open"))
     assert watching.wait_open() == ASSUMED_FPS
-    watching.begin(time.monotonic_ns())
+    call_at(watching.begin)
     assert watching.poll(0.0) == []
     assert watching.ended
     assert "SIGABRT" in watching.died
@@ -90,7 +92,7 @@ def test_feed_killed_while_opening_is_restarted(odd, feed, kill_decoder):
     watching = feed(odd(frames=5))
     kill_decoder()
     assert watching.wait_open() == 100.0
-    watching.begin(time.monotonic_ns())
+    call_at(watching.begin)
     assert indices(watching) == [0, 1, 2, 3, 4]
 
 

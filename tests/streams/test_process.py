@@ -9,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from waiting import call_at, wait_until
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest.process import Arrived, SourceProcess, probe_source
@@ -44,46 +45,30 @@ def test_process_on_demand_slow_reader_gets_all_pixels(odd: Any) -> None:
         assert a.truth.tracks.tolist() == [100 * a.index + k for k in range(a.index % 3)]
 
 
-def test_process_paced_reports_all_frames_with_newest_pixels(odd: Any) -> None:
+def test_process_paced_is_not_held_up_and_gives_newest_pixels(odd: Any) -> None:
     with SourceProcess(odd(frames=100, fps=200.0), ("car",)) as process:
         process.wait_open()
-        started = time.monotonic_ns()
-        process.begin(started)
-        arrived = drain(process, pause_s=0.04)
-        took_s = (time.monotonic_ns() - started) / 1e9
+        call_at(process.begin)
+        wait_until(lambda: not alive(process.pid))  # nobody has read a frame yet
+        arrived = drain(process)
     assert [a.index for a in arrived] == list(range(100)), "every frame is counted once"
-    with_pixels = [a for a in arrived if a.frame is not None]
-    assert 3 <= len(with_pixels) <= 25, "a slow reader sees few frames"
-    assert all(whole(a) for a in with_pixels)
+    assert [a.index for a in arrived if a.frame is not None] == [99]
+    assert whole(arrived[-1])
     assert all(a.truth is not None and len(a.truth.boxes) == a.index % 3 for a in arrived)
-    late_ms = [(a.released_ns - started) / 1e6 - a.t_us / 1e3 for a in arrived]
-    assert min(late_ms) >= 0, "no frame comes before its time"
-    assert np.median(late_ms) < 20, "the slow reader does not hold up the source"
-    assert took_s < 1.5
 
 
 def test_process_from_index_continues_there(odd: Any) -> None:
     with SourceProcess(odd(frames=50), ("car",)) as process:
         process.wait_open()
-        process.begin(time.monotonic_ns() - 10_000_000_000, from_index=30)
+        call_at(process.begin, 30, in_s=-10.0)
         arrived = drain(process)
     assert [a.index for a in arrived] == list(range(30, 50))
-
-
-def test_process_paced_frames_come_at_their_time(odd: Any) -> None:
-    with SourceProcess(odd(frames=21, fps=100.0), ("car",)) as process:
-        process.wait_open()
-        started = time.monotonic_ns()
-        process.begin(started)
-        arrived = drain(process)
-    took_ms = (arrived[-1].released_ns - started) / 1e6
-    assert 200 <= took_ms < 400, "a fifth of a second, as the frames are stamped"
 
 
 def test_process_abort_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=3, end="abort"), ("car",)) as process:
         process.wait_open()
-        process.begin(time.monotonic_ns())
+        call_at(process.begin)
         arrived = drain(process)
         assert [a.index for a in arrived] == [0, 1, 2], "what arrived before the end counts"
         assert process.died is not None
@@ -91,26 +76,23 @@ def test_process_abort_is_reported_in_words(odd: Any) -> None:
         assert process.poll(0.0) == []
 
 
-def test_process_that_hangs_is_killed(odd: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("ekya.streams.ingest.process._HUNG_S", 0.3)
-    with SourceProcess(odd(frames=1000), ("car",)) as process:
+@pytest.mark.parametrize(("fps", "limit_s"), [(100.0, 75), (0.01, 500)])
+def test_process_that_hangs_is_killed(odd: Any, fps: float, limit_s: int) -> None:
+    """One that has few frames hangs later."""
+    now_s = [0.0]
+    with SourceProcess(odd(frames=1000, fps=fps), ("car",), lambda: now_s[0]) as process:
         process.wait_open()
-        process.begin(time.monotonic_ns())
-        assert process.poll(5.0)
+        call_at(process.begin)
+        wait_until(lambda: process.poll(0.05))
         os.kill(process.pid, signal.SIGSTOP)
-        stopped_s = time.monotonic()
-        drain(process)
-        assert process.died == "it gave no sign of life for 0.3 s"
-        assert time.monotonic() - stopped_s < 3
-
-
-def test_process_that_waits_for_its_next_frame_does_not_hang(odd: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("ekya.streams.ingest.process._HUNG_S", 0.3)
-    with SourceProcess(odd(frames=4, fps=2.0), ("car",)) as process:
-        process.wait_open()
-        process.begin(time.monotonic_ns())
-        assert [one.index for one in drain(process)] == [0, 1, 2, 3]
+        wait_until(lambda: state_of(process.pid) == "T")
+        wait_until(lambda: not process.poll(0.0))
+        now_s[0] = limit_s - 0.1
+        assert process.poll(0.0) == []
         assert process.died is None
+        now_s[0] = limit_s + 0.1
+        assert process.poll(0.0) == []
+        assert process.died == f"it gave no sign of life for {limit_s} s"
 
 
 def test_process_exception_is_reported_in_words(odd: Any) -> None:
@@ -175,7 +157,7 @@ def test_process_child_ends_with_a_killed_parent(odd: Any, tmp_path: Path) -> No
         "from odd_source_for_tests import OddSpec\n"
         "from ekya.streams.ingest.process import SourceProcess\n"
         "process = SourceProcess(OddSpec(frames=100, fps=0.1), ())\n"
-        "process.wait_open(); process.begin(time.monotonic_ns())\n"
+        "process.wait_open(); process.begin(2**62)\n"
         "print(psutil.Process().children()[0].pid, flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -186,18 +168,16 @@ def test_process_child_ends_with_a_killed_parent(odd: Any, tmp_path: Path) -> No
         assert alive(child)
         running.send_signal(signal.SIGKILL)
         running.wait()
-    deadline = time.monotonic() + 3.0
-    while alive(child) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(child)
+    wait_until(lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:
+    return state_of(pid) not in (None, "Z")
+
+
+def state_of(pid: int) -> str | None:
+    """Returns the letter of a process's state, as in ``ps``; None without the process."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -97,12 +97,14 @@ class CameraSource:
     Attributes:
         address: URL with credentials; must not be logged or shown.
         declared_fps, stall_s, max_side: as in ``CameraSpec``.
+        now_s: monotonic clock; tests pass their own.
     """
 
     address: str = field(repr=False)
     declared_fps: float | None
     stall_s: float
     max_side: int
+    now_s: Callable[[], float] = field(default=time.monotonic, repr=False)
     _capture: cv2.VideoCapture | None = field(default=None, init=False, repr=False)
     _measured_fps: float | None = field(default=None, init=False)
     _reason: str = field(default="no connection was tried yet", init=False)
@@ -116,7 +118,7 @@ class CameraSource:
         """Tries once to reach the camera, and measures its rate unless that is declared."""
         self._capture = self._opened()
         if self._capture is not None and self.declared_fps is None:
-            self._measured_fps = _rate(self._capture)
+            self._measured_fps = _rate(self._capture, self.now_s)
 
     def watch(self) -> Iterator[Sight | Silence]:
         """Yields frames and silences as ``LiveSource.watch``; never ends."""
@@ -129,11 +131,11 @@ class CameraSource:
                     delay_s = min(2.0 * delay_s, LONGEST_DELAY_S)
                     self._capture = self._opened()
                     continue
-                asked_s = time.monotonic()
+                asked_s = self.now_s()
                 image = next_picture(self._capture)
                 if image is None:
                     self.close()
-                    waited_s = time.monotonic() - asked_s
+                    waited_s = self.now_s() - asked_s
                     stalled = waited_s > 0.9 * self.stall_s
                     self._reason = (
                         f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
@@ -194,14 +196,14 @@ def _capture(address: str, timeout_ms: int) -> cv2.VideoCapture | None:
     return None
 
 
-def _rate(capture: cv2.VideoCapture) -> float | None:
+def _rate(capture: cv2.VideoCapture, now_s: Callable[[], float]) -> float | None:
     """Returns frames a second: the declared rate if frames arrive at about that, else the measured one."""
     said = float(capture.get(cv2.CAP_PROP_FPS))
     sane = math.isfinite(said) and _SANE_FPS[0] <= said <= _SANE_FPS[1]
-    began_s = time.monotonic()
+    began_s = now_s()
     came_s = []
-    while time.monotonic() < began_s + _BACKLOG_S + _MEASURED_S and next_picture(capture) is not None:
-        came_s.append(time.monotonic())
+    while now_s() < began_s + _BACKLOG_S + _MEASURED_S and next_picture(capture) is not None:
+        came_s.append(now_s())
     came_s = [at_s for at_s in came_s if at_s >= began_s + _BACKLOG_S]
     if len(came_s) < 3:
         return said if sane else None

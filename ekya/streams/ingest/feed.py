@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from ekya.streams.ingest.camera import ASSUMED_FPS, FIRST_DELAY_S, LONGEST_DELAY_S
@@ -21,20 +21,24 @@ class LiveSample:
     Args:
         spec: specification of the source.
         duration_s: seconds to read.
+        now_ns: monotonic clock; tests pass their own.
     """
 
-    def __init__(self, spec: SourceSpec, duration_s: float) -> None:
+    def __init__(
+        self, spec: SourceSpec, duration_s: float, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._feed = Feed(spec, ())
-        self._duration_s = duration_s
+        self._duration_s, self._now_ns = duration_s, now_ns
         self.wait_open = self._feed.wait_open
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields the newest frame at each request until the time is over."""
         self._feed.wait_open()
-        until_s = time.monotonic() + self._duration_s
-        self._feed.begin(time.monotonic_ns())
-        while (left_s := until_s - time.monotonic()) > 0:
-            for arrived in self._feed.poll(min(left_s, 1.0)):
+        began_ns = self._now_ns()
+        until_ns = began_ns + round(self._duration_s * 1e9)
+        self._feed.begin(began_ns)
+        while (left_ns := until_ns - self._now_ns()) > 0:
+            for arrived in self._feed.poll(min(left_ns / 1e9, 1.0)):
                 if arrived.frame is not None:
                     yield arrived.frame, None
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Protocol, Self
@@ -98,13 +98,17 @@ class SourceProcess:
         damaged: number of frames so far that could not be decoded.
     """
 
-    def __init__(self, spec: SourceSpec, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self, spec: SourceSpec, classes: tuple[str, ...], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """Starts the process, which opens the source.
 
         Args:
             spec: the source to open.
             classes: the fleet's classes.
+            now_s: clock by which a process hangs; tests pass their own.
         """
+        self._now_s = now_s
         self.died: str | None = None
         self.refused = False
         self.lost: str | None = None
@@ -271,10 +275,10 @@ class SourceProcess:
                 break
             self._received.feed(data)
             if self._heard_s is not None:
-                self._heard_s = time.monotonic()
+                self._heard_s = self._now_s()
             for kind, body in unpack(self._received):
                 if isinstance(body, FrameHeader):
-                    self._heard_s = time.monotonic()
+                    self._heard_s = self._now_s()
                     self.damaged = body.damaged
                     headers.append(body)
                 else:
@@ -301,7 +305,7 @@ class SourceProcess:
         if self.ended or self._closed or self._on_demand or self.lost is not None or self._heard_s is None:
             return
         limit_s = max(_HUNG_S, _HUNG_FRAMES / self._fps if self._fps else 0.0)
-        if time.monotonic() - self._heard_s > limit_s:
+        if self._now_s() - self._heard_s > limit_s:
             self._process.kill()
             self.died = f"it gave no sign of life for {limit_s:g} s"
 

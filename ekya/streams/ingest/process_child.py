@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -108,13 +109,20 @@ def _open(request: dict[str, Any]) -> StreamSource | LiveSource:
     return spec.open(tuple(request["classes"]))
 
 
-class _Sender:
+class FrameSender:
     """Sends the frames of a source: paced, on demand or live."""
 
-    def __init__(self, outbox: _Outbox, slots: SlotWriter, requests: _Requests) -> None:
+    def __init__(
+        self,
+        outbox: _Outbox,
+        slots: SlotWriter,
+        requests: _Requests,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._outbox = outbox
         self._slots = slots
         self._requests = requests
+        self._now_ns = now_ns
 
     def run(self, source: StreamSource | LiveSource) -> int:
         """Sends all frames, as the parent requests; returns the number of damaged ones."""
@@ -135,7 +143,7 @@ class _Sender:
         outage: Outage | None = None
         for seen in source.shown() if isinstance(source, InterruptedSource) else source.frames():
             if isinstance(seen, Outage):
-                if started_ns + seen.until_us * 1000 > time.monotonic_ns():
+                if started_ns + seen.until_us * 1000 > self._now_ns():
                     outage = seen
                     wait_until(outage.from_us)
                     self._outbox.put(MessageKind.LOST, outage.reason)
@@ -196,9 +204,8 @@ class _Sender:
     def _send(self, frame: Frame, truth: Truth | None, damaged: int) -> None:
         height, width = frame.image.shape[:2]
         offset = self._slots.write(frame)
-        now_ns = time.monotonic_ns()
         header = FrameHeader(
-            frame.index, frame.t_us, now_ns, damaged, offset, height, width, frame.boxes, truth
+            frame.index, frame.t_us, self._now_ns(), damaged, offset, height, width, frame.boxes, truth
         )
         self._outbox.put(MessageKind.FRAME, header)
 
@@ -215,7 +222,7 @@ def main() -> int:
         source = _open(opening)
         outbox.put(MessageKind.OPENED, str(source.fps))
         outbox.empty()
-        damaged = _Sender(outbox, SlotWriter(opening["memory_fd"]), requests).run(source)
+        damaged = FrameSender(outbox, SlotWriter(opening["memory_fd"]), requests).run(source)
         outbox.put(MessageKind.ENDED, str(damaged))
     except UserError as error:
         outbox.put(MessageKind.REFUSED, masked(str(error), opening["spec"]))

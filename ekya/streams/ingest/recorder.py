@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,13 +68,15 @@ class CameraRecorder:
         fps: frames a second of the file, available after ``wait_picture``.
     """
 
-    def __init__(self, name: str, spec: CameraSpec) -> None:
+    def __init__(self, name: str, spec: CameraSpec, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Starts to connect to the camera.
 
         Args:
             name: name of its stream, for the log.
             spec: the camera.
+            now_ns: monotonic clock; tests pass their own.
         """
+        self._now_ns = now_ns
         self._name = name
         self._spec = spec
         self._feed = Feed(spec, ())
@@ -99,10 +102,10 @@ class CameraRecorder:
             self.fps = max(_SLOWEST_FPS, round(self._feed.wait_open(), 2))
         except UserError as error:
             return masked(str(error), self._spec.model_dump_json())
-        self._began_ns = time.monotonic_ns()
+        self._began_ns = self._now_ns()
         self._feed.begin(self._began_ns)
-        until_s = time.monotonic() + self._spec.stall_s
-        while self._first is None and self._feed.lost is None and time.monotonic() < until_s:
+        until_ns = self._began_ns + round(self._spec.stall_s * 1e9)
+        while self._first is None and self._feed.lost is None and self._now_ns() < until_ns:
             self._first = _newest(self._feed.poll(_STEP_S), self._first)
         return None if self._first is not None else self._feed.lost or _NOTHING_CAME
 
@@ -167,22 +170,23 @@ class CameraRecorder:
         """Waits for the first picture of a camera that was lost at the start; None if none comes in time."""
         end_ns = started_ns + round(seconds * 1e9)
         first = None
-        while first is None and not stop.is_set() and time.monotonic_ns() < end_ns:
+        while first is None and not stop.is_set() and self._now_ns() < end_ns:
             first = _newest(self._feed.poll(_STEP_S), None)
             self._log_loss()
         return first
 
     def _fill(self, grid: FrameGrid, began_us: int, started_ns: int, stop: threading.Event) -> None:
         while not grid.full and not stop.is_set():
-            now_us = (time.monotonic_ns() - started_ns) // 1000
+            now_us = (self._now_ns() - started_ns) // 1000
             waits_s = (grid.due_us + _LATE_US - now_us) / US_PER_S
-            arrived = self._feed.poll(min(max(waits_s, 0.0), _STEP_S))
+            # Only without a picture can a slot be overdue, and then it waits for one.
+            arrived = self._feed.poll(min(waits_s, _STEP_S) if waits_s > 0 else _STEP_S)
             if arrived and arrived[-1].frame is not None:
                 grid.show(arrived[-1].t_us - began_us, arrived[-1].frame.image)
             if self._feed.lost is not None:
                 grid.lose(self._feed.lost)
             self._log_loss()
-            grid.fill((time.monotonic_ns() - started_ns) // 1000 - _LATE_US)
+            grid.fill((self._now_ns() - started_ns) // 1000 - _LATE_US)
 
     def _log_loss(self) -> None:
         """Logs when the camera is lost or back."""
