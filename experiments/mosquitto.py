@@ -18,7 +18,7 @@ import paho.mqtt.client as mqtt
 
 from ekya.core.errors import UserError
 
-_LISTENS_S = 15.0
+_LISTENS_S = 120.0
 
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 

@@ -15,7 +15,9 @@ import ray
 from hypothesis import settings
 
 LONG_HANG_GUARD_S = 1800
-"""How long a test marked ``long`` may take; all others have the ``timeout`` of pyproject.toml."""
+"""How long a test may take that is long, or live on the wall clock: it waits for many things, each with a guard
+of its own (``waiting.py``). All others have the ``timeout`` of pyproject.toml.
+"""
 
 TO_FAIL_S = 60.0
 """How long a test that hung may take to fail and to tidy up."""
@@ -36,10 +38,10 @@ def _is_virtual(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Gives long tests their guard; first come whole runs on virtual time, which take longest in parallel."""
+    """Gives whole runs their guard, and begins with those on virtual time, which take longest in parallel."""
     items.sort(key=lambda item: not _is_virtual(item))
     for item in items:
-        if item.get_closest_marker("long"):
+        if item.get_closest_marker("long") or (_is_live(item) and not _is_virtual(item)):
             item.add_marker(pytest.mark.timeout(LONG_HANG_GUARD_S))
 
 

@@ -1,18 +1,11 @@
 """MQTT broker on this machine, Debian's mosquitto, and a subscriber that keeps its session."""
 
 import threading
-import time
 
 import paho.mqtt.client as mqtt
 import pytest
 from mosquitto import MOSQUITTO, Broker
-
-
-def wait_for(condition, what, within_s=15.0):
-    give_up_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < give_up_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.02)
+from waiting import HANG_GUARD_S
 
 
 def a_broker(folder, *options, users=False):
@@ -42,7 +35,7 @@ class Subscriber:
         client.connect("127.0.0.1", port)
         client.loop_start()
         self._client = client
-        assert self._there.wait(10), "the subscription was not confirmed"
+        assert self._there.wait(HANG_GUARD_S), "the subscription was not confirmed"
 
     def of(self, topic):
         """Returns the payloads of a topic, as text."""

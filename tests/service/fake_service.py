@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
+from waiting import HANG_GUARD_S
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import NotThereError, UserError
@@ -280,7 +281,7 @@ class FakeService:
 
     def pause_camera(self, camera):
         if self.held is not None:
-            self.held.wait(10)
+            self.held.wait(HANG_GUARD_S)
         self._change("pause", camera, state="paused", reason="paused by an operator")
 
     def resume_camera(self, camera):

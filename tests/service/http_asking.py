@@ -7,6 +7,7 @@ from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 from fake_service import TOKEN
+from waiting import HANG_GUARD_S
 
 from ekya.config.fleet_sections import HttpConfig
 from ekya.service.http.server import HttpServer
@@ -44,7 +45,7 @@ class Asking:
     url: str
 
     def __call__(self, method, path, body=None, headers=None):
-        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=10)
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=HANG_GUARD_S)
         headers = dict(BEARER if headers is None else headers)
         if body is not None and not isinstance(body, bytes | str):
             body = json.dumps(body)

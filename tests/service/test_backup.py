@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 import tarfile
-import time
 from contextlib import closing
 
 import pyarrow as pa
@@ -211,7 +210,7 @@ def test_backup_that_takes_hours_is_left_alone_by_retention(folder, tmp_path, mo
     def an_hour_later():
         collect(folder, RetentionConfig())
         for scratch in folder.path.glob(".backup-*"):
-            os.utime(scratch, (time.time() - 4000,) * 2)
+            os.utime(scratch, (scratch.stat().st_mtime - 4000,) * 2)
 
     doing_with_each_file(monkeypatch, an_hour_later)
     collect(folder, RetentionConfig())  # what is old anyway

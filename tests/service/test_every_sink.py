@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import get_args
@@ -12,6 +11,7 @@ from typing import get_args
 import pytest
 from answering import Camera, a_service
 from pydantic import TypeAdapter
+from waiting import HANG_GUARD_S
 
 from ekya.config.answer_sinks import AnySink
 from ekya.core.errors import UserError
@@ -215,14 +215,14 @@ def test_webhook_is_confirmed_by_success_alone(web, status, tmp_path):
 def test_webhook_is_confirmed_by_the_status_whatever_is_wrong_with_the_body(web, body, refusal, tmp_path):
     headers, reply = FAULTY_BODIES[body]
     server = web(200, refusal, headers=headers, reply=reply)
-    sink = make_sink(spec_of("webhook", url=server.url, secret=None, timeout_s=10), a_service(tmp_path))
-    began_s = time.monotonic()
-    sink.send([a_message(0)])
+    spec = spec_of("webhook", url=server.url, secret=None)
+    patient = spec.model_copy(update={"timeout_s": 2 * HANG_GUARD_S})
+    sink = make_sink(patient, a_service(tmp_path))
+    sink.send([a_message(0)])  # returns, although the body does not come for longer than a test may take
     with pytest.raises(NotDeliveredError, match=f"answers with status {refusal}"):
         sink.send([a_message(1)])
     sink.send([a_message(1)])
     sink.close()
-    assert time.monotonic() - began_s < 5, "a body that does not come holds nothing up"
     assert [json.loads(sent)["answers"][0]["frame"] for _, sent in server.requests] == [0, 1, 1]
 
 

@@ -2,13 +2,13 @@
 
 import json
 import threading
-import time
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
 from fake_service import CAMERAS, NOW_UNIX_S, TOKEN, FakeService
 from http_asking import BEARER, GUARD, serving
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
 from ekya.service.http.access import FAILURES_ALLOWED
@@ -329,7 +329,7 @@ def test_health_is_that_of_the_status(ask, service):
 
 
 def events_of(ask, headers=BEARER):
-    connection = HTTPConnection(urlsplit(ask.url).netloc, timeout=10)
+    connection = HTTPConnection(urlsplit(ask.url).netloc, timeout=HANG_GUARD_S)
     connection.request("GET", "/api/v1/events", headers=headers)
     answer = connection.getresponse()
     return connection, answer
@@ -378,20 +378,18 @@ def test_fault_in_a_camera_s_newest_answer_is_logged_by_event_streams(ask, servi
 
     service.newest = newest
     connection, _ = events_of(ask)
-    ends_s = time.monotonic() + 20
-    while "no such column" not in caplog.text:
-        assert time.monotonic() < ends_s
-        time.sleep(0.02)
+    wait_until(lambda: "no such column" in caplog.text)
     connection.close()
 
 
-def test_event_stream_survives_a_fault_of_the_service(ask, service):
+def test_event_stream_survives_a_fault_of_the_service(ask, service, caplog):
     connection, answer = events_of(ask)
     next_event(answer)
     for _ in range(4):
         next_event(answer)
     service.broken = RuntimeError("for a moment")
-    threading.Timer(0.5, lambda: setattr(service, "broken", None)).start()
+    wait_until(lambda: "for a moment" in caplog.text)
+    service.broken = None
     assert next_event(answer)[0] == "status"
     connection.close()
 

@@ -1,6 +1,7 @@
 """Clients and services that are slow: what waits is limited, and places become free again."""
 
-import time
+import threading
+from contextlib import closing, suppress
 from dataclasses import replace
 from http.client import HTTPConnection, RemoteDisconnected
 from socket import create_connection
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from fake_service import NOW_UNIX_S, FakeService
 from http_asking import BEARER, serving
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.service.http import endpoints, events, page, server
 from ekya.service.http.events import MOST_LISTENERS, Events, Moment, _Listener
@@ -16,13 +18,17 @@ from ekya.service.status import WarningRow
 
 
 class SlowService(FakeService):
-    """Tells its status late, or tells very much."""
+    """Tells its status when it is let, or tells very much."""
 
-    delay_s = 0.0
     told = ""
 
+    def __init__(self):
+        super().__init__()
+        self.let = threading.Event()
+        self.let.set()
+
     def status(self):
-        time.sleep(self.delay_s)
+        self.let.wait()
         row = WarningRow(NOW_UNIX_S, "test", self.told)
         return replace(super().status(), warnings=(row,))
 
@@ -38,12 +44,13 @@ def ask(service, tmp_path):
         yield asking
 
 
-def place_of(ask):
-    return urlsplit(ask.url).hostname, urlsplit(ask.url).port
+def connected(ask):
+    place = urlsplit(ask.url)
+    return create_connection((place.hostname, place.port), timeout=HANG_GUARD_S)
 
 
 def opened(ask, method, path, headers=BEARER):
-    connection = HTTPConnection(urlsplit(ask.url).netloc, timeout=10)
+    connection = HTTPConnection(urlsplit(ask.url).netloc, timeout=HANG_GUARD_S)
     connection.putrequest(method, path)
     for name, value in headers.items():
         connection.putheader(name, value)
@@ -52,12 +59,13 @@ def opened(ask, method, path, headers=BEARER):
 
 
 def test_service_that_tells_its_status_late_is_unhealthy(ask, service, monkeypatch):
-    monkeypatch.setattr(endpoints, "HEALTH_S", 0.1)
+    monkeypatch.setattr(endpoints, "HEALTH_S", HANG_GUARD_S)
     assert ask.get("/healthz", {}).status == 200
-    service.delay_s = 0.5
+    service.let.clear()
+    monkeypatch.setattr(endpoints, "HEALTH_S", 0.1)
     assert ask.get("/healthz", {}).status == 503
-    service.delay_s = 0.0
-    time.sleep(0.5)
+    service.let.set()
+    monkeypatch.setattr(endpoints, "HEALTH_S", HANG_GUARD_S)
     assert ask.get("/healthz", {}).status == 200
 
 
@@ -83,7 +91,7 @@ def test_log_in_that_does_not_come_is_given_up(ask, monkeypatch):
 @pytest.mark.parametrize("head", [b"", b"GET /healthz HTTP/1.1\r\nHost: a"])
 def test_connection_without_a_whole_request_is_closed(tmp_path, monkeypatch, head):
     monkeypatch.setattr(server, "IDLE_S", 0.1)
-    with serving(SlowService(), tmp_path) as ask, create_connection(place_of(ask), timeout=5) as idle:
+    with serving(SlowService(), tmp_path) as ask, connected(ask) as idle:
         idle.sendall(head)
         assert idle.recv(100) == b""
 
@@ -91,25 +99,24 @@ def test_connection_without_a_whole_request_is_closed(tmp_path, monkeypatch, hea
 @pytest.fixture
 def three_connections(monkeypatch):
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "IDLE_S", HANG_GUARD_S)
 
 
 def test_connections_are_limited_and_become_free_again(three_connections, ask):
-    held = [create_connection(place_of(ask), timeout=5) for _ in range(3)]
+    held = [connected(ask) for _ in range(3)]
     for connection in held:  # each is accepted when it has been answered
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-    with create_connection(place_of(ask), timeout=5) as refused:
+    with connected(ask) as refused:
         assert refused.recv(100) == b""
     for connection in held:
         connection.close()
-    ends_s = time.monotonic() + 5
-    while True:
-        try:
-            assert ask.get("/healthz", {}).status == 200
-            return
-        except (RemoteDisconnected, ConnectionError):
-            assert time.monotonic() < ends_s
-            time.sleep(0.01)
+
+    def answers():
+        with suppress(RemoteDisconnected, ConnectionError):
+            return ask.get("/healthz", {}).status == 200
+
+    wait_until(answers)
 
 
 def test_event_stream_ends_after_its_time(ask, monkeypatch):
@@ -122,18 +129,20 @@ def test_event_stream_ends_after_its_time(ask, monkeypatch):
 
 
 def test_clients_that_do_not_read_lose_their_event_streams(ask, service, monkeypatch):
+    def status_of(connection):
+        return int(connection.sock.recv(12).split()[1])
+
+    def asked_once_more():
+        with closing(opened(ask, "GET", "/api/v1/events")) as connection:
+            return status_of(connection)
+
+    stuck = [opened(ask, "GET", "/api/v1/events") for _ in range(MOST_LISTENERS)]
+    assert {status_of(connection) for connection in stuck} == {200}
+    assert asked_once_more() == 503
     monkeypatch.setattr(events, "SLOWEST_S", 0.2)
     monkeypatch.setattr(events, "EVERY_S", 0.02)
     service.told = "x" * 500_000
-    stuck = [opened(ask, "GET", "/api/v1/events") for _ in range(MOST_LISTENERS)]
-    ends_s = time.monotonic() + 10
-    statuses = []
-    while 200 not in statuses and time.monotonic() < ends_s:
-        time.sleep(0.05)
-        connection = opened(ask, "GET", "/api/v1/events")
-        statuses.append(int(connection.sock.recv(12).split()[1]))
-        connection.close()
-    assert (statuses[0], statuses[-1]) == (503, 200)
+    wait_until(lambda: asked_once_more() == 200)
     for connection in stuck:
         connection.close()
 

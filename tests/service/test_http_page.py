@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from fake_service import CAMERAS, TOKEN, FakeService
 from http_asking import FREE_PORT, serving
+from waiting import HANG_GUARD_S
 
 from ekya.config.fleet_sections import HttpConfig
 from ekya.models.training.answered import MOST_MISTAKES
@@ -123,7 +124,7 @@ class Browser:
 
     def until(self, holds):
         ignored = (StaleElementReferenceException,)
-        return WebDriverWait(self.driver, 10, 0.05, ignored).until(lambda _: holds())
+        return WebDriverWait(self.driver, HANG_GUARD_S, 0.05, ignored).until(lambda _: holds())
 
     def open(self, camera):
         self.find(f"#tile-{camera} a").click()

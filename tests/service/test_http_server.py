@@ -4,17 +4,19 @@ import os
 import re
 import socket
 import threading
-import time
 from dataclasses import replace
 from importlib.resources import files
+from urllib.request import Request, urlopen
 
 import pytest
 from fake_service import TOKEN, FakeService
-from http_asking import FREE_PORT, GUARD, Asking, serving
+from http_asking import BEARER, FREE_PORT, GUARD, Asking, serving
+from waiting import HANG_GUARD_S, wait_until
 
 import ekya.service.http
 from ekya.config.fleet_sections import HttpConfig
 from ekya.core.errors import UserError
+from ekya.service.http import server as server_module
 from ekya.service.http.access import FAILURES_ALLOWED
 from ekya.service.http.place import Place, find_service, read_place
 from ekya.service.http.server import HttpServer
@@ -48,16 +50,14 @@ def test_server_says_where_it_is_until_it_is_closed(folder):
         Asking(server.url).get("/healthz", {})
 
 
-def test_server_closes_although_event_streams_are_open(folder):
+def test_server_closes_although_event_streams_are_open(folder, monkeypatch):
+    monkeypatch.setattr(server_module, "STOP_S", 2 * HANG_GUARD_S)
     with serving(FakeService(), folder) as ask:
-        streams = [threading.Thread(target=ask.get, args=("/api/v1/events",)) for _ in range(3)]
-        for stream in streams:
-            stream.start()
-        time.sleep(0.3)
-        began_s = time.monotonic()
+        streams = [urlopen(Request(f"{ask.url}/api/v1/events", headers=BEARER)) for _ in range(3)]
+        assert [stream.readline() for stream in streams] == [b"event: status\n"] * 3
     for stream in streams:
-        stream.join(5)
-    assert time.monotonic() - began_s < 3
+        stream.read()
+        stream.close()
 
 
 def test_place_of_a_newer_process_is_left_alone(folder):
@@ -76,17 +76,15 @@ def test_port_in_use_is_an_error_of_the_user(ask, tmp_path):
     assert read_place(tmp_path) is None
 
 
-def test_patient_server_waits_until_its_port_is_free(tmp_path, caplog):
+def test_patient_server_waits_until_its_port_is_free(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(server_module, "AGAIN_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = HttpServer(FakeService(), tmp_path, TOKEN, HttpConfig(port=port))
         server.start(patient=True)
         assert f"127.0.0.1:{port} cannot be listened on" in caplog.text
         assert read_place(tmp_path) is None
-    ends_s = time.monotonic() + 20
-    while read_place(tmp_path) is None:
-        assert time.monotonic() < ends_s
-        time.sleep(0.05)
+    wait_until(lambda: read_place(tmp_path) is not None)
     assert Asking(server.url).get("/healthz", {}).status == 200
     server.close()
     assert read_place(tmp_path) is None

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
@@ -14,6 +13,7 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 import yaml
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.config.shipped import shipped_path
 from ekya.service.http.guard import is_loopback
@@ -23,9 +23,6 @@ pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).resolve().parents[2]
 EKYA = (sys.executable, "-m", "ekya")
-START_S = 90
-BACK_S = 60
-"""Patience: on two cores without other work a service starts in 14 s, and is back in 11 s."""
 FPS = 10
 """Of the shipped cameras."""
 
@@ -64,7 +61,7 @@ class Service:
         words = [*EKYA, "serve", "fleet.yaml", "--name", "yard"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **SECRETS}
         self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
-        self.until(self.healthy, START_S)
+        self.until(self.healthy)
 
     def ctl(self, *words):
         """Runs ``ekya ctl``; returns its exit code and what it says."""
@@ -82,7 +79,8 @@ class Service:
         place = json.loads((self.runs / "service.json").read_text())
         token = (self.runs / "token").read_text().strip()
         url = f"http://127.0.0.1:{place['port']}{path}"
-        with urlopen(Request(url, headers={"Authorization": f"Bearer {token}"}), timeout=20) as answer:
+        request = Request(url, headers={"Authorization": f"Bearer {token}"})
+        with urlopen(request, timeout=HANG_GUARD_S) as answer:
             return answer.read()
 
     def healthy(self):
@@ -91,30 +89,24 @@ class Service:
         except (OSError, URLError, ValueError):
             return False
 
-    def p95_ms(self, path):
-        """Returns the 95th percentile of the time of forty requests."""
-        took_ms = []
-        for _ in range(40):
-            asked_s = time.monotonic()
-            assert self.ask(path)
-            took_ms.append(1000 * (time.monotonic() - asked_s))
-        return sorted(took_ms)[37]
-
     def camera(self, name):
         """Returns the status of a camera; None where there is none."""
         return next((camera for camera in self.status()["cameras"] if camera["id"] == name), None)
 
+    def series(self, camera):
+        return json.loads(self.ask(f"/api/v1/cameras/{camera}/series"))
+
     def status(self):
         return json.loads(self.ask("/api/v1/status"))
 
-    def until(self, condition, within_s):
-        """Waits for a condition and returns what it gave."""
-        give_up_s = time.monotonic() + within_s
-        while not (told := condition()):
-            assert time.monotonic() < give_up_s, (self.folder / "said.log").read_text()[-4000:]
-            assert self.process.poll() is None, (self.folder / "said.log").read_text()[-4000:]
-            time.sleep(0.1)
-        return told
+    def until(self, condition):
+        """Waits for a condition, as long as the service runs."""
+
+        def holds():
+            assert self.process.poll() is None, "the service has ended"
+            return condition()
+
+        wait_until(holds, lambda: (self.folder / "said.log").read_text()[-4000:])
 
     def ids(self, camera):
         """Returns the numbers of a camera's frames whose answers have arrived, in order of arrival."""
@@ -135,15 +127,15 @@ class Service:
         """Stops it, and returns its exit code and the processes that are left."""
         family = self.family()[1:]
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        _, left = psutil.wait_procs(family, timeout=5)
+        code = self.process.wait(HANG_GUARD_S)
+        _, left = psutil.wait_procs(family, timeout=HANG_GUARD_S)
         return code, left
 
     def kill(self):
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(40)
+                self.process.wait(HANG_GUARD_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
 
@@ -209,15 +201,13 @@ def service(tmp_path):
 
 def test_service_is_changed_killed_and_goes_on(service) -> None:
     service.start()
-    service.until(lambda: service.ids("cam-1"), 20)
+    service.until(lambda: service.ids("cam-1"))
     assert service.ask("/api/v1/cameras/cam-1/picture.jpg")[:2] == b"\xff\xd8"
 
     (service.folder / "third.yaml").write_text(yaml.safe_dump({"source": service.cameras["cam-3"]["source"]}))
-    asked_s = time.monotonic()
     code, said = service.ctl("add", "third", "--stream", "third.yaml")
     assert code == 0, said
-    service.until(lambda: service.ids("third"), 20)
-    assert time.monotonic() - asked_s < 15, "5 s without other work on the machine"
+    service.until(lambda: service.ids("third"))
     assert service.ctl("add", "third", "--stream", "third.yaml")[0] == 2, "it is there"
 
     assert_private(service)
@@ -225,26 +215,25 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     assert service.ctl("freeze", "cam-1")[0] == 0
     code, said = service.ctl("set", "--scheduler", "thief", "--gpus", "0.9", "--labels", "40")
     assert code == 0, said
-    service.until(lambda: service.status()["capacity_milli"] == 900, 5)
+    service.until(lambda: service.status()["capacity_milli"] == 900)
     assert service.status()["scheduler"] == "thief"
-    service.until(lambda: service.camera("cam-2")["state"] == "paused", 5)
-    service.until(lambda: service.status()["window"] >= 1, 30)
-    for path in ("/", "/metrics", "/api/v1/status"):
-        assert service.p95_ms(path) <= 200, path
+    service.until(lambda: service.camera("cam-2")["state"] == "paused")
+    service.until(lambda: service.status()["window"] >= 1)
+    for path in ("/", "/metrics"):
+        assert service.ask(path)
 
-    before, killed_unix_s = service.ids("cam-1")[-1], time.time()
+    before, began_unix_s = service.ids("cam-1")[-1], service.series("cam-1")["unix_s"][0]
     served = service.camera("cam-1")["model_version"]
     os.kill(service.process_of_service(), signal.SIGKILL)
-    service.until(lambda: not service.healthy(), 10)
+    service.until(lambda: not service.healthy())
     sent = {camera: len(service.ids(camera)) for camera in ("cam-1", "cam-2")}
-    service.until(service.healthy, BACK_S)
-    service.until(lambda: service.ids("cam-1")[-1] > before + 5, 20)
+    service.until(service.healthy)
+    service.until(lambda: service.ids("cam-1")[-1] > before + 5)
     assert service.camera("cam-2")["state"] == "paused"
     assert service.camera("cam-1")["frozen"]
     assert service.camera("cam-1")["model_version"] == served
     assert service.camera("third") is not None
-    curve = json.loads(service.ask("/api/v1/cameras/cam-1/series"))
-    assert curve["unix_s"][0] < killed_unix_s - 5, "the page does not begin anew"
+    assert service.series("cam-1")["unix_s"][0] == began_unix_s, "the page does not begin anew"
     assert (service.status()["scheduler"], service.status()["capacity_milli"]) == ("thief", 900)
     assert json.loads((service.runs / "restarts.json").read_text())["count"] == 1
     assert b"ekya_service_restarts_total 1.0" in service.ask("/metrics")
@@ -252,8 +241,8 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     assert service.ctl("resume", "cam-2")[0] == 0
     assert service.ctl("remove", "third")[0] == 0
     seen = service.ids("cam-2")[-1]
-    service.until(lambda: service.ids("cam-2")[-1] > seen, 10)
-    service.until(lambda: service.camera("third") is None, 30)
+    service.until(lambda: service.ids("cam-2")[-1] > seen)
+    service.until(lambda: service.camera("third") is None)
 
     code, left = service.stop()
     assert (code, left) == (0, [])

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from answering import CLASSES, Camera, Cameras, a_service
-from broker import Subscriber, a_broker, wait_for
+from broker import Subscriber, a_broker
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.config.answer_sinks import MqttSpec
-from ekya.service.answers import publisher
+from ekya.service.answers import mqtt_sink, publisher
 from ekya.service.answers.mqtt_sink import Broker as Address
 from ekya.service.answers.mqtt_sink import MqttSink
 from ekya.service.answers.publisher import Publisher
@@ -24,6 +25,13 @@ pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 CAMS = ("gate", "yard")
 SPEC = {"host": "127.0.0.1"}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A broker of this machine may be slow, and is none the worse for it."""
+    for name in ("_CONNECT_S", "_CONFIRM_S"):
+        monkeypatch.setattr(mqtt_sink, name, HANG_GUARD_S)
 
 
 @pytest.fixture
@@ -66,16 +74,16 @@ def test_every_id_arrives_though_the_broker_is_killed(folder, broker, subscriber
     for step in range(60):
         ids += cameras.see(10)
         if step == 10:
-            wait_for(lambda: ids_of(subscriber), "the first messages")
+            wait_until(lambda: ids_of(subscriber), "the first messages")
             broker.save()
         if step == 20:
             broker.kill()
         if step == 40:
-            wait_for(lambda: running.state()[0].error, "the publisher notices")
+            wait_until(lambda: running.state()[0].error, "the publisher notices")
             broker.start()
         time.sleep(0.03)
-    wait_for(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
-    running.close()
+    wait_until(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
+    running.close(within_s=HANG_GUARD_S)
     assert set(ids_of(subscriber)) == set(ids)
     (state,) = running.state()
     assert (state.error, state.lost_frames, state.waiting_frames) == ("", 0, 0)
@@ -91,24 +99,24 @@ def test_every_id_arrives_though_the_publisher_is_killed(folder, broker, subscri
         process = subprocess.Popen(command, env=environment)
         try:
             before = len(subscriber.of("ekya/status"))
-            wait_for(
+            wait_until(
                 lambda before=before: len(subscriber.of("ekya/status")) > before, "the publisher is there"
             )
             for _ in range(15):
                 ids += cameras.see(20)
                 time.sleep(0.05)
-            wait_for(lambda: ids_of(subscriber), "some messages")
+            wait_until(lambda: ids_of(subscriber), "some messages")
         finally:
             process.kill()
             process.wait()
         ids += cameras.see(20)
-    wait_for(lambda: subscriber.of("ekya/status")[-1] == "offline", "the last will")
+    wait_until(lambda: subscriber.of("ekya/status")[-1] == "offline", "the last will")
     last = Publisher(folder, [MqttSpec(**SPEC, port=broker.port)], CLASSES, lambda: [])
     last.start()
-    last.close(within_s=30)
-    wait_for(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
+    last.close(within_s=HANG_GUARD_S)
+    wait_until(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
     assert set(ids_of(subscriber)) == set(ids)
-    wait_for(lambda: subscriber.of("ekya/status") == ["online", "offline"] * 3, "it says good-bye")
+    wait_until(lambda: subscriber.of("ekya/status") == ["online", "offline"] * 3, "it says good-bye")
 
 
 def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
@@ -118,7 +126,7 @@ def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
     sink.report([Camera("gate", accuracy=0.5)])
     late = Subscriber(broker.port)
     state = {"state": "serving", "healthy": True, "accuracy": 0.5}
-    wait_for(lambda: len(late.received) >= 5, "what is retained")
+    wait_until(lambda: len(late.received) >= 5, "what is retained")
     assert json.loads(late.of("ekya/gate/status")[0]) == state
     assert late.of("ekya/status") == ["online"]
     configs = [topic for topic, _ in late.received if topic.startswith("homeassistant/")]
@@ -126,7 +134,7 @@ def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
     assert all("gate" in topic for topic in configs)
     assert late.of("ekya/yard/status") == []
     sink.close()
-    wait_for(lambda: late.of("ekya/status") == ["online", "offline"], "the service says that it ends")
+    wait_until(lambda: late.of("ekya/status") == ["online", "offline"], "the service says that it ends")
     late.close()
 
 
@@ -143,7 +151,7 @@ def test_states_are_told_again_to_a_broker_that_has_forgotten_them(broker):
             sink.report([Camera("gate")])
         return late.of("ekya/gate/status") and late.of("ekya/status")
 
-    wait_for(told, "the states")
+    wait_until(told, "the states")
     late.close()
     sink.close()
 

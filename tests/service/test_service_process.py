@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 from service_folder import CAM, a_service, names, put
+from waiting import HANG_GUARD_S
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
@@ -63,6 +64,6 @@ def test_service_removes_what_is_old_also_after_failures(tmp_path, monkeypatch, 
         service.attach(SimpleNamespace(fleet=fleet, now_us=lambda: 0))
         for _ in range(2):
             service.collect()
-            assert began.acquire(timeout=20)
+            assert began.acquire(timeout=HANG_GUARD_S)
     assert "past is not kept (database is locked)" in caplog.text
     assert "the next window tries again" in caplog.text

@@ -65,6 +65,7 @@ class Publisher:
         sinks: of the fleet file.
         classes: names of the fleet's classes.
         status: returns the state of every camera; called by several threads.
+        unix_s: the wall clock.
 
     Raises:
         UserError: a secret is not set, or a cursor is damaged or cannot be written.
@@ -76,9 +77,10 @@ class Publisher:
         sinks: Sequence[AnySink],
         classes: tuple[str, ...],
         status: Callable[[], Sequence[CameraReport]],
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._stop = threading.Event()
-        self._deliveries = [_Delivery(folder, spec, classes, status, self._stop) for spec in sinks]
+        self._deliveries = [_Delivery(folder, spec, classes, status, unix_s, self._stop) for spec in sinks]
         self._threads = [
             threading.Thread(target=one.run, name=f"answers/{spec.name}", daemon=True)
             for one, spec in zip(self._deliveries, sinks, strict=True)
@@ -110,10 +112,11 @@ class _Delivery:
         spec: AnySink,
         classes: tuple[str, ...],
         status: Callable[[], Sequence[CameraReport]],
+        unix_s: Callable[[], float],
         stop: threading.Event,
     ) -> None:
         self._folder, self._spec, self._classes = folder, spec, classes
-        self._status, self._stop = status, stop
+        self._status, self._unix_s, self._stop = status, unix_s, stop
         self._secrets = spec.model_dump_json()
         self._sink = make_sink(spec, folder)
         streams = {stream: newest_frame(folder.hours(stream)) for stream in self._streams()}
@@ -159,7 +162,7 @@ class _Delivery:
             waiting += newest - done
             since_us = self._waiting_us.get(stream)
             if since_us is not None:
-                waiting_s = max(waiting_s, time.time() - clock.unix_us(since_us) / US_PER_S)
+                waiting_s = max(waiting_s, self._unix_s() - clock.unix_us(since_us) / US_PER_S)
         spec, cursor = self._spec, self._cursor
         return SinkState(
             spec.name, spec.kind, cursor.delivered, cursor.lost_frames, waiting, waiting_s, self._error
