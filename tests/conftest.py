@@ -15,8 +15,8 @@ import ray
 from hypothesis import settings
 
 LONG_HANG_GUARD_S = 1800
-"""How long a test may take that is long, or live on the wall clock: it waits for many things, with a guard for
-each (``waiting.py``). All others have the ``timeout`` of pyproject.toml.
+"""How long a test may take that is long, or live on the wall clock: it waits for many things, with a guard
+for each (``waiting.py``). All others have the ``timeout`` of pyproject.toml.
 """
 
 TO_FAIL_S = 60.0
