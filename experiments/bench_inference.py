@@ -47,13 +47,13 @@ from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.streams.synthetic import CitySpec
 from ekya.system.files import write_text_atomic
 

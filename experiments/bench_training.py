@@ -46,7 +46,7 @@ from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
 from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.streams.synthetic import CitySpec
 
 BLOCKS, ALL_BLOCKS = (0, 1), (0, 1, 2)

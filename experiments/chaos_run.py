@@ -21,7 +21,7 @@ _MORE = 3
 """Answers that a camera must give when all else is in order."""
 
 _RULE_S, _RULE_DEATHS = 600.0, 3
-"""A camera whose workers die so often is set aside: that is a rule, not a failure (``ekya.core.faults``)."""
+"""A camera whose workers die so often is set aside: that is a rule, not a failure (``stream_faults``)."""
 
 _LOOK_S = 0.5
 _THERE_S = 15.0

@@ -48,7 +48,7 @@ from soak_cameras import DATA, VIDEOS, Camera, fleet
 from ekya.cli.output import Output, output
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.service.stored import folder_bytes
+from ekya.service.run_folder_contents import folder_bytes
 from ekya.system.files import write_text_atomic
 
 GROWTH = 1.05

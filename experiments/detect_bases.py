@@ -25,7 +25,7 @@ from rich.table import Table
 from ekya.cli.output import output
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.frames import LabelledFrames

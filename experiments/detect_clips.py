@@ -7,7 +7,7 @@ import numpy as np
 
 from ekya.config.fleet_sections import RetrainingConfig
 from ekya.core.configs import RetrainConfig
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.registry import ONNX

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.goals import judged_frames

@@ -30,11 +30,11 @@ from rich.table import Table
 from ekya.cli.options import distinct
 from ekya.cli.output import output
 from ekya.core.weights import Compared
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.frames import LabelledFrames, distinct_objects
-from ekya.planning.profiling.gate import LEAST_OBJECTS, why_adopted
+from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS, why_adopted
 from ekya.streams.synthetic.scene import KINDS
 
 HALVES = 2

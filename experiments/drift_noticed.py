@@ -39,13 +39,13 @@ from ekya.cli.output import Output, output
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import BASE_VERSION, US_PER_S
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import load_model
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.pipeline.inference import serving
-from ekya.planning.profiling.drift import FALSE_ALARMS_PER_HOUR, Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.coarse import coarse
+from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR, Drift, DriftMonitor, SeenFrame
 from ekya.streams.ingest.crops import crop_objects, whole_frame
+from ekya.streams.ingest.picture_descriptor import coarse
 from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic.scene import KINDS, Scene
 from ekya.streams.synthetic.source import CitySpec

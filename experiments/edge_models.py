@@ -36,8 +36,8 @@ from train_edge_base import FROM_SCRATCH, ROOT, held_out_crops, varied
 from ekya.cli.output import output
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import CUTS
 from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.models.edge.cuts import CUTS
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor, accuracy
 from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time

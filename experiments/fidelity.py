@@ -45,9 +45,9 @@ from ekya.core.records import LabelledBoxes
 from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.models.edge.cuts import Task
-from ekya.pipeline.classes import with_classes
+from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.costs import load_card
+from ekya.pipeline.discover_classes import with_classes
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.finalize import Scores, labelled_in_any, score_run
 from ekya.results.metrics.run_history import RetrainRun, summarize

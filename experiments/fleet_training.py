@@ -60,7 +60,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.labelled import LabelledCrops, concatenate
 from ekya.models.training.trainer import EpochResult, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.streams.synthetic import CitySpec
 from ekya.system.host import cpu_limit
 

@@ -19,7 +19,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
-from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES, JobCrops, retraining_bytes
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES, JobCrops, retraining_bytes
 
 DEVICE = "cuda"
 IDLE_S, BUSY_S = 2.0, 3.0

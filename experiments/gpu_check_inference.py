@@ -12,11 +12,11 @@ from gpu_check_report import Finding
 from inference_ways import FRAME_SIDE, FRAMES, OBJECTS, SIDE, Bench, Row, settled
 
 from ekya.gpu.backends.backend import Resized, ShareJob
+from ekya.gpu.green.green_context_pool import open_process
 from ekya.gpu.green.handle import GreenHandle
-from ekya.gpu.green.process import open_process
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.suppress import Candidates
+from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor

@@ -35,7 +35,7 @@ def runs() -> Iterator[Finding]:
     Raises:
         ModuleNotFoundError: a package that a run needs is missing here.
     """
-    for module in ("ekya.runtime.live", "ekya.cli"):
+    for module in ("ekya.runtime.driver.live", "ekya.cli"):
         importlib.import_module(module)
     chosen = importlib.import_module("ekya.gpu.backends.registry").choose_backend()
     if chosen.capability.device != "cuda":

@@ -17,9 +17,9 @@ from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.torch_streams import TorchStreams
 from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
 from ekya.gpu.green.gated_levels import spans_ahead
+from ekya.gpu.green.green_context_pool import GreenProcess, open_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.gpu.green.levels import Level, LevelPool
-from ekya.gpu.green.process import GreenProcess, open_process
 from ekya.gpu.green.sm_layout import SmLayout
 
 WITHIN = 0.03

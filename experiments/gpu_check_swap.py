@@ -21,8 +21,8 @@ from inference_ways import FRAME_SIDE, FRAMES, OBJECTS, SIDE, settled
 
 from ekya.core.errors import UserError
 from ekya.gpu.mps.service import find_mps, mps_service
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model

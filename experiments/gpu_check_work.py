@@ -16,7 +16,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Measured, Resized, ShareBackend, ShareJob
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine
 from ekya.gpu.nvml import GpuInventory
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.pipeline.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
 from ekya.system.host import cpu_limit
 

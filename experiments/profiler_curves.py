@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import least_squares
 
-from ekya.planning.profiling.curve import fit_mixture, fit_optimus
+from ekya.planning.profiling.learning_curve import fit_mixture, fit_optimus
 
 Forecast = Callable[[Sequence[float], Sequence[float], float], float]
 

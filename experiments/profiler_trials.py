@@ -10,8 +10,8 @@ from ekya.models.golden.golden_model import GoldenModel
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.pipeline.setup import stream_setup
+from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 
 

@@ -25,14 +25,14 @@ from ekya.models.training.labelled import LabelledCrops, concatenate, no_crops
 from ekya.models.training.operations import retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import StreamSetup, stream_setup
+from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Truth
 from ekya.streams.synthetic import CitySpec

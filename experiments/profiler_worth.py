@@ -56,8 +56,8 @@ from ekya.config.fleet_reading import load_fleet
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.view import RetrainOption
 from ekya.models.golden.golden_model import open_golden
-from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import load_card
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.planning.profiling.estimate import options
 from ekya.system.files import atomic_path, write_text_atomic
 

@@ -47,7 +47,7 @@ from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, split_by_track_and_time
 from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.streams.synthetic import CitySpec
 
 MARGINS = (-0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)

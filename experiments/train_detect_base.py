@@ -28,8 +28,8 @@ from rich.table import Table
 from torch import nn
 
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import load_model, save_model
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.training.frames import LabelledFrames

@@ -22,9 +22,9 @@ from rich.table import Table
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import seconds_to_us
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import load_model, save_model
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.golden.checksum import sha256_of

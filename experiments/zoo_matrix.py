@@ -35,8 +35,8 @@ from scipy.stats import t as student_t
 from ekya.cli.output import output
 from ekya.core.errors import UserError
 from ekya.core.weights import Compared
-from ekya.planning.profiling.gate import why_adopted
-from ekya.planning.profiling.zoo import MOST_CANDIDATES, OF_ANOTHER_SCENE, expected, why_offered
+from ekya.planning.adaptation.kept_models import MOST_CANDIDATES, OF_ANOTHER_SCENE, expected, why_offered
+from ekya.planning.adaptation.shadow_gate import why_adopted
 from ekya.system.files import write_text_atomic
 
 OBJECTS = (4, 8, 12, 20, 40)

@@ -19,7 +19,7 @@ from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.run.stores.folder_store import StoresFile
 from ekya.fleet.servers_file import ServersSpec
 from ekya.fleet.workload_files import ClusterSpec, JobsSpec
-from ekya.runtime.observers import RunMetrics
+from ekya.runtime.driver.observers import RunMetrics
 from ekya.service.alerts import ALERTS
 from ekya.service.http.routes import ROUTES
 from ekya.service.metrics import METRICS

@@ -34,7 +34,7 @@ def doctor(config: DoctorConfig, output: Output) -> None:
 
     The exit code is 1 where ekya run cannot work.
     """
-    from ekya.runtime.machine_report import as_json, examine
+    from ekya.runtime.driver.machine_report import as_json, examine
 
     with output.console.status("measuring this machine") if config.measure else nullcontext():
         examination = examine(config.runs, measure=config.measure)

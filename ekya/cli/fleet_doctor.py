@@ -16,7 +16,7 @@ from ekya.cli.command import command
 from ekya.cli.output import Output, bars_of, require_writable
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
-from ekya.results.report.words import NONE
+from ekya.results.report.formatting import NONE
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:

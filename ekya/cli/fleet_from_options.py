@@ -16,7 +16,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import choose_backend
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.credentials import has_password, require_set
 

@@ -22,7 +22,7 @@ from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.names import SiteName
-from ekya.results.report.words import NONE, percent, points
+from ekya.results.report.formatting import NONE, percent, points
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:

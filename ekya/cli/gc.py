@@ -91,7 +91,7 @@ def _cameras(folder: "RunFolder") -> "tuple[StreamId, ...] | None":
     """
     from ekya.config.files import read_mapping
     from ekya.core.units import StreamId
-    from ekya.service.stored import is_service
+    from ekya.service.run_folder_contents import is_service
 
     streams = read_mapping(folder.fleet).get("streams")
     if not is_service(folder) or not isinstance(streams, list):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 
 
 class Clock(StrEnum):

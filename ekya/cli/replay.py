@@ -59,7 +59,7 @@ def replay(config: ReplayConfig, output: Output) -> None:
     from ekya.cli.fleet_from_options import read_fleet, require_recorded, run_options
     from ekya.config.shipped import shipped_path
     from ekya.pipeline.setup import script_cues
-    from ekya.results.metrics.cues import occurred_cues
+    from ekya.results.metrics.script_events import occurred_cues
     from ekya.results.storage.journal import read_journal
     from ekya.results.storage.run_folder import RunFolder
 

@@ -18,7 +18,7 @@ from ekya.core.errors import UnwellRunError, UserError
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
     from ekya.config.run_options import RunOptions
-    from ekya.results.metrics.cues import OccurredCue
+    from ekya.results.metrics.script_events import OccurredCue
     from ekya.results.storage.run_folder import RunFolder
 
 _WITH_RESUME = frozenset(
@@ -117,7 +117,7 @@ def ready(
 def world_of(clock: Clock) -> "Callable[[FleetConfig, RunOptions, Console], Path]":
     """Returns the function that runs a fleet; each imports its own engine, so virtual time needs no Ray."""
     if clock is Clock.WALL:
-        from ekya.runtime.live import run_live
+        from ekya.runtime.driver.live import run_live
 
         return run_live
     from ekya.simulation.emulated.run import run_emulated

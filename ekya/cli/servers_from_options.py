@@ -13,7 +13,7 @@ from ekya.fleet.policy.names import SiteName
 
 if TYPE_CHECKING:
     from ekya.fleet.servers_file import ServerConfig, Servers, ServerSpec
-    from ekya.planning.profiling.sizes import Machine
+    from ekya.planning.sizing.fleet_sizes import Machine
 
 
 def all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
@@ -85,7 +85,7 @@ def _require_each(servers: "Servers", clock: Clock) -> None:
 
 def _part_of_machine(shares: str, servers: int) -> "Machine":
     from ekya.gpu.backends.registry import choose_backend
-    from ekya.planning.profiling.sizes import Machine
+    from ekya.planning.sizing.fleet_sizes import Machine
 
     there = choose_backend(shares).capability
     on_cores, all_milli = there.device != "cuda", there.capacity_milli

@@ -23,7 +23,7 @@ from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
 from ekya.core.view import Objective
 from ekya.planning.placement.pack import Packing
-from ekya.results.report.words import percent
+from ekya.results.report.formatting import percent
 
 if TYPE_CHECKING:
     from ekya.simulation.trace.simulate import Conditions

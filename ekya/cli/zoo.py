@@ -15,7 +15,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import us_to_seconds
 
 if TYPE_CHECKING:
-    from ekya.pipeline.zoo import KeptFile
+    from ekya.pipeline.zoo_folder import KeptFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ZooListConfig:
 @command(ZooListConfig, "ekya zoo my-zoo", "ekya zoo runs/synthetic-city/zoo --json -")
 def zoo(config: ZooListConfig, output: Output) -> None:
     """List the retrained models that a folder keeps, the last used first, and say whose files are damaged."""
-    from ekya.pipeline.zoo import checked, read_index, weights_of
+    from ekya.pipeline.zoo_folder import checked, read_index, weights_of
 
     index = read_index(config.folder)
     if index is None:

@@ -9,8 +9,8 @@ from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet, parse_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import DETECTORS as STUDENTS
-from ekya.models.edge.cuts import FASTESTDET, Task
+from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
+from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.golden.registry import DETECTORS, ONNX
 
 GOLDEN_EVERY = (3, 5, 9, 15)

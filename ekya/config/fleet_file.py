@@ -38,7 +38,7 @@ from ekya.core.objects import BACKGROUND
 from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import Objective
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
 from ekya.models.golden.registry import FILE, ONNX
 from ekya.models.golden.spec import GoldenSpec, detector_of

@@ -13,8 +13,8 @@ from ekya.core.unique_tuple import UniqueTuple, distinct
 from ekya.core.units import StreamId
 from ekya.models.edge.spec import SIDE_STEP
 from ekya.models.proposer import ObjectsSpec
-from ekya.planning.profiling.drift import FALSE_ALARMS_PER_HOUR
-from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
+from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR
+from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
 from ekya.streams.ingest.process import SourceSpec

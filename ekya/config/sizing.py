@@ -7,9 +7,9 @@ from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, frame_sides
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.models.edge.cuts import Task
-from ekya.planning.profiling.fitting import fit
-from ekya.planning.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes
+from ekya.models.edge.architecture_table import Task
+from ekya.planning.sizing.choose_sizes import fit
+from ekya.planning.sizing.fleet_sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes
 
 ANY_MACHINE = Machine(None)
 """Machine of a run on virtual time."""

@@ -5,13 +5,13 @@ from dataclasses import replace
 from operator import itemgetter
 
 from ekya.core import commands as cmd
-from ekya.core.faults import Status
 from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
+from ekya.core.stream_faults import Status
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.core.weights import WHOLE
-from ekya.planning.profiling.zoo import used
+from ekya.planning.adaptation.kept_models import used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
 

@@ -8,8 +8,8 @@ from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
 from ekya.core.view import Objective
+from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.planning.placement.pack import Packing
-from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 
 CHECKPOINT_DELAY_US = 250_000
 """Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing

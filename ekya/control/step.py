@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ekya.control.answers import answers
 from ekya.control.checkpointing import gpu_s_left
 from ekya.control.diff import after_command, diff
-from ekya.control.granting import at_granted_shares
+from ekya.control.grant_plan import at_granted_shares
+from ekya.control.immediate_commands import answers
 from ekya.control.loop_state import LoopState, as_asked, options_known
 from ekya.control.options import LoopOptions
-from ekya.control.preparing import reaction, time_limit_us
+from ekya.control.preparation_timing import reaction, time_limit_us
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     falls_behind,
@@ -21,9 +21,9 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.effects import apply
-from ekya.core.faults import OVER
 from ekya.core.plan import Plan
 from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.stream_faults import OVER
 from ekya.core.units import us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.history import LabelledWindow, Observation

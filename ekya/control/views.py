@@ -8,10 +8,10 @@ from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.control.remote_plan import classified_elsewhere
 from ekya.core.configs import InferenceConfig
-from ekya.core.faults import Status
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, StreamState
+from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu

@@ -5,10 +5,10 @@ from typing import Any
 
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.faults import OVER
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
+from ekya.core.stream_faults import OVER
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels, Scene
 

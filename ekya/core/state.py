@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.faults import NO_FAULTS, Faults, Status
 from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.speed import Pace
+from ekya.core.stream_faults import NO_FAULTS, Faults, Status
 from ekya.core.units import (
     BASE_VERSION,
     FIRST_JOB,

@@ -18,7 +18,7 @@ from ekya.fleet.described import Part, read_described
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.server import ServerTerms
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name
 
 DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"

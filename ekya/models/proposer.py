@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.boxes import covered_part, nms
 from ekya.models.golden.detections import Detector, Proposals
+from ekya.models.golden.nms import covered_part, nms
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import MotionRegions

@@ -12,7 +12,7 @@ from ekya.core.matching import SURE, match_image
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
 from ekya.core.records import FramePrediction
 from ekya.core.units import StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import LONGEST_SIDE

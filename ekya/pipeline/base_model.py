@@ -2,14 +2,14 @@
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import is_edge_model, load_model
-from ekya.models.edge.cuts import Task
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model
 from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.golden.checksum import verified
 from ekya.models.weights import read_state
-from ekya.pipeline.classes import fleet_classes
-from ekya.pipeline.student import open_student
+from ekya.pipeline.default_student import open_student
+from ekya.pipeline.discover_classes import fleet_classes
 
 
 def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.weights import WHOLE, Dose
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.coarse import coarse, in_brief
 from ekya.streams.ingest.crops import crop_objects, shrunk
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.picture_descriptor import coarse, in_brief
 from ekya.streams.ingest.tracking import IouTracker
 
 SAMPLED_FRAMES = 48

@@ -18,7 +18,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE, Task, task_of
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.registry import CLASSIFIERS, FILE
 from ekya.models.golden.spec import detector_of
@@ -33,7 +33,7 @@ from ekya.models.training.operations import (
     training_cost,
 )
 from ekya.pipeline.setup import crop_side, proposer_for
-from ekya.planning.profiling.sizes import Machine
+from ekya.planning.sizing.fleet_sizes import Machine
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.system.files import write_text_atomic

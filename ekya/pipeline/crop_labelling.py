@@ -21,12 +21,12 @@ from ekya.pipeline.labels import (
     choose_pictures,
     label_window,
 )
-from ekya.planning.profiling.gate import LEAST_OBJECTS
+from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable
 
 if TYPE_CHECKING:
-    from ekya.pipeline.preparation import Scope, StreamPreparation
+    from ekya.pipeline.stream_preparation import Scope, StreamPreparation
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
 from ekya.core.weights import Compared
-from ekya.models.edge.detection.suppress import Found
+from ekya.models.edge.detection.read_objects import Found
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.frames import (
@@ -25,14 +25,14 @@ from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame
 from ekya.pipeline.crop_labelling import longest_run, warn_if_none
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.planning.profiling.gate import LEAST_OBJECTS
+from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import whole_frame
 
 if TYPE_CHECKING:
-    from ekya.pipeline.preparation import Scope, StreamPreparation
+    from ekya.pipeline.stream_preparation import Scope, StreamPreparation
 
 SURE_WITHOUT_TEACHER = 0.6
 """Confidence from which the student's word counts against the golden detector's: clearly above ``SURE``."""

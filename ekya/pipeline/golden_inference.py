@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ekya.config.fleet_file import FleetConfig
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import GoldenModel, open_golden
-from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import TYPICAL_FRAME
+from ekya.pipeline.discover_classes import fleet_classes
 
 TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))
 """A frame, to count the golden detector's operations on it, and to warm it up."""

@@ -13,9 +13,9 @@ from ekya.core.events import DriftDetected
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import ClassAnswer, Predictors
 from ekya.models.edge.predictor import Predictor
@@ -26,11 +26,11 @@ from ekya.models.training.goals import Judged, judged_frames
 from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
-from ekya.planning.profiling.drift import Drift, DriftMonitor, SeenFrame
+from ekya.planning.adaptation.drift import Drift, DriftMonitor, SeenFrame
 from ekya.streams.ingest.box_flow import BoxFlow
-from ekya.streams.ingest.coarse import coarse, in_brief
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.picture_descriptor import coarse, in_brief
 
 SHADOW_EVERY = 2
 """Of every this many sampled frames, one is used to measure the base model at the end."""

@@ -12,7 +12,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId, seconds_to_us
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, Question, no_detections
 from ekya.models.golden.golden_model import (
     DOUBTFUL_SCORE,

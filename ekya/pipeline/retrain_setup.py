@@ -10,8 +10,8 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.preparation import in_classes, memory_in_classes, outputs_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import in_classes, memory_in_classes, outputs_of
 
 
 def data_of(

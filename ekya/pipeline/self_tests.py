@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pydantic import TypeAdapter
 
 from ekya.gpu.nvml import list_gpus
-from ekya.models.edge.cuts import Task, task_of
+from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.forward import SelfTest
 from ekya.pipeline.measurement_file import MeasurementFile
 from ekya.system.host import instruction_set, processor_name

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.weights import LabelBudget
-from ekya.models.edge.cuts import Start, Task
-from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
+from ekya.models.edge.architecture_table import Start, Task
+from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
 
 

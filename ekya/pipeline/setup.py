@@ -18,21 +18,21 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
-from ekya.models.edge.cuts import CUTS, Task
+from ekya.models.edge.architecture_table import CUTS, Task
 from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import detector_of
 from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, NoProposals, Proposer
-from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.adaptation.drift import DriftMonitor
 from ekya.planning.placement.homes import PREPARATION_GPU, deal
-from ekya.planning.profiling.drift import DriftMonitor
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_options
-from ekya.results.metrics.cues import Cue, Happening
 from ekya.results.metrics.energy import JobPlaces
+from ekya.results.metrics.script_events import Cue, Happening
 from ekya.streams.ingest.motion import MotionRegions
 from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
 

@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Role, ShareBackend, ShareHandle, ShareJob
-from ekya.models.edge.cuts import Task, task_of
+from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.training.epochs import steps_in_epoch

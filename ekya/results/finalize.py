@@ -11,9 +11,9 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.units import StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_model import GoldenModel, open_golden
-from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.reference import write_reference
 from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places

@@ -8,13 +8,13 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.events import Warned
-from ekya.core.faults import Status
 from ekya.core.state import FleetState, StreamState
 from ekya.core.step_record import StepRecord
+from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
-from ekya.results.metrics.cues import Cue, CueFollower
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
+from ekya.results.metrics.script_events import Cue, CueFollower
 from ekya.results.report.screen import ScreenRow, ScreenState, Show
 from ekya.results.report.tables import cue_line
 

@@ -6,12 +6,12 @@ from typing import cast
 
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
-from ekya.core.faults import Status
+from ekya.core.stream_faults import Status
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
-from ekya.runtime.live_control import LiveControl
+from ekya.runtime.driver.operator_control import LiveControl
 from ekya.service.answers.messages import newest
 from ekya.service.exposition import Exposition
 from ekya.service.status import RetrainingRow, Series, ServiceStatus

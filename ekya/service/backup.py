@@ -25,7 +25,7 @@ from ekya.service.backup_contents import (
     other_sources,
     serving_models,
 )
-from ekya.service.stored import is_service
+from ekya.service.run_folder_contents import is_service
 from ekya.streams.ingest.credentials import variables_in
 from ekya.system.files import atomic_path, link_or_copy, user_errors
 

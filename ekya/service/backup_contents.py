@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ekya.pipeline.zoo import INDEX
+from ekya.pipeline.zoo_folder import INDEX
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
-from ekya.service.kept_past import past_file
-from ekya.service.stored import PieceKind, first_segment, is_service, journal_segments, pieces_of
+from ekya.service.history_file import past_file
+from ekya.service.run_folder_contents import PieceKind, first_segment, is_service, journal_segments, pieces_of
 
 SNAPSHOT = "snapshot.json"
 

@@ -10,7 +10,7 @@ from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.service.restarts import Restarts, read_restarts
-from ekya.service.stored import (
+from ekya.service.run_folder_contents import (
     PieceKind,
     folder_bytes,
     is_service,

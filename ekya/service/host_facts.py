@@ -11,7 +11,7 @@ from typing import Protocol
 
 import psutil
 
-from ekya.service.stored import folder_bytes
+from ekya.service.run_folder_contents import folder_bytes
 
 FOLDER_EVERY_S = 60.0
 """The folder is walked at most this often: after a week it has thousands of files."""

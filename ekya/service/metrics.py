@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ekya.core.faults import Status
+from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.results.metrics.health import HealthState
 from ekya.service.host_facts import HostFacts, SinkFacts

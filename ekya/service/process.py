@@ -20,25 +20,25 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
-from ekya.pipeline.classes import fleet_classes
-from ekya.pipeline.probe import keep_host, kept_host
+from ekya.pipeline.discover_classes import fleet_classes
+from ekya.pipeline.host_probe import keep_host, kept_host
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock, record_start
-from ekya.runtime.live import start_ray
-from ekya.runtime.live_control import LiveControl
-from ekya.runtime.mailbox import RunClock
-from ekya.runtime.open_run import OpenRun, open_run, start_probe
-from ekya.runtime.remote_retrainings import RemoteRetrainings
-from ekya.runtime.run_session import LEAD_NS, RunSession
+from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.driver.live import start_ray
+from ekya.runtime.driver.open_run import OpenRun, open_run, start_probe
+from ekya.runtime.driver.operator_control import LiveControl
+from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
+from ekya.runtime.driver.run_session import LEAD_NS, RunSession
 from ekya.service.answers.publisher import Publisher
 from ekya.service.backend import ServiceBackend
 from ekya.service.disk_room import DiskRoom
 from ekya.service.exposition import Exposition
+from ekya.service.history_file import keep_past, read_past
 from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import token_of
 from ekya.service.http.server import HttpServer
-from ekya.service.kept_past import keep_past, read_past
 from ekya.service.logs import logged, secrets_hidden
 from ekya.service.ray_watch import ended_with_ray
 from ekya.service.restarts import read_restarts

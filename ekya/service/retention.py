@@ -12,7 +12,7 @@ from ekya.core.units import US_PER_S, StreamId
 from ekya.results.storage.model_files import remove_all, remove_spent
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.service.stored import Piece, PieceKind, folder_bytes, pieces_of
+from ekya.service.run_folder_contents import Piece, PieceKind, folder_bytes, pieces_of
 from ekya.system.files import user_errors
 
 _LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ def world(tmp_path, monkeypatch):
     """Fake of both worlds."""
     fake = FakeWorld(tmp_path / "runs")
     for module, function in (
-        ("ekya.runtime.live", "run_live"),
+        ("ekya.runtime.driver.live", "run_live"),
         ("ekya.simulation.emulated.run", "run_emulated"),
     ):
         stand_in = ModuleType(module)

@@ -14,7 +14,7 @@ from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import GpuInventory
 from ekya.models.edge.forward import ForwardWay, SelfTest
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
-from ekya.runtime.machine_report import as_json, examine
+from ekya.runtime.driver.machine_report import as_json, examine
 
 
 def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):

@@ -11,7 +11,7 @@ from ekya.core.profile import Family
 from ekya.core.trace import BASE, Epoch, Standing, Start, StreamTrace, StreamWindow, Training
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.trace_file import read_trace
 from ekya.simulation.emulated.record_trace import Extent, with_stream
 

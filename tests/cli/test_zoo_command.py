@@ -7,7 +7,7 @@ import pytest
 from ekya.cli import main
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
-from ekya.pipeline.zoo import ZooFolder, ZooIndex, ZooKind
+from ekya.pipeline.zoo_folder import ZooFolder, ZooIndex, ZooKind
 
 KIND = ZooKind("resnet18", ("car", "person"), 32)
 

@@ -20,7 +20,7 @@ from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
-from ekya.models.edge.cuts import Start, Task
+from ekya.models.edge.architecture_table import Start, Task
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.streams.sources import AnySource

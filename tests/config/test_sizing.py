@@ -16,8 +16,8 @@ from ekya.models.golden.registry import CLASSIFIERS
 from ekya.models.golden.resnext import build_resnext29
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
 from ekya.pipeline.costs import fitted_by_card
-from ekya.planning.profiling.fitting import DRAWN_FRAMES
-from ekya.planning.profiling.sizes import Machine
+from ekya.planning.sizing.choose_sizes import DRAWN_FRAMES
+from ekya.planning.sizing.fleet_sizes import Machine
 
 
 def fleet_of(tmp_path, cameras, **said):

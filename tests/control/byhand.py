@@ -9,9 +9,9 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult, step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.faults import Faults, Status
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import Family, FamilyCost
+from ekya.core.stream_faults import Faults, Status
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
 from ekya.planning.schedulers.scheduler import Needs

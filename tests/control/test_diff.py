@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ekya.control.diff import after_command, diff
 from ekya.control.views import window_view
 from ekya.core import commands as cmd
-from ekya.core.faults import Status
 from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels
+from ekya.core.stream_faults import Status
 from ekya.core.units import JobId, StreamId
 from ekya.planning.schedulers.scheduler import Needs
 

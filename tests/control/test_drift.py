@@ -12,7 +12,7 @@ from script import OPTIONS as SCRIPTED
 from whole_runs import run
 
 from ekya.control.journal_replay import replay
-from ekya.control.preparing import MOST_REACTIONS
+from ekya.control.preparation_timing import MOST_REACTIONS
 from ekya.control.step import due, next_due_us
 from ekya.control.views import lendable_milli
 from ekya.core import commands as cmd

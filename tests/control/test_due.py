@@ -9,8 +9,8 @@ from ekya.control.loop import closes_run
 from ekya.control.protocols import Batch
 from ekya.control.step import due, next_due_us
 from ekya.core import events as ev
-from ekya.core.faults import OVER, Status
 from ekya.core.state import FleetState, RunningPreparation, StreamState
+from ekya.core.stream_faults import OVER, Status
 
 
 def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):

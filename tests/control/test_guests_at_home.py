@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ekya.control.options import StreamHome
 from ekya.control.views import lendable_milli
 from ekya.core import events as ev
-from ekya.core.faults import Faults, Status
 from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.stream_faults import Faults, Status
 from ekya.core.units import StreamId
 from ekya.planning.placement.homes import PREPARATION_GPU, deal, guests_gpu
 from ekya.planning.placement.pack import Packing, free_milli_by_gpu

@@ -14,7 +14,7 @@ from whole_runs import run
 from ekya.control.loop import run_loop
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.faults import Status
+from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 

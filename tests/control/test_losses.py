@@ -23,7 +23,7 @@ from ekya.control.step import due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.faults import DEATHS_WITHIN_US, Faults, Status
+from ekya.core.stream_faults import DEATHS_WITHIN_US, Faults, Status
 from ekya.core.units import JobId
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.control.options import StreamHome
-from ekya.control.preparing import DOES_NOT_PAY, LONGEST_PART, time_limit_us
+from ekya.control.preparation_timing import DOES_NOT_PAY, LONGEST_PART, time_limit_us
 from ekya.control.step import next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev

@@ -23,7 +23,7 @@ from ekya.control.step import due
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.faults import Status
+from ekya.core.stream_faults import Status
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Compared
 

@@ -10,7 +10,6 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.effects import MOST_FORGOTTEN, apply
-from ekya.core.faults import DEATHS_WITHIN_US, TOGETHER_US, Faults, Status
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import (
     FleetState,
@@ -20,6 +19,7 @@ from ekya.core.state import (
     WindowLabels,
     WindowProfiles,
 )
+from ekya.core.stream_faults import DEATHS_WITHIN_US, TOGETHER_US, Faults, Status
 from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
 

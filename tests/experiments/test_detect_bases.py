@@ -9,7 +9,7 @@ import pytest
 from detect_scores import f1_by_class, f1_of
 
 from ekya.config.shipped import shipped_detector
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
 from ekya.streams.synthetic import KINDS, CitySpec, Scene

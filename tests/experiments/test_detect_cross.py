@@ -13,7 +13,7 @@ from detect_scores import f1_of
 from ekya.config.fleet_sections import RetrainingConfig
 from ekya.config.shipped import shipped_detector
 from ekya.core.configs import RetrainConfig
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
 from ekya.streams.synthetic import KINDS, CitySpec, Scene

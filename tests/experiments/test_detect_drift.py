@@ -7,8 +7,8 @@ from detect_drift import Return, returns_in, serving_before, write_visits
 
 from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import save_model
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.model import build_edge_model
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore

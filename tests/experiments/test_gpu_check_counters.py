@@ -9,7 +9,7 @@ from fake_reader import Reader
 
 from ekya.core.gpus import GpuUse
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
 
 checks = importlib.import_module("gpu_check_counters")
 CHECKS = importlib.import_module("gpu_check").CHECKS

@@ -142,7 +142,7 @@ def test_compared_runs_use_the_given_fleet_and_share_backend(monkeypatch):
 
 
 def test_runs_without_ray_names_the_package(monkeypatch):
-    monkeypatch.delitem(sys.modules, "ekya.runtime.live", raising=False)
+    monkeypatch.delitem(sys.modules, "ekya.runtime.driver.live", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ModuleNotFoundError) as missing:
         next(check.runs())

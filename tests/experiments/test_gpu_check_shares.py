@@ -8,8 +8,8 @@ from fake_gpu import FakeDriver, FakeGpu
 
 from ekya.gpu.green.claims import SmClaims
 from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
+from ekya.gpu.green.green_context_pool import GreenProcess
 from ekya.gpu.green.levels import LevelPool
-from ekya.gpu.green.process import GreenProcess
 from ekya.system.numeric_result import Checked
 
 pytest.importorskip("cuda.bindings")

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from bars import tiny_trunk
 
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.models.edge.cuts import FASTESTDET
 
 check = importlib.import_module("gpu_check_swap")
 

@@ -9,7 +9,7 @@ import typer
 from rendered_frames import FrameStudio
 from typer.testing import CliRunner
 
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.golden.checksum import sha256_of
 from ekya.streams.synthetic.scene import KINDS

@@ -17,9 +17,9 @@ from ekya.gpu.cuda_context import NoCudaError
 from ekya.gpu.green.backend import GreenShares
 from ekya.gpu.green.claims import SmClaims
 from ekya.gpu.green.gated_levels import GatedLevels
+from ekya.gpu.green.green_context_pool import GreenProcess, GreenProcesses
 from ekya.gpu.green.levels import LevelPool
 from ekya.gpu.green.mps_clients import MpsGreenShares
-from ekya.gpu.green.process import GreenProcess, GreenProcesses
 from ekya.gpu.green.sm_layout import SmLayout, SmReport, SmSpan
 from ekya.gpu.mps.backend import MpsShares
 from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu

@@ -10,7 +10,7 @@ from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine
 from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import list_gpus
-from ekya.runtime.machine_report import as_json, examine
+from ekya.runtime.driver.machine_report import as_json, examine
 
 GIB = 1 << 30
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED

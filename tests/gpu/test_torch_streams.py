@@ -7,9 +7,9 @@ from fake_bindings import FakeBindings
 from ekya.gpu.backends import torch_streams
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.torch_streams import TorchStreams
-from ekya.gpu.green import process as green_process
+from ekya.gpu.green import green_context_pool as green_process
+from ekya.gpu.green.green_context_pool import open_process
 from ekya.gpu.green.handle import GreenHandle
-from ekya.gpu.green.process import open_process
 from ekya.system import numeric_check as gate
 from ekya.system.numeric_check import GateSizes, NumericGate
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ekya.models.edge.cuts import DETECTORS, block_names
+from ekya.models.edge.architecture_table import DETECTORS, block_names
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone
 
 OUTPUTS = ("person", "kite", "car", "car")

@@ -9,11 +9,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.batched import BatchedPredictor
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection import predictor as module
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.suppress import Candidates, found_in
+from ekya.models.edge.detection.read_objects import Candidates, found_in
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors, Request

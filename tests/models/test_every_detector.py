@@ -15,10 +15,10 @@ from torch import nn
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family
+from ekya.models.edge.architecture_table import DETECTORS, Task, block_names, task_of
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
-from ekya.models.edge.cuts import DETECTORS, Task, block_names, task_of
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.suppress import (
+from ekya.models.edge.detection.read_objects import (
     LEAST_CONFIDENCE,
     MOST_OBJECTS,
     Candidates,

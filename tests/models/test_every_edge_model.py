@@ -8,10 +8,10 @@ from other_weights import changed, lived_in
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import CUTS, block_names
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.batched import JOININGS, BatchedPredictor
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
-from ekya.models.edge.cuts import CUTS, block_names
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.pretrained import from_torchvision

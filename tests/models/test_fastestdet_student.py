@@ -11,9 +11,9 @@ from drawn_scenes import FLEET, scenes
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.detector import Targets
-from ekya.models.edge.detection.suppress import Candidates, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import Candidates, fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.training.exemplars import ExemplarMemory

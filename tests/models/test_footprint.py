@@ -11,14 +11,14 @@ from torch.utils._pytree import tree_leaves
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, family_of
-from ekya.models.edge.cuts import Task, block_names
+from ekya.models.edge.architecture_table import Task, block_names
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.model import build_edge_model, split_at
 from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.trainer import Retraining, RetrainingData
-from ekya.planning.profiling.gpu_memory import JobCrops, retraining_bytes
+from ekya.planning.sizing.gpu_memory import JobCrops, retraining_bytes
 
 CLASSES = ("a", "b", "c", "d", "e", "f")
 SIDE = 16

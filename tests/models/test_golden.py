@@ -16,7 +16,7 @@ from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, RESNEXT29, imported
 from ekya.models.golden.spec import GoldenSpec, detector_of
 from ekya.models.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
-from ekya.pipeline.classes import occurring_classes
+from ekya.pipeline.discover_classes import occurring_classes
 from ekya.streams.ingest.frame import Frame
 
 

@@ -11,7 +11,7 @@ from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable, read_labels
 from ekya.models.golden.spec import GoldenSpec
-from ekya.pipeline.classes import classes_in
+from ekya.pipeline.discover_classes import classes_in
 from ekya.streams.ingest.frame import Frame
 
 CAM = StreamId("cam-1")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from other_weights import OUTPUTS, every_detector_lived_in
 
-from ekya.models.edge.cuts import DETECTORS
-from ekya.models.edge.detection.suppress import (
+from ekya.models.edge.architecture_table import DETECTORS
+from ekya.models.edge.detection.read_objects import (
     LEAST_CONFIDENCE,
     MOST_OBJECTS,
     Candidates,

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torchvision
 
-from ekya.models.edge.cuts import CUTS
+from ekya.models.edge.architecture_table import CUTS
 from ekya.models.edge.resnet import RESNETS
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from ekya.config.shipped import shipped_detector
 from ekya.core.objects import iou_matrix
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.suppress import fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.golden.checksum import verified
 from ekya.streams.synthetic import KINDS, CitySpec, Scene

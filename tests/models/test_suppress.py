@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from ekya.core.matching import SURE
 from ekya.core.objects import iou_matrix
 from ekya.models.edge.detection.detector import Decoded
-from ekya.models.edge.detection.suppress import (
+from ekya.models.edge.detection.read_objects import (
     LEAST_CONFIDENCE,
     MOST_OBJECTS,
     Candidates,

@@ -7,8 +7,8 @@ from drawn_scenes import FLEET, scenes
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.matching import SURE
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection.detector import Decoded
 from ekya.models.edge.model import build_edge_model, clone, to_input
 from ekya.models.training.goals import DetectionGoal

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from street import FPS, IMAGE, PER_WINDOW, SIDE, WINDOW_US, boxes_at, frame_at, material, settings
 
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, Proposals
 from ekya.pipeline.collector import (
     BURST_FRAMES,

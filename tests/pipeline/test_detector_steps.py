@@ -11,8 +11,8 @@ from street import WINDOW_US, settings, t_us
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NOT_ANSWERED
 from ekya.core.units import BASE_VERSION, ModelVersion
-from ekya.models.edge.cuts import FASTESTDET, Task
-from ekya.models.edge.detection.suppress import Found
+from ekya.models.edge.architecture_table import FASTESTDET, Task
+from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import GoldenObjects
 from ekya.models.golden.golden_from_detector import detector_model

@@ -11,7 +11,7 @@ from frame_rows import CLASSES, seen, true
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import NO_LABELS, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import GoldenObjects
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.audit import BUDGET_PART, AuditCounts, DrawnFrame, DrawnFrames, FrameDraw, audit, judge

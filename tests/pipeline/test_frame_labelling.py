@@ -12,7 +12,7 @@ from street import t_us
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import ModelVersion, StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, no_detections
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.golden.golden_model import open_golden
@@ -20,10 +20,10 @@ from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_labelling import SPANS, spread
-from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.preparation import OtherModel, StreamPreparation
+from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.gate import LEAST_OBJECTS
+from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation
+from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.label_policy import SAMPLE_PART
 from ekya.streams.ingest.box_flow import BoxFlow
 

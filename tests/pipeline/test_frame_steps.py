@@ -15,7 +15,7 @@ from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, analyse
-from ekya.planning.profiling.drift import DriftMonitor
+from ekya.planning.adaptation.drift import DriftMonitor
 from ekya.streams.ingest.frame import Frame
 
 FLEET = ("person", "car", "truck")

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-import ekya.pipeline.host_costs
+import ekya.pipeline.measure_host
 import ekya.streams.ingest.box_flow
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
@@ -13,7 +13,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.detector_work import random_frames, random_images
-from ekya.pipeline.host_costs import (
+from ekya.pipeline.measure_host import (
     SampledSource,
     Timer,
     family_costs,
@@ -88,7 +88,7 @@ def followed(monkeypatch):
             timer.calls += len(self.rows)
             return super().follow(image)
 
-    monkeypatch.setattr(ekya.pipeline.host_costs, "BoxFlow", Flow)
+    monkeypatch.setattr(ekya.pipeline.measure_host, "BoxFlow", Flow)
     return timer
 
 

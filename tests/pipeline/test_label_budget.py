@@ -12,9 +12,9 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.golden_model import calls_for
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import StreamPreparation
 
 LOOK_GPU_S = 0.002
 NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))

@@ -9,8 +9,8 @@ from ekya.core.weights import PooledLabels, SceneOf
 from ekya.models.training.frames import NOTHING, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.pooling import LabelPool, judge_pooled
-from ekya.planning.profiling.pooling import LABELLINGS, MOST_POOLED
+from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
+from ekya.planning.adaptation.label_pooling import LABELLINGS, MOST_POOLED
 
 A, B = StreamId("a"), StreamId("b")
 S = US_PER_S

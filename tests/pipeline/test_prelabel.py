@@ -12,7 +12,7 @@ from ekya.core.units import StreamId
 from ekya.models.golden.coco import coco_names
 from ekya.models.golden.detections import FramePlace
 from ekya.models.golden.label_file import LabelTable, read_labels
-from ekya.pipeline.classes import with_classes
+from ekya.pipeline.discover_classes import with_classes
 from ekya.pipeline.prelabel import label_ahead
 from ekya.streams.ingest.process import SourceSpec
 

@@ -19,14 +19,14 @@ from ekya.models.training.operations import RetrainingCost, forward_operations
 from ekya.pipeline.costs import CostCard, EdgeRates, load_card, price_by
 from ekya.pipeline.crop_labelling import longest_run
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.preparation import (
+from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import (
     StreamPreparation,
     counted_curve,
     in_classes,
     memory_in_classes,
     outputs_of,
 )
-from ekya.pipeline.settings import PreparationSettings
 
 FLEET = ("person", "car", "truck", "bus")
 

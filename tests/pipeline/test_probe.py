@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
-from ekya.pipeline.probe import Probe, ProbedHost, keep_host, kept_host
+from ekya.pipeline.host_probe import Probe, ProbedHost, keep_host, kept_host
 
 FLEET = """
 name: two
@@ -116,7 +116,7 @@ def test_probe_exit_ends_the_process(tmp_path):
 
 
 def test_probe_parent_imports_no_torch():
-    program = "import sys, ekya.pipeline.probe; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
+    program = "import sys, ekya.pipeline.host_probe; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -10,16 +10,16 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import save_model
-from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.proposer import NoProposals
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import with_classes
+from ekya.pipeline.default_student import teacher_warnings
+from ekya.pipeline.discover_classes import with_classes
 from ekya.pipeline.setup import proposer_for, stream_setup
-from ekya.pipeline.student import teacher_warnings
 from ekya.streams.ingest.frame import Frame
 
 KNOWN = ("person", "car", "kite")

@@ -10,7 +10,7 @@ from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
-from ekya.pipeline.zoo import INDEX, open_zoo, read_index
+from ekya.pipeline.zoo_folder import INDEX, open_zoo, read_index
 from ekya.results.storage.run_folder import RunFolder
 
 CITY = shipped_root() / "datasets" / "synthetic_city" / "fleet.yaml"

@@ -13,6 +13,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.core.weights import CachedModel, Elsewhere
+from ekya.planning.granting.regrant import regrant
 from ekya.planning.placement.pack import Packing, pack
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import shares_of
@@ -20,7 +21,6 @@ from ekya.planning.schedulers.cloud import Cloud
 from ekya.planning.schedulers.network import Network
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.schedulers.regrant import regrant
 from ekya.planning.schedulers.reuse import closest
 
 S = 1_000_000

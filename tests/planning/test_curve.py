@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.planning.profiling.curve import CURVE_FITS, fit_mixture, fit_optimus
+from ekya.planning.profiling.learning_curve import CURVE_FITS, fit_mixture, fit_optimus
 
 accuracies = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
 

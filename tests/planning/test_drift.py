@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.units import US_PER_S
-from ekya.planning.profiling.drift import (
+from ekya.planning.adaptation.drift import (
     BLOCK_US,
     DOUBT,
     LEARNING_BLOCKS,

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
-from ekya.planning.profiling.curve import fit_optimus
 from ekya.planning.profiling.estimate import (
     DATA_EXPONENT,
     EPOCHS_EXPONENT,
@@ -17,6 +16,7 @@ from ekya.planning.profiling.estimate import (
     served_after,
 )
 from ekya.planning.profiling.history import MEMORY_WINDOWS, Observation, ProfileHistory, bias_correction
+from ekya.planning.profiling.learning_curve import fit_optimus
 
 SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
 LONG = replace(SHORT, epochs=12, data_fraction=1.0)

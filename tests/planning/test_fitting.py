@@ -10,9 +10,9 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.units import StreamId
-from ekya.planning.profiling.fitting import fit
 from ekya.planning.profiling.inference_profile import floor_milli
-from ekya.planning.profiling.sizes import Machine, Wishes
+from ekya.planning.sizing.choose_sizes import fit
+from ekya.planning.sizing.fleet_sizes import Machine, Wishes
 
 MACHINES = (500, 1000, 2000, 4000, 16_000, 64_000)
 CAMERAS = (1, 4, 10, 20, 30)

@@ -11,6 +11,7 @@ from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
+from ekya.planning.granting.regrant import regrant
 from ekya.planning.placement.pack import Packing, pack
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import (
@@ -21,7 +22,6 @@ from ekya.planning.schedulers.allocation import (
     with_floors,
 )
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
-from ekya.planning.schedulers.regrant import regrant
 
 MAY_STARVE = [name for name in sorted(SCHEDULERS) if not make_scheduler(name).needs.fixed_shares]
 

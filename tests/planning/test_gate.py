@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from ekya.core.units import StreamId
 from ekya.core.weights import Compared
-from ekya.planning.profiling.gate import (
+from ekya.planning.adaptation.shadow_gate import (
     ADOPT_MARGIN,
     LEAST_OBJECTS,
     MOST_TRIED,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family
-from ekya.planning.profiling.gpu_memory import JobCrops, MemoryMarks, inference_bytes, retraining_bytes
+from ekya.planning.sizing.gpu_memory import JobCrops, MemoryMarks, inference_bytes, retraining_bytes
 
 FOOTPRINT = Footprint(
     model_bytes=1000,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from views import GAMMAS, window_views
 
 from ekya.core.view import Objective
+from ekya.planning.preparation.worth import NOTHING, Prospect, best_investment, inference_values
 from ekya.planning.profiling.history import (
     DRIFT_LOSS,
     LabelledWindow,
@@ -16,7 +17,6 @@ from ekya.planning.profiling.history import (
     unseen_error,
 )
 from ekya.planning.schedulers.exact import Exact
-from ekya.planning.schedulers.investment import NOTHING, Prospect, best_investment, inference_values
 
 gains = st.floats(0.0, 1.0)
 costs_gpu_s = st.floats(0.01, 20.0)

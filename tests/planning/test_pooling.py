@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import SceneOf
-from ekya.planning.profiling.pooling import TOGETHER_US, pays, same_scene
+from ekya.planning.adaptation.label_pooling import TOGETHER_US, pays, same_scene
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 S = US_PER_S

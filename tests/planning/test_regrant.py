@@ -10,12 +10,12 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.planning.granting.regrant import regrant
 from ekya.planning.placement.pack import Packing, pack
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
-from ekya.planning.schedulers.regrant import regrant
 
 THIEF = make_scheduler("thief").needs
 

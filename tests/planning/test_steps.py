@@ -8,7 +8,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.profile import Family
 from ekya.core.state import StreamState
 from ekya.core.units import StreamId
-from ekya.planning.profiling.preparation_steps import (
+from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
     LabelStep,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import Compared, KeptModel, Scene
-from ekya.planning.profiling.zoo import (
+from ekya.planning.adaptation.kept_models import (
     KNOWN_OBJECTS,
     LABELS_OF_AN_OBJECT,
     MOST_CANDIDATES,

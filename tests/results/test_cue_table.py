@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from ekya.core.units import StreamId
-from ekya.results.metrics.cues import Cue, Happening, OccurredCue
+from ekya.results.metrics.script_events import Cue, Happening, OccurredCue
 from ekya.results.report.tables import cue_line, cue_table
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000

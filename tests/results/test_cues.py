@@ -5,7 +5,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
-from ekya.results.metrics.cues import Cue, CueFollower, Happening, occurred_cues
+from ekya.results.metrics.script_events import Cue, CueFollower, Happening, occurred_cues
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000
 EVERY = InferenceConfig(1, 32)

@@ -10,8 +10,8 @@ from ekya.core.commands import StartRetraining
 from ekya.core.units import BASE_VERSION, JobId
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.device_memory import MemoryPeaks
-from ekya.runtime.actor_kinds import ActorConfig, ProcessConfig, StreamActorConfig
-from ekya.runtime.stream_retraining import StreamRetraining
+from ekya.runtime.actors.actor_kinds import ActorConfig, ProcessConfig, StreamActorConfig
+from ekya.runtime.actors.stream_retraining import StreamRetraining
 
 CAM = "cam-1"
 NO_LABELS = SimpleNamespace(training=SimpleNamespace(examples=()))

@@ -12,12 +12,12 @@ from ekya.config.shipped import shipped_path
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.units import ModelVersion
 from ekya.pipeline.run_writer import ModelRecord
-from ekya.planning.profiling.sizes import Machine
+from ekya.planning.sizing.fleet_sizes import Machine
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.fleet_changes import RunLimits
-from ekya.runtime.live_control import LiveControl
+from ekya.runtime.actors.actor_kinds import Ready
+from ekya.runtime.driver.fleet_changes import RunLimits
+from ekya.runtime.driver.operator_control import LiveControl
 from ekya.system.files import write_text_atomic
 
 COSTS = StreamCosts(10.0, dict.fromkeys((24, 32, 48, 64, 96), 0.001))

@@ -9,7 +9,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core.errors import FullDiskError, UserError
 from ekya.core.units import StreamId
-from ekya.runtime.actor_errors import in_words, received, reporting_user_errors, unwrapping_user_error
+from ekya.runtime.actors.actor_errors import in_words, received, reporting_user_errors, unwrapping_user_error
 
 SENTENCE = "golden.onnx: is not an ONNX file; name another"
 

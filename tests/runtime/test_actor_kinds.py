@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, ActorKind
+from ekya.runtime.actors.actor_kinds import INFERENCE, PREPARATION, RETRAINING, ActorKind
 
 KINDS = (INFERENCE, PREPARATION, RETRAINING)
 PATH = ActorKind("pathlib", "PurePosixPath", ("joinpath", "as_posix"))
@@ -42,7 +42,11 @@ def test_actor_class_that_cannot_be_loaded_raises_the_cause():
 
 
 def test_driver_and_scheduler_import_no_torch():
-    for module in ("ekya.runtime.live", "ekya.runtime.planner", "ekya.streams.ingest.process_child"):
+    for module in (
+        "ekya.runtime.driver.live",
+        "ekya.runtime.driver.planner",
+        "ekya.streams.ingest.process_child",
+    ):
         said = subprocess.run(
             [sys.executable, "-c", f"import sys, {module}; print('torch' in sys.modules)"],
             check=True,

@@ -16,11 +16,11 @@ from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family, family_of
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import SceneOf
-from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES
-from ekya.planning.profiling.pooling import MOST_POOLED
+from ekya.planning.adaptation.label_pooling import MOST_POOLED
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
 from ekya.results.metrics.energy import JobPlaces
-from ekya.runtime.gpu_memory import BudgetedExecutor, JobSizes
+from ekya.runtime.shares.gpu_memory import BudgetedExecutor, JobSizes
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 HEAD, BLOCK = RetrainConfig(4, 16, 0, 0, 1.0), RetrainConfig(4, 16, 0, 1, 1.0)

@@ -22,7 +22,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion
 from ekya.core.weights import WHOLE, Dose, Elsewhere, LabelBudget
-from ekya.runtime.executor import StoppedEarlyError
+from ekya.runtime.driver.executor import StoppedEarlyError
 
 CAM, S = "cam", 1_000_000
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)

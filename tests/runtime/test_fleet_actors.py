@@ -13,9 +13,9 @@ from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
-from ekya.runtime import fleet_actors
-from ekya.runtime.actor_kinds import ActorConfig, Ready
-from ekya.runtime.fleet_actors import ALONE_AFTER_S, FleetActors
+from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
+from ekya.runtime.driver import fleet_actors
+from ekya.runtime.driver.fleet_actors import ALONE_AFTER_S, FleetActors
 from ekya.system.host import HostMemory
 
 STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")

@@ -6,13 +6,13 @@ from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.pipeline.setup import job_places
 from ekya.planning.placement.homes import PREPARATION_GPU, Processes, deal
-from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES, JobCrops
-from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
-from ekya.runtime.gpu_memory import job_sizes, require_inference
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES, JobCrops
+from ekya.runtime.actors.actor_kinds import ActorConfig, StreamActorConfig
+from ekya.runtime.shares.gpu_memory import job_sizes, require_inference
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
 from waiting import HANG_GUARD_S, call_at, wait_until
 
 import ekya.pipeline.golden_inference
-import ekya.runtime.inference_actor
-import ekya.runtime.stream_inference
+import ekya.runtime.actors.inference_actor
+import ekya.runtime.actors.stream_inference
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
@@ -32,12 +32,12 @@ from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.drift import Drift
+from ekya.planning.adaptation.drift import Drift
 from ekya.results.storage.hour_tables import next_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.inference_actor import InferenceActor
-from ekya.runtime.job_share import SharedUse
+from ekya.runtime.actors.inference_actor import InferenceActor
+from ekya.runtime.shares.job_share import SharedUse
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
@@ -120,7 +120,7 @@ def common(monkeypatch, tmp_path):
         window_us=WINDOW_US,
         collector=lambda: WindowCollector(SETTINGS, WINDOW_US),
     )
-    actor, stream = ekya.runtime.inference_actor, ekya.runtime.stream_inference
+    actor, stream = ekya.runtime.actors.inference_actor, ekya.runtime.actors.stream_inference
     for module, name, fake in (
         (actor, "lower_priority", lambda niceness: None),
         (actor, "Feed", HandFed),
@@ -357,7 +357,7 @@ def test_process_holds_the_sum_of_its_streams_shares(two):
 
 
 def test_use_is_charged_to_the_stream_of_the_crops(two, common, monkeypatch):
-    monkeypatch.setattr(ekya.runtime.stream_inference, "MEASURE_EVERY_S", 0.3)
+    monkeypatch.setattr(ekya.runtime.actors.stream_inference, "MEASURE_EVERY_S", 0.3)
     configure_all(two)
     show_and_wait(CAM, 0)
     common.bucket.charge(30_000_000)
@@ -390,7 +390,7 @@ def test_stream_that_fails_is_reported_and_the_other_goes_on(two, common, good):
 
 
 def test_need_is_measured_of_each_stream_separately(two, monkeypatch):
-    monkeypatch.setattr(ekya.runtime.stream_inference, "MEASURE_EVERY_S", 0.2)
+    monkeypatch.setattr(ekya.runtime.actors.stream_inference, "MEASURE_EVERY_S", 0.2)
     configure_all(two)
     for at in range(3):
         show_and_wait(CAM, at)
@@ -408,7 +408,9 @@ def test_drift_is_reported_when_it_is_noticed(common, good, monkeypatch):
     def see(frame):
         return Drift(frame.t_us, 100_000, "doubt", 0.9, 0.1, 8.0) if frame.t_us >= 400_000 else None
 
-    monkeypatch.setattr(ekya.runtime.stream_inference, "drift_monitor", lambda _: SimpleNamespace(see=see))
+    monkeypatch.setattr(
+        ekya.runtime.actors.stream_inference, "drift_monitor", lambda _: SimpleNamespace(see=see)
+    )
     made = actor_of(common, CAM)
     made.load((0,), to_bytes(good))
     call_at(made.begin)
@@ -550,7 +552,7 @@ def test_stream_that_waits_for_the_golden_detector_has_no_batch_under_way(golden
 def test_stream_that_loses_the_gpu_ends_its_process(two, monkeypatch):
     """Restarted beside the other streams it would fail again, and so would they."""
     error, ended = torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), []
-    monkeypatch.setattr(ekya.runtime.stream_inference, "end_process_if_gpu_is_lost", ended.append)
+    monkeypatch.setattr(ekya.runtime.actors.stream_inference, "end_process_if_gpu_is_lost", ended.append)
     configure_all(two)
     show_damaged(CAM, error)
     events_of(two, 1)
@@ -560,7 +562,7 @@ def test_stream_that_loses_the_gpu_ends_its_process(two, monkeypatch):
 def test_stream_that_fails_without_a_report_ends_its_process(two, monkeypatch):
     """There may be no memory to report with."""
     ended = []
-    monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor.os, "_exit", ended.append)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
 
     def no_memory(_event):
@@ -578,12 +580,12 @@ def test_stream_that_fails_without_a_report_ends_its_process(two, monkeypatch):
 
 def test_stream_whose_loop_hangs_ends_its_process(two, monkeypatch):
     ended, goes_on = [], threading.Event()
-    monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor.os, "_exit", ended.append)
     configure_all(two)
     two.poll(0.0)
     assert ended == []
     monkeypatch.setattr(two.streams[CAM]._record, "flush", goes_on.wait)
-    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.5)
+    monkeypatch.setattr(ekya.runtime.actors.stream_inference, "HUNG_S", 0.5)
     wait_until(lambda: two.poll(0.0) or ended)
     goes_on.set()
     assert ended[0] == 1
@@ -597,13 +599,13 @@ def test_stream_that_leaves_while_its_loop_hangs_ends_its_process(two, monkeypat
         hangs.set()
         goes_on.wait()
 
-    monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor.os, "_exit", ended.append)
     configure_all(two)
     two.leave(OTHER)
     assert ended == [], "its loop did not hang"
     monkeypatch.setattr(two.streams[CAM]._record, "flush", flush)
     assert hangs.wait(HANG_GUARD_S)
-    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.2)
+    monkeypatch.setattr(ekya.runtime.actors.stream_inference, "HUNG_S", 0.2)
     two.leave(CAM)
     goes_on.set()
     assert ended == [1]
@@ -618,8 +620,8 @@ def test_threads_that_have_written_base_models_are_not_kept(common, good, monkey
             may_write.wait()
         written.append(path)
 
-    monkeypatch.setattr(ekya.runtime.inference_actor, "base_model", lambda *_: good)
-    monkeypatch.setattr(ekya.runtime.inference_actor, "write_bytes_atomic", write)
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor, "base_model", lambda *_: good)
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor, "write_bytes_atomic", write)
     actor = actor_of(common)
     for stream in (CAM, *[OTHER] * 4):
         actor.base_weights(stream)
@@ -652,7 +654,7 @@ def test_process_made_again_has_no_streams_until_they_join(common, good):
 
 def test_file_whose_decoder_aborts_is_lost_and_others_go_on(common, good, monkeypatch):
     feeds = {CAM: Aborted, OTHER: HandFed}
-    monkeypatch.setattr(ekya.runtime.inference_actor, "Feed", lambda *of: feeds[of[-1]](*of))
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor, "Feed", lambda *of: feeds[of[-1]](*of))
     actor = actor_of(common, CAM, OTHER)
     assert {stream: known.died for stream, known in actor.load((0, 0), to_bytes(good)).items()} == {
         CAM: "killed by signal SIGABRT",
@@ -671,7 +673,7 @@ def test_file_whose_decoder_aborts_is_lost_and_others_go_on(common, good, monkey
 
 
 def test_base_weights_are_saved_for_every_stream(common, good, monkeypatch):
-    monkeypatch.setattr(ekya.runtime.inference_actor, "base_model", lambda *_: good)
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor, "base_model", lambda *_: good)
     actor = actor_of(common)
     weights, _ = actor.base_weights()
     actor.end(0)

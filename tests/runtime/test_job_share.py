@@ -8,7 +8,7 @@ from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.core.speed import SpeedCurve
 from ekya.gpu.backends.backend import Measured, Resized
-from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
+from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
 
 HALF_IS_EIGHT_TENTHS = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
 

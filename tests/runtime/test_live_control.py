@@ -24,12 +24,12 @@ from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.validation import Validation
 from ekya.core.weights import LabelBudget
 from ekya.pipeline.run_writer import ModelRecord
-from ekya.planning.profiling.sizes import Machine
+from ekya.planning.sizing.fleet_sizes import Machine
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
-from ekya.runtime import live_control
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.resuming import kept_weights
+from ekya.runtime.actors.actor_kinds import Ready
+from ekya.runtime.driver import operator_control as live_control
+from ekya.runtime.driver.resuming import kept_weights
 
 NEW, OTHER = "new", "other"
 S = 1_000_000

@@ -33,8 +33,8 @@ from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.open_run import open_run, start_probe
-from ekya.runtime.run_session import NullCoordinator, RunSession
+from ekya.runtime.driver.open_run import open_run, start_probe
+from ekya.runtime.driver.run_session import NullCoordinator, RunSession
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

@@ -20,8 +20,8 @@ from ekya.core import events as ev
 from ekya.core.shares import Work
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime import share_changes
-from ekya.runtime.live import run_live
+from ekya.runtime.driver.live import run_live
+from ekya.runtime.shares import share_changes
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

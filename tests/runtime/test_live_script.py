@@ -16,7 +16,7 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.live import run_live
+from ekya.runtime.driver.live import run_live
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

@@ -9,7 +9,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.gpus import GpuUse
 from ekya.core.units import StreamId
-from ekya.runtime.gpu_memory import MeteredExecutor
+from ekya.runtime.shares.gpu_memory import MeteredExecutor
 
 WINDOW_US = 10_000_000
 CAM = StreamId("cam")

@@ -11,12 +11,12 @@ from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.events import ModelSwapped
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
-from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import MultiModelPredictor
 from ekya.pipeline.inference import ServingDetector
-from ekya.runtime.model_batcher import ModelBatcher
+from ekya.runtime.weights.model_batcher import ModelBatcher
 
 CAM = StreamId("cam")
 CLASSES = tuple("abcdefgh")

@@ -11,7 +11,7 @@ from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.runtime.observers import ModelKeeper
+from ekya.runtime.driver.observers import ModelKeeper
 
 OLD, NEW = StreamId("old"), StreamId("new")
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from ekya.gpu.nvml import GpuInventory
-from ekya.runtime.machine_report import examine
-from ekya.runtime.object_store import STORE_BYTES, fit_object_store, object_store_bytes
+from ekya.runtime.driver.machine_report import examine
+from ekya.runtime.driver.object_store import STORE_BYTES, fit_object_store, object_store_bytes
 
 MB = 1024**2
 DOCKERS_DEFAULT = 64 * MB

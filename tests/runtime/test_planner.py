@@ -10,8 +10,8 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from ekya.core.speed import LINEAR
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.runtime import planner as planning
-from ekya.runtime.planner import ActorPlanner
+from ekya.runtime.driver import planner as planning
+from ekya.runtime.driver.planner import ActorPlanner
 
 
 @dataclass

@@ -22,8 +22,8 @@ from bars import (
 )
 from bright import FLEET, BrightDetector, kept, serving_detector
 
-import ekya.runtime.known_models
-import ekya.runtime.preparation_actor
+import ekya.runtime.actors.preparation_actor
+import ekya.runtime.weights.known_models
 from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -36,19 +36,19 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import Dose, KeptModel, LabelBudget, Scene
 from ekya.gpu.backends.backend import Measured, Resized
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import to_bytes
-from ekya.models.edge.cuts import Task
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.detections import Proposals, no_detections
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.audit import DrawnFrame, DrawnFrames
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
-from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.zoo import checked
-from ekya.runtime.actor_kinds import LentWeights
-from ekya.runtime.preparation_actor import PreparationActor
+from ekya.pipeline.stream_preparation import StreamPreparation
+from ekya.pipeline.zoo_folder import checked
+from ekya.runtime.actors.actor_kinds import LentWeights
+from ekya.runtime.actors.preparation_actor import PreparationActor
 
 CAM, LATE, ABSENT = StreamId("cam"), StreamId("late"), StreamId("absent")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
@@ -88,9 +88,9 @@ def materials():
 
 def made_actor(monkeypatch, golden, classes):
     """Makes an actor with a golden model."""
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "lower_priority", lambda niceness: None)
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: golden)
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: classes)
+    monkeypatch.setattr(ekya.runtime.actors.preparation_actor, "lower_priority", lambda niceness: None)
+    monkeypatch.setattr(ekya.runtime.actors.preparation_actor, "open_golden", lambda *_: golden)
+    monkeypatch.setattr(ekya.runtime.actors.preparation_actor, "fleet_classes", lambda _: classes)
     fleet = SimpleNamespace(
         golden=SimpleNamespace(gpu_s_per_window=None), edge=EdgeSpec(), inference=InferencesConfig()
     )
@@ -211,7 +211,7 @@ def test_cost_of_a_label_is_known_before_the_first_preparation_with_a_budget(act
 
 def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch, actor, good):
     """Its outputs stay, whatever the fleet asks for; a classifier gets new ones."""
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "base_model", lambda *_: None)
+    monkeypatch.setattr(ekya.runtime.actors.preparation_actor, "base_model", lambda *_: None)
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     for task, name in ((Task.CLASSIFY, "tram"), (Task.DETECT, NAMES[0])):
         fleet = SimpleNamespace(golden=None, edge=SimpleNamespace(task=task))
@@ -471,8 +471,8 @@ PASSING = tuple(kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car
 def detecting(monkeypatch):
     """Actor of a student that finds the passing cars, and of a golden detector that finds none."""
     made = made_actor(monkeypatch, detector_model(FLEET, Blind(), 0.4, names_boxes=False), FLEET)
-    monkeypatch.setattr(ekya.runtime.known_models, "from_bytes", lambda weights: weights)
-    monkeypatch.setattr(ekya.runtime.known_models, "serving", lambda *_: serving_detector())
+    monkeypatch.setattr(ekya.runtime.weights.known_models, "from_bytes", lambda weights: weights)
+    monkeypatch.setattr(ekya.runtime.weights.known_models, "serving", lambda *_: serving_detector())
     made.begin_run(0)
     return made
 

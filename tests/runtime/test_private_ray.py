@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ray._private import ray_constants, services
 
-from ekya.runtime.private_ray import private_ray
+from ekya.runtime.driver.private_ray import private_ray
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
-from ekya.runtime.remote_retrainings import MaterialToFetch
-from ekya.runtime.share_changes import TIMEOUTS
+from ekya.runtime.driver.remote_retrainings import MaterialToFetch
+from ekya.runtime.shares.share_changes import TIMEOUTS
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam"
 START = start_retraining(

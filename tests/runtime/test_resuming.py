@@ -28,16 +28,16 @@ from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
-from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.runtime.live import run_live
-from ekya.runtime.open_run import open_run
-from ekya.runtime.resuming import newest_weights, resume, resume_service
-from ekya.runtime.run_session import report_complete
+from ekya.runtime.driver.live import run_live
+from ekya.runtime.driver.open_run import open_run
+from ekya.runtime.driver.resuming import newest_weights, resume, resume_service
+from ekya.runtime.driver.run_session import report_complete
 from ekya.system.files import write_text_atomic
 
 CAM, S = StreamId("cam"), 1_000_000

@@ -16,24 +16,24 @@ from ekya.control.step import due, step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.faults import Status
 from ekya.core.host import HostCosts
+from ekya.core.stream_faults import Status
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.core.view import InferenceOption
 from ekya.core.weights import LabelBudget
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
-from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.hour_tables import HourWriter
 from ekya.results.storage.journal import read_steps
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal, read_snapshot, segments
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.open_run import OpenRun, continue_us
-from ekya.runtime.resuming import newest_weights, resume_service
-from ekya.runtime.run_session import RunSession
+from ekya.runtime.actors.actor_kinds import Ready
+from ekya.runtime.driver.open_run import OpenRun, continue_us
+from ekya.runtime.driver.resuming import newest_weights, resume_service
+from ekya.runtime.driver.run_session import RunSession
 
 CAM, OTHER, NEW = "cam", "other", "new"
 ENDLESS = replace(OPTIONS, windows=None, last_join_us=1 << 62)

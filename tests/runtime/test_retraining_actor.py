@@ -7,14 +7,14 @@ import pytest
 from fake_training import NO_LABELS, events_until, process_config, start_command
 from waiting import HANG_GUARD_S, call_at, wait_until, wait_until_blocked
 
-import ekya.runtime.retraining_actor as actor_module
-import ekya.runtime.stream_retraining as module
+import ekya.runtime.actors.retraining_actor as actor_module
+import ekya.runtime.actors.stream_retraining as module
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
 from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.retraining_actor import RetrainingActor
+from ekya.runtime.actors.retraining_actor import RetrainingActor
 
 GAMMA = RetrainConfig(1, 8, 0, 0, 1.0)
 

@@ -7,11 +7,11 @@ import pytest
 from fake_training import NO_LABELS, NoMemory, start_command, stream_retraining
 from waiting import HANG_GUARD_S, wait_until, wait_until_blocked
 
-import ekya.runtime.stream_retraining as module
+import ekya.runtime.actors.stream_retraining as module
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.mailbox import Mailbox
+from ekya.runtime.actors.mailbox import Mailbox
 
 JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from fake_training import NO_LABELS, NoMemory, events_until, start_command, stream_retraining
 
-import ekya.runtime.stream_retraining as module
+import ekya.runtime.actors.stream_retraining as module
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.mailbox import Mailbox
+from ekya.runtime.actors.mailbox import Mailbox
 
 BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
 

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-import ekya.runtime.observers
+import ekya.runtime.driver.observers
 from ekya.control.protocols import Batch
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.state import FleetState, StreamState
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.runtime.observers import RunMetrics
+from ekya.runtime.driver.observers import RunMetrics
 
 CAM = StreamId("cam")
 
@@ -27,7 +27,7 @@ def values(monkeypatch):
         return SimpleNamespace(set=to, inc=to)
 
     for kind in ("Gauge", "Counter"):
-        monkeypatch.setattr(ekya.runtime.observers, kind, metric)
+        monkeypatch.setattr(ekya.runtime.driver.observers, kind, metric)
     return set_to
 
 

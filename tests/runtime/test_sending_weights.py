@@ -8,14 +8,14 @@ import torch
 from fake_training import CAM, NO_LABELS, NoMemory, events_until, start_command, stream_retraining
 from waiting import wait_until
 
-import ekya.runtime.stream_retraining as module
+import ekya.runtime.actors.stream_retraining as module
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.mailbox import Mailbox
+from ekya.runtime.actors.mailbox import Mailbox
 
 JOB, ONE = JobId(7), ModelVersion(1)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ekya.gpu.backends.backend import Measured
-from ekya.runtime.job_share import SharedUse
+from ekya.runtime.shares.job_share import SharedUse
 
 
 class Handle:

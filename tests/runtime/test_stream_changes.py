@@ -12,8 +12,8 @@ from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig
 from ekya.core.errors import UserError
 from ekya.gpu.backends.backend import Resized
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.share_changes import TIMEOUTS
+from ekya.runtime.actors.actor_kinds import Ready
+from ekya.runtime.shares.share_changes import TIMEOUTS
 
 CAM, OTHER, NEW = "cam", "other", "new"
 INFERENCE, RETRAINING = ev.Role.INFERENCE, ev.Role.RETRAINING
@@ -168,7 +168,7 @@ def test_stream_whose_terms_no_inference_keeps_is_refused_and_the_others_go_on(r
         raise UserError("key 'streams.new.max_age_s': 0.1 is too little")
 
     call, told = run.add()
-    monkeypatch.setattr("ekya.runtime.stream_changes.first_inference_options", refuse)
+    monkeypatch.setattr("ekya.runtime.driver.stream_changes.first_inference_options", refuse)
     call.reply(READY)
     assert run.events() == []
     assert told == ["key 'streams.new.max_age_s': 0.1 is too little"]

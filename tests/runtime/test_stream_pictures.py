@@ -18,9 +18,9 @@ from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import read_validation, validated_jobs
-from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.stream_pictures import StreamPictures
-from ekya.runtime.stream_retraining import StreamRetraining
+from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.stream_pictures import StreamPictures
+from ekya.runtime.actors.stream_retraining import StreamRetraining
 
 JOB = JobId(7)
 HEAD = RetrainConfig(1, 8, 0, 0, 1.0)

@@ -8,7 +8,7 @@ from waiting import HANG_GUARD_S, wait_until, wait_until_blocked
 
 from ekya.gpu.backends.backend import Resized
 from ekya.gpu.backends.token_bucket import TokenBucket
-from ekya.runtime.job_share import VersionedShare
+from ekya.runtime.shares.job_share import VersionedShare
 
 
 class Slow:

@@ -6,8 +6,8 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from ekya.core import events as ev
 from ekya.core.units import JobId, ModelVersion
-from ekya.runtime.remote_calls import RemoteCalls
-from ekya.runtime.weight_transfer import WeightTransfer
+from ekya.runtime.driver.remote_calls import RemoteCalls
+from ekya.runtime.weights.weight_transfer import WeightTransfer
 
 CAM, JOB = "cam", JobId(1)
 

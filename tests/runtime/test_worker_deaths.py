@@ -9,8 +9,8 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import JobId
-from ekya.runtime import executor
-from ekya.runtime.share_changes import TIMEOUTS
+from ekya.runtime.driver import executor
+from ekya.runtime.shares.share_changes import TIMEOUTS
 
 CAM, OTHER = "cam", "other"
 DIED, BACK = ev.WorkerDied, ev.WorkerBack

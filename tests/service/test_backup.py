@@ -22,7 +22,7 @@ from ekya.service.archive import ArchiveWriter
 from ekya.service.backup import missing_variables, read_facts, restore_backup, write_backup
 from ekya.service.backup_contents import other_sources
 from ekya.service.retention import collect
-from ekya.service.stored import pieces_of
+from ekya.service.run_folder_contents import pieces_of
 
 TAKEN = {
     "fleet.yaml",

@@ -15,7 +15,7 @@ from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.service.retention import collect, collect_or_warn, collect_rows, surplus
-from ekya.service.stored import Piece, PieceKind, folder_bytes, pieces_of
+from ekya.service.run_folder_contents import Piece, PieceKind, folder_bytes, pieces_of
 
 CAM = StreamId("cam")
 NOW = datetime(2026, 11, 25, 17, 30, tzinfo=UTC)

@@ -12,10 +12,10 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import ModelVersion, StreamId
+from ekya.models.edge.architecture_table import Start
 from ekya.models.edge.checkpoints import to_bytes
-from ekya.models.edge.cuts import Start
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.gate import why_adopted
+from ekya.planning.adaptation.shadow_gate import why_adopted
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.simulation.emulated.world import EmulatedWorld

@@ -4,11 +4,11 @@ import pytest
 from bars import CARD
 from bright import BrightDetector, kept, serving_detector
 
-from ekya.models.edge.cuts import FASTESTDET, Task
+from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.simulation.emulated.preparing import label_stream
 
 FLEET = ("car", "person")

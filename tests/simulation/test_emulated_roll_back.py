@@ -26,7 +26,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.model import clone
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.gate import why_back
+from ekya.planning.adaptation.shadow_gate import why_back
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.simulation.emulated.world import EmulatedWorld

@@ -9,12 +9,12 @@ from bright import FLEET, BrightDetector, kept, serving_detector
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import no_detections
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.simulation.emulated.preparing import PreparingWindows, label_stream
 
 CAM = StreamId("cam")

@@ -14,7 +14,7 @@ from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.zoo import ZooFolder, ZooIndex, ZooKind
+from ekya.pipeline.zoo_folder import ZooFolder, ZooIndex, ZooKind
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.simulation.emulated.world import EmulatedWorld

@@ -8,7 +8,7 @@ from bright import FLEET, SIZE, BrightDetector, picture, serving_detector
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.pipeline.collector import WindowCollector

@@ -27,7 +27,7 @@ def test_freeze_collection_visits_only_later_objects():
 
 
 ENDS = """
-import gc, ekya.runtime.run_session
+import gc, ekya.runtime.driver.run_session
 from ekya.system.memory import loaded_frozen
 with loaded_frozen(): inside = gc.get_freeze_count()
 print(inside, gc.get_freeze_count())

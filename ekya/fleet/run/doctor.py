@@ -14,7 +14,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.host_facts import FleetFacts, HostFacts, Link, Pair, link_of, steps_of
 from ekya.fleet.servers_file import ServerConfig
-from ekya.runtime.machine_report import as_json, examine, installed
+from ekya.runtime.driver.machine_report import as_json, examine, installed
 from ekya.streams.ingest.credentials import variables_in
 
 DOCTOR = "doctor"

@@ -14,8 +14,8 @@ from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import ServerConfig, Servers
-from ekya.pipeline.classes import with_classes
 from ekya.pipeline.costs import card_costs, load_card
+from ekya.pipeline.discover_classes import with_classes
 from ekya.simulation.emulated.run import EmulatedRun, open_emulated
 from ekya.system.memory import give_back_freed
 

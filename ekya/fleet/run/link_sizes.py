@@ -9,13 +9,13 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.host import StreamCosts
 from ekya.core.units import StreamId
 from ekya.fleet.policy.offers import Sizes
+from ekya.models.edge.architecture_table import task_of
 from ekya.models.edge.checkpoints import to_bytes
-from ekya.models.edge.cuts import task_of
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.setup import crop_side
 
 FREE_PART = 0.05

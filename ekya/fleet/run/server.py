@@ -15,9 +15,9 @@ from ekya.control.remote_plan import (
     without_retraining,
 )
 from ekya.control.views import lendable_milli, window_view
-from ekya.core.faults import Status
 from ekya.core.plan import Phase, Plan
 from ekya.core.state import FleetState
+from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere

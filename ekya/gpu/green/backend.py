@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Capability, Grants, ShareHandle, ShareJob, round_down
+from ekya.gpu.green.green_context_pool import GreenProcesses
 from ekya.gpu.green.handle import GreenHandle
-from ekya.gpu.green.process import GreenProcesses
 from ekya.gpu.green.sm_layout import SmReport, coarsest, quantise_sms
 from ekya.gpu.nvml import GpuInventory
 

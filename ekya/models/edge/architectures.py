@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ekya.models.edge.cuts import CUTS, FASTESTDET, SSDLITE, Cut
+from ekya.models.edge.architecture_table import CUTS, FASTESTDET, SSDLITE, Cut
 from ekya.models.edge.detection import fastestdet, ssdlite
 from ekya.models.edge.detection.detector import Detector
 from ekya.models.edge.resnet import RESNETS

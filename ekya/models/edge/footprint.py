@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from ekya.core.gpus import Footprint
 from ekya.core.profile import Family
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE, Task, task_of
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.edge.model import EdgeModel, Prefix, Suffix, build_edge_model, split_at
 from ekya.models.edge.predictor import FORWARD_BATCH
 

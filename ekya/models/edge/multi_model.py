@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ekya.models.edge.batched import BatchedPredictor, same_weights
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.suppress import Candidates
+from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, pool
 from ekya.models.edge.predictor import Predictor, on_device

@@ -6,8 +6,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import CUTS
 from ekya.models.edge.architectures import fresh_network, trunk_of
-from ekya.models.edge.cuts import CUTS
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.weights import differences
 

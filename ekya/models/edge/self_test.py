@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from ekya.core.host import TYPICAL_OBJECTS
+from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.batched import JOININGS
-from ekya.models.edge.cuts import Task, task_of
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay, SelfTest, Tried
 from ekya.models.edge.model import build_edge_model

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from ekya.models.edge.cuts import (
+from ekya.models.edge.architecture_table import (
     CUTS,
     DEFAULT_ARCHITECTURE,
     DETECTORS,

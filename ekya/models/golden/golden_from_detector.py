@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND, iou_matrix
-from ekya.models.golden.boxes import nms
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.detections import (
     Detections,
@@ -19,6 +18,7 @@ from ekya.models.golden.detections import (
     GoldenObjects,
     Question,
 )
+from ekya.models.golden.nms import nms
 
 UNSURE = -1
 """Label of a box with an unsure detection only: it is not used for training."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from ekya.core.objects import BACKGROUND
 from ekya.core.units import StreamId
-from ekya.models.golden.boxes import nms
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question, no_detections
 from ekya.models.golden.golden_from_detector import DetectionModel
 from ekya.models.golden.label_file import LabelFile
+from ekya.models.golden.nms import nms
 from ekya.models.proposer import MAX_BOXES, SAME_BOX_IOU
 from ekya.streams.ingest.frame import Frame
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.coco import COCO_MAP, coco_names
 from ekya.models.golden.detections import Detector, FramePlace, GoldenObjects, Question

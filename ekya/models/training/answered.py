@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ekya.core.matching import match_image
 from ekya.core.validation import Mistake, Validation
-from ekya.models.edge.detection.suppress import Found
+from ekya.models.edge.detection.read_objects import Found
 from ekya.models.training.frames import FrameObjects
 
 MOST_MISTAKES = 6

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import affine_grid, grid_sample
 
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.labelled import E, Examples
 

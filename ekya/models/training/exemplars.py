@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
 from ekya.models.training.labelled import Examples, concatenate

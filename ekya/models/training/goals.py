@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from ekya.core.matching import SURE, match_image
 from ekya.models.edge.detection.detector import Detector, Targets
-from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs
 from ekya.models.training.answered import Answered, answered_crops, answered_frames
 from ekya.models.training.frames import FrameObjects, LabelledFrames

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ekya.core.configs import RetrainConfig
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.footprint import COUNTED_CROPS, shapes_of
 from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.trainer import Retraining

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ekya.models.edge.cuts import Task, task_of
+from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.model import Suffix
 from ekya.models.training.adamw import AdamW, AdamWRecipe
 from ekya.models.training.sgd import Sgd, SgdRecipe

@@ -28,8 +28,8 @@ from statistics import NormalDist, fmean
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
-from ekya.planning.profiling.curve import LEAST_NOISE, LearningCurve, fit_mixture, fit_optimus
 from ekya.planning.profiling.history import ProfileHistory, bias_correction
+from ekya.planning.profiling.learning_curve import LEAST_NOISE, LearningCurve, fit_mixture, fit_optimus
 
 EMPTY_HISTORY = ProfileHistory()
 

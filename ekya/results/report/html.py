@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ekya.core.units import StreamId
-from ekya.results.report import words
+from ekya.results.report import formatting as words
 
 _TEMPLATE = "report.html.j2"
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.results.metrics.health import WELL, Health
-from ekya.results.report.words import NONE, percent, share
+from ekya.results.report.formatting import NONE, percent, share
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.core.units import us_to_seconds
-from ekya.results.metrics.cues import Happening, OccurredCue
 from ekya.results.metrics.health import HealthState
-from ekya.results.report.words import judged_after_0, mean_share, percent, points, share
+from ekya.results.metrics.script_events import Happening, OccurredCue
+from ekya.results.report.formatting import judged_after_0, mean_share, percent, points, share
 
 _OK = str(HealthState.OK)
 _DETECT = "detect"

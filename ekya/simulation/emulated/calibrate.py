@@ -16,7 +16,7 @@ from ekya.config.shipped import shipped_path
 from ekya.control.options import PLANNING_US
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.models.edge.cuts import CUTS, DEFAULT_ARCHITECTURE, DETECTORS
+from ekya.models.edge.architecture_table import CUTS, DEFAULT_ARCHITECTURE, DETECTORS
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
@@ -28,10 +28,10 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.models.training.trainer import Retraining, RetrainingData
-from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import CostCard, EdgeRates
 from ekya.pipeline.detector_work import random_frames
-from ekya.pipeline.host_costs import kept_self_test
+from ekya.pipeline.discover_classes import fleet_classes
+from ekya.pipeline.measure_host import kept_self_test
 from ekya.pipeline.setup import crop_side
 
 _REPEATS = 15

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.models.edge.detection.suppress import Found
+from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import ClassAnswer
 from ekya.models.edge.shared import SharedTrunk

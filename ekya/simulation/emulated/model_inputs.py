@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.ragged import offsets_of
 from ekya.core.records import LabelledBoxes
-from ekya.models.edge.cuts import Task
-from ekya.models.edge.detection.suppress import Found
+from ekya.models.edge.architecture_table import Task
+from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.multi_model import ClassAnswer
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import sides_of

@@ -22,8 +22,8 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import WHOLE, Compared, Dose, Probe
+from ekya.models.edge.architecture_table import Start
 from ekya.models.edge.checkpoints import from_bytes
-from ekya.models.edge.cuts import Start
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -33,12 +33,12 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.pooling import LabelPool, judge_pooled
-from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
-from ekya.pipeline.zoo import ZooFolder
-from ekya.planning.profiling.gate import tried_by
-from ekya.planning.profiling.inference_profile import sides_of
-from ekya.planning.profiling.preparation_steps import (
+from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
+from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation, counted_curve
+from ekya.pipeline.zoo_folder import ZooFolder
+from ekya.planning.adaptation.kept_models import tries
+from ekya.planning.adaptation.shadow_gate import tried_by
+from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
     LabelStep,
@@ -46,7 +46,7 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
-from ekya.planning.profiling.zoo import tries
+from ekya.planning.profiling.inference_profile import sides_of
 from ekya.simulation.emulated.camera import EmulatedCamera
 
 _LOG = logging.getLogger(__name__)

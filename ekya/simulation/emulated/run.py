@@ -32,8 +32,9 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
+from ekya.pipeline.default_student import warn_of_teacher
+from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps, serving
 from ekya.pipeline.run_writer import FrameRecord, ModelRecord
@@ -47,8 +48,7 @@ from ekya.pipeline.setup import (
     script_cues,
     stream_setup,
 )
-from ekya.pipeline.student import warn_of_teacher
-from ekya.pipeline.zoo import open_zoo
+from ekya.pipeline.zoo_folder import open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run

@@ -37,11 +37,11 @@ from ekya.models.training.operations import retraining_cost
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
+from ekya.planning.adaptation.shadow_gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.estimate import options as estimated_options
-from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.simulation.emulated.candidates import Candidate, Candidates

@@ -17,8 +17,8 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
-from ekya.pipeline.zoo import ZooFolder
-from ekya.planning.profiling.drift import BLOCK_US
+from ekya.pipeline.zoo_folder import ZooFolder
+from ekya.planning.adaptation.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
 from ekya.simulation.emulated.training import training_steps

@@ -8,7 +8,7 @@ validation part; one that counts is that on all objects, times the part that λ 
 as in the schedulers' objective, with the same function (`planning/schedulers/objective.py`), and with 1 in
 place of the model's accuracy where λ is of the golden detector. Labelling and profiling hold the
 preparation's share for the recorded GPU-seconds, in the order of all worlds
-(`planning/profiling/preparation_steps.py`).
+(`planning/preparation/steps.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,7 @@ from ekya.core.trace import StreamWindow, Trace
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Probe
-from ekya.planning.profiling.inference_profile import prior_relative_accuracy
-from ekya.planning.profiling.preparation_steps import (
+from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
     LabelStep,
@@ -32,6 +31,7 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.planning.profiling.inference_profile import prior_relative_accuracy
 from ekya.simulation.executor import LAST, Due, PreparedStep
 from ekya.simulation.retraining import Checkpoint, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares, ShareWork

@@ -13,7 +13,6 @@ from ekya.control.views import window_view
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.faults import Faults
 from ekya.core.state import (
     FleetState,
     RetrainJob,
@@ -22,6 +21,7 @@ from ekya.core.state import (
     WindowLabels,
     WindowProfiles,
 )
+from ekya.core.stream_faults import Faults
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere

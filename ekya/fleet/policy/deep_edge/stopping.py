@@ -8,7 +8,7 @@ expected gain of an epoch falls below the least gain that is worth it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ekya.planning.profiling.curve import fit_optimus
+from ekya.planning.profiling.learning_curve import fit_optimus
 
 LEAST_POINTS = 3
 """Measured epochs before the user's number can be reduced."""

@@ -18,9 +18,9 @@ from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import ServerConfig
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.runtime.mailbox import RunClock
-from ekya.runtime.open_run import OpenRun
-from ekya.runtime.remote_retrainings import RemoteRetrainings
+from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.driver.open_run import OpenRun
+from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""

@@ -20,9 +20,9 @@ from ekya.fleet.policy.offers import Offer
 from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.stores.memory import Picture, StoreMemory, pictures
 from ekya.fleet.run.training.protocol import TrainingTask
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import load_model, to_bytes
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import accuracy
 from ekya.models.training.labelled import (

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ekya.models.edge.detection.suppress import Candidates
+from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.predictor import fuse

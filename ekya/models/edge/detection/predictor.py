@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ekya.models.edge.detection.onnx_forward import OnnxForward
-from ekya.models.edge.detection.suppress import Candidates
+from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, normalised
 from ekya.models.edge.predictor import on_device, prepared

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import FASTESTDET, SSDLITE
 from ekya.models.edge.checkpoints import is_edge_model, load_model
-from ekya.models.edge.cuts import FASTESTDET, SSDLITE
 from ekya.models.edge.detection import fastestdet, ssdlite
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.golden.class_map import class_of_each

@@ -18,8 +18,8 @@ from ekya.fleet.run.training.crew import NoProcessError
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import MultiModelPredictor
-from ekya.runtime.model_batcher import ModelBatcher
 from ekya.runtime.moved_model import ANSWERS_WITHIN_S, MovedModel
+from ekya.runtime.weights.model_batcher import ModelBatcher
 
 CAM = StreamId("cam")
 NORTH, SOUTH = SiteName("north"), SiteName("south")

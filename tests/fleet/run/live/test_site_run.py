@@ -25,7 +25,7 @@ from ekya.fleet.run.peers import Peer
 from ekya.fleet.run.server import ServerTerms
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
-from ekya.runtime.open_run import OpenRun
+from ekya.runtime.driver.open_run import OpenRun
 
 NORTH, SOUTH = map(SiteName, ("north", "south"))
 SECOND_NS = 1_000_000_000

@@ -24,7 +24,7 @@ from ekya.models.training.snapshot import Snapshot
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.runtime.remote_retrainings import StreamRetrainInputs
+from ekya.runtime.driver.remote_retrainings import StreamRetrainInputs
 
 FLEET = ("bus", "truck", "person", "car", "tram")
 """Another order of classes than the model's, which lacks trucks.

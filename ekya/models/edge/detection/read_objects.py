@@ -1,0 +1,110 @@
+"""Reads the objects of images from the boxes of a detector: threshold, the fleet's classes, suppression."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.matching import SURE
+from ekya.models.edge.detection.detector import Decoded
+from ekya.models.golden.nms import nms
+
+LEAST_CONFIDENCE = 0.2
+"""Objects below are dropped, and so not ranked by AP50: a frame has dozens of them, and each is stored."""
+
+MOST_OBJECTS = 100
+_MAX_IOU = 0.45
+_CANDIDATES = 300
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """A boxes of each of N images with their best class, before the fleet's classes are known.
+
+    Attributes:
+        boxes: (N, A, 4) float32, x0 y0 x1 y1 as fractions of the image; they may reach over its edge.
+        scores: (N, A) float32 in [0, 1], of the best class.
+        outputs: (N, A) int64, the model's output that stands for it.
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    outputs: NDArray[np.int64]
+
+    @staticmethod
+    def of(decoded: Decoded) -> "Candidates":
+        """Returns what torch decoded, on any device."""
+        return Candidates(
+            decoded.boxes.float().cpu().numpy(),
+            decoded.scores.float().cpu().numpy(),
+            decoded.outputs.cpu().numpy(),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """Objects that a detector found in one image, the most confident first.
+
+    Attributes:
+        boxes: (N, 4) float32, x0 y0 x1 y1 as fractions of the image, within it.
+        classes: (N,) int64, index into the fleet's classes.
+        confidence: (N,) float32 in [0, 1].
+    """
+
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+
+    @property
+    def sure(self) -> NDArray[np.bool_]:
+        """(N,) bool, which are confident enough to count."""
+        return self.confidence >= SURE
+
+
+def fleet_outputs(outputs: tuple[str, ...], fleet: tuple[str, ...]) -> NDArray[np.int64]:
+    """Returns (C,) the fleet's class of each of a model's outputs, -1 for one that the fleet lacks."""
+    return np.array([fleet.index(name) if name in fleet else -1 for name in outputs], np.int64)
+
+
+def found_in(candidates: Candidates, in_fleet: NDArray[np.int64], threshold: float = SURE) -> list[Found]:
+    """Returns the objects of each image, at most ``MOST_OBJECTS``, after class-wise suppression.
+
+    A box is of its best class among all that the model knows, and is dropped if the fleet does not have it,
+    if a number in it is not finite, or if nothing of it is inside the image. Confidences are powers of the
+    scores, so that the model's own threshold is ``SURE``, which holds for every model.
+
+    Args:
+        candidates: of N images.
+        in_fleet: as ``fleet_outputs`` returned it for the model.
+        threshold: score that counts as ``SURE``.
+    """
+    scores = candidates.scores if threshold == SURE else calibrated(candidates.scores, threshold)
+    each = zip(candidates.boxes, scores, candidates.outputs, strict=True)
+    return [_found(*of, in_fleet) for of in each]
+
+
+def calibrated(scores: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
+    """Returns the scores raised to the power that makes a threshold ``SURE``."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(scores ** (np.log(SURE) / np.log(threshold)), np.float32)
+
+
+def _found(
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    outputs: NDArray[np.int64],
+    in_fleet: NDArray[np.int64],
+) -> Found:
+    # Nearly all boxes end here; a score that is not a number does too.
+    rows = np.flatnonzero((scores >= LEAST_CONFIDENCE) & (scores < np.inf))
+    if len(rows) == 0:
+        return Found(boxes[:0], in_fleet[:0], scores[:0])
+    inside, classes = np.clip(boxes[rows], 0.0, 1.0), in_fleet[outputs[rows]]
+    usable = (
+        (classes >= 0) & np.isfinite(boxes[rows]).all(axis=1) & (inside[:, 2:] > inside[:, :2]).all(axis=1)
+    )
+    kept = np.flatnonzero(usable)
+    kept = kept[np.argsort(-scores[rows[kept]], kind="stable")[:_CANDIDATES]]
+    inside, classes, confidence = inside[kept], classes[kept], np.minimum(scores[rows[kept]], 1.0)
+    left = nms(inside, confidence, classes, _MAX_IOU)[:MOST_OBJECTS]
+    return Found(inside[left], classes[left], confidence[left])

@@ -1,0 +1,193 @@
+"""Classes of a fleet: those that its file names, or those that its cameras and videos show."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.errors import UserError
+from ekya.core.objects import BACKGROUND
+from ekya.models.edge.architecture_table import Task
+from ekya.models.golden.detections import Detector
+from ekya.models.golden.golden_model import GOLDEN_SCORE, OBJECT_SCORE, label_file_of, open_detector_of
+from ekya.models.golden.label_file import LabelFile, read_labels
+from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import detector_of
+from ekya.streams.ingest.feed import LiveSample
+from ekya.streams.ingest.frame import Frame, Truth
+from ekya.streams.ingest.process import SourceProcess
+
+_LOG = logging.getLogger(__name__)
+
+WATCHED_S = 10.0
+"""Seconds for which a live camera is watched to find the classes it shows."""
+
+_LEAST_PART = 0.02
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
+    """Returns the fleet's classes; ``auto`` must have been resolved before."""
+    if fleet.classes is None:
+        raise UserError("key 'classes': is auto, and the classes that occur are not known yet.")
+    return fleet.classes
+
+
+def with_classes(fleet: FleetConfig) -> FleetConfig:
+    """Returns the fleet with its classes complete.
+
+    A golden detector that names boxes needs the class ``background``, which is added; edge models that detect
+    have no such class. If the file leaves the classes open, they are those that the videos show, and the
+    cameras within ``WATCHED_S``, of which edge models that detect know all.
+
+    Raises:
+        UserError: there is no detector to find the classes, the cameras show none, or labels of a file are
+            of boxes that were given.
+    """
+    detects = fleet.edge.task is Task.DETECT
+    if fleet.golden.model == FILE:
+        return _with_classes_of_file(fleet)
+    name = detector_of(fleet.golden)
+    if fleet.classes is not None:
+        if name is None or detects or BACKGROUND in fleet.classes:
+            return fleet
+        return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
+    if name is None:
+        raise UserError("key 'classes': only a golden detector can find them; list the names.")
+    if fleet.golden.class_map is not None:
+        raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
+    with ExitStack() as stack:
+        sources: list[SourceProcess | LiveSample] = []
+        for stream in fleet.streams:
+            if stream.source.live:
+                sources.append(stack.enter_context(LiveSample(stream.source, WATCHED_S)))
+            else:
+                sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
+        found = occurring_classes(open_detector_of(fleet.golden, _sure_score(fleet)), *sources)
+    if not found and any(stream.source.live for stream in fleet.streams):
+        raise UserError(
+            f"key 'classes': the cameras showed nothing in {WATCHED_S:g} s that {name} knows; list the names."
+        )
+    _LOG.info("classes that occur: %s", ", ".join(found))
+    return fleet.model_copy(update={"classes": _of_edge_model(fleet, found)})
+
+
+def _sure_score(fleet: FleetConfig) -> float:
+    """Returns the minimum score of a detection that counts as an object."""
+    return OBJECT_SCORE if fleet.edge.task is Task.DETECT else GOLDEN_SCORE
+
+
+def _of_edge_model(fleet: FleetConfig, found: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the classes of edge models where these occur.
+
+    Raises:
+        UserError: the models detect, and know none of them.
+    """
+    if fleet.edge.task is Task.CLASSIFY:
+        return (*found, BACKGROUND)
+    # Imported here: the driver of a run does without torch.
+    from ekya.pipeline.default_student import detector_outputs
+
+    outputs = detector_outputs(fleet)
+    known = tuple(name for name in found if name in outputs)
+    if not known:
+        raise UserError(
+            f"key 'classes': of what the golden model finds ({', '.join(found) or 'nothing'}) the detector "
+            "of the key 'edge.weights' knows nothing; list names that both know."
+        )
+    if known != found:
+        left = ", ".join(name for name in found if name not in known)
+        _LOG.warning("classes: %s occur, but the detector of 'edge.weights' does not know them", left)
+    return known
+
+
+def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
+    """Completes the classes from a label file.
+
+    For models that classify ``background`` is added if its objects were detected.
+    """
+    path = label_file_of(fleet.golden)
+    labels = read_labels(path, [stream.id for stream in fleet.streams])
+    for stream in fleet.streams:
+        if stream.id not in labels.streams:
+            raise UserError(
+                f"{path}: holds no labels of {stream.id}; add them with `ekya golden label --resume`, or "
+                "leave the stream out of the fleet."
+            )
+    finds = labels.head.finds
+    if finds is None:
+        finds = not all(stream.source.gives_truth for stream in fleet.streams)
+    detects = fleet.edge.task is Task.DETECT
+    if detects and not finds:
+        raise UserError(
+            f"{path}: its objects were given and only named, and edge.task is {Task.DETECT}; label the "
+            f"frames with a golden detector, or use edge.task: {Task.CLASSIFY}."
+        )
+    classes = fleet.classes
+    if classes is None:
+        classes = _of_edge_model(fleet, classes_in(labels, _sure_score(fleet)))
+    if finds and not detects and BACKGROUND not in classes:
+        classes = (*classes, BACKGROUND)
+    return fleet.model_copy(update={"classes": classes})
+
+
+class _Readable(Protocol):
+    """A ``StreamSource``, or a ``SourceProcess`` around one."""
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields all frames in order."""
+
+
+def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: int = 60) -> tuple[str, ...]:
+    """Returns the classes that a detector finds.
+
+    Args:
+        detector: the golden one.
+        sources: the fleet's cameras; a class found in one of them is the fleet's.
+        sample_frames: approximate number of analysed frames of each, evenly spread over all of it.
+
+    Returns:
+        Names in the detector's order, each at least a fiftieth of some camera's objects.
+    """
+    found = (
+        [detector.detect(frame.image).classes for frame in _spread(source, sample_frames)]
+        for source in sources
+    )
+    return _often(detector.names, (np.concatenate([_NONE, *of]) for of in found))
+
+
+def classes_in(labels: LabelFile, sure_score: float) -> tuple[str, ...]:
+    """Returns ``occurring_classes`` of existing labels with at least this confidence."""
+    found = (of.found.classes[of.found.scores >= sure_score] for of in labels.streams.values())
+    return _often(labels.head.names, found)
+
+
+def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tuple[str, ...]:
+    """Returns the names that are at least a fiftieth of some camera's objects."""
+    occurs = np.zeros(len(names), dtype=np.bool_)
+    for classes in cameras:
+        counts = np.bincount(classes, minlength=len(names))
+        occurs |= (counts > 0) & (counts >= _LEAST_PART * counts.sum())
+    return tuple(name for name, here in zip(names, occurs, strict=True) if here)
+
+
+def _spread(source: _Readable, count: int) -> list[Frame]:
+    """Returns between ``count`` and twice as many frames at equal distances; all if there are fewer.
+
+    The number of frames is only certain at the end, since a file's own count is a hint. So every frame is
+    kept at first, then every second, every fourth, and so on.
+    """
+    kept: list[Frame] = []
+    stride = 1
+    for at, (frame, _) in enumerate(source.frames()):
+        if at % stride:
+            continue
+        kept.append(frame)
+        if len(kept) > 2 * count:
+            kept = kept[::2]
+            stride *= 2
+    return kept

@@ -1,0 +1,370 @@
+"""Measures the cost of a fleet's work on this machine before a run: frames, training and labelling.
+
+Runs as the child process of ``Probe``: reads a fleet from standard input, and writes its costs to a file.
+Open classes are found first. The self-test's choice of how to run forward passes is read from the user's
+cache, or made and cached.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice, pairwise
+from pathlib import Path
+from statistics import median
+
+import cv2
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import parse_fleet
+from ekya.config.sizing import resolutions_to_measure
+from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.host import HostCosts, StreamCosts
+from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.core.units import StreamId
+from ekya.models.edge.architecture_table import Task
+from ekya.models.edge.forward import SelfTest
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.multi_model import AnyPredictor, Predictors
+from ekya.models.edge.self_test import choose_way
+from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.models.golden.registry import FILE
+from ekya.models.proposer import Proposer
+from ekya.models.training.epochs import steps_in_epoch
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, LabelledCrops
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.default_student import teacher_warnings
+from ekya.pipeline.detector_work import random_frames, random_images
+from ekya.pipeline.discover_classes import fleet_classes, with_classes
+from ekya.pipeline.host_probe import ProbedHost
+from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
+from ekya.pipeline.setup import crop_side, proposer_for, typical_images
+from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.feed import LiveSample
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
+from ekya.system.files import write_text_atomic
+
+MOST_SOURCES = 4
+"""Upper bound on opened sources; the others are assumed as expensive as the most expensive of these."""
+
+_LIVE_S = 5.0
+_FRAMES = 3
+_BLANK = (480, 640, 3)
+_REPEATS = 5
+_EPOCHS = 2
+_TRAINING_CROPS = 48
+_TRAINING_FRAMES = 16
+_LABELLED_OBJECTS = 8
+_LABELLED_PICTURES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSource:
+    """First frames of a source and its rate.
+
+    Attributes:
+        fps: frames a second.
+        frames: the first ones; grey pictures if a camera gave none.
+    """
+
+    fps: float
+    frames: tuple[Frame, ...]
+
+
+class Timer:
+    """Times calls on a device: thread CPU time, or wall time until a GPU has finished."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.longest_s = 0.0
+        """The longest call so far."""
+
+    def seconds(self, work: Callable[[], object], repeats: int = _REPEATS) -> float:
+        """Returns the median time of a call, after one untimed call."""
+        work()
+        took = []
+        for _ in range(repeats):
+            began = self._now()
+            work()
+            took.append(self._now() - began)
+        return median(took)
+
+    def batch_s(self, work: Callable[[], object]) -> float:
+        """Times a batch in which a job cannot be interrupted as ``seconds``, and updates ``longest_s``."""
+        took_s = self.seconds(work)
+        self.longest_s = max(self.longest_s, took_s)
+        return took_s
+
+    def _now(self) -> float:
+        if torch.device(self._device).type == "cpu":
+            return time.thread_time()
+        torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def main() -> None:
+    """Reads the fleet from standard input and writes the result to the file in the first argument."""
+    given = json.loads(sys.stdin.buffer.read())
+    try:
+        fleet = parse_fleet(yaml.safe_load(given["fleet"]), "fleet", (Path(),))
+        probed = probe_host(fleet, given["device"], given["cores"], given["seed"], again=given["again"])
+        result = TypeAdapter(ProbedHost).dump_python(probed, mode="json")
+    except UserError as error:
+        result = {"refused": str(error)}
+    write_text_atomic(Path(sys.argv[1]), json.dumps(result))
+
+
+def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, again: bool) -> ProbedHost:
+    """Measures all costs on one thread; ``again`` repeats a cached self-test.
+
+    Raises:
+        UserError: a file of the fleet cannot be read, or is not valid.
+    """
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    fleet = with_classes(fleet)
+    sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
+    tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
+    costs = _costs(fleet, device, cores, seed, tested, sampled)
+    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)))
+
+
+def _costs(
+    fleet: FleetConfig,
+    device: str,
+    cores: float,
+    seed: int,
+    tested: SelfTest,
+    sampled: dict[StreamId, SampledSource],
+) -> HostCosts:
+    timer, side = Timer(device), crop_side(fleet)
+    model = base_model(fleet, seed)
+    detects = fleet.edge.task is Task.DETECT
+    predictor = Predictors(device, tested.way).of(model)
+    images = random_images(round(typical_images(fleet)), side)
+    passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
+    label_s = 0.0
+    if fleet.golden.model != FILE:
+        picture = next(iter(sampled.values())).frames[0].image
+        golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+        label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
+    golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.inference.golden_every else {}
+    known: dict[StreamId, StreamCosts] = {}
+    for stream in fleet.streams:
+        if stream.id in sampled:
+            shown, proposer = sampled[stream.id], proposer_for(fleet, stream)
+            finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, stream.objects.every, timer)
+            known[stream.id] = StreamCosts(
+                shown.fps * stream.play.speed,
+                {resolution: finding_s + took_s for resolution, took_s in passing_s.items()} | golden_s,
+                finding_s,
+                per_object=not detects,
+                following_gpu_s={GOLDEN_RESOLUTION: following_gpu_s(shown, timer)} if golden_s else {},
+            )
+    return HostCosts(
+        of_all_streams(known, [stream.id for stream in fleet.streams]),
+        label_s,
+        family_costs(model, fleet.retrain_configs(), side, device, timer),
+        cores,
+        timer.longest_s,
+    )
+
+
+def kept_self_test(architecture: str, device: str, sides: Sequence[int], *, again: bool = False) -> SelfTest:
+    """Returns the fastest way to run forward passes on this machine, and the reasons.
+
+    Args:
+        architecture: of the edge model.
+        device: torch's name.
+        sides: resolutions of Λ in pixels.
+        again: run the test even if a result is kept.
+    """
+    key = self_test_key(device, architecture, sides)
+    kept = None if again else SELF_TESTS.load(key)
+    if kept is not None:
+        return kept
+    made = choose_way(architecture, device, sides)
+    SELF_TESTS.save(key, made)
+    return made
+
+
+def sample_sources(
+    specs: Mapping[StreamId, SourceSpec], classes: tuple[str, ...]
+) -> dict[StreamId, SampledSource]:
+    """Opens up to ``MOST_SOURCES`` different sources concurrently, and reads their first frames.
+
+    Returns:
+        Samples of the streams that were opened, and of streams with the same source.
+
+    Raises:
+        UserError: a recording cannot be opened.
+    """
+    different: dict[str, SourceSpec] = {}
+    for spec in specs.values():
+        different.setdefault(_name(spec), spec)
+    found: dict[str, SampledSource] = {}
+    with ExitStack() as stack:
+        opened: dict[str, LiveSample | SourceProcess] = {}
+        for name, spec in islice(different.items(), MOST_SOURCES):
+            if spec.live:
+                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_S))
+            else:
+                opened[name] = stack.enter_context(SourceProcess(spec, classes))
+        for name, source in opened.items():
+            found[name] = _first_frames(source)
+    return {stream: found[_name(spec)] for stream, spec in specs.items() if _name(spec) in found}
+
+
+def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
+    """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
+    grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
+    try:
+        fps = source.wait_open()
+    except SourceDiedError:
+        return SampledSource(ASSUMED_FPS, grey)
+    frames = tuple(frame for frame, _ in islice(source.frames(), _FRAMES))
+    return SampledSource(fps, frames or grey)
+
+
+def _name(spec: SourceSpec) -> str:
+    return f"{type(spec).__qualname__} {spec.model_dump_json()}"
+
+
+def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer: Timer) -> float:
+    """Times how a camera's objects are found; returns seconds a frame.
+
+    Args:
+        sampled: its frames.
+        proposer: finds them, with a detector in every n-th frame.
+        every: n.
+        timer: of the device.
+    """
+    frames = cycle(sampled.frames)
+
+    def find() -> None:
+        for frame in islice(frames, every):
+            proposer.propose(frame)
+
+    return timer.batch_s(find) / every
+
+
+def following_gpu_s(sampled: SampledSource, timer: Timer) -> float:
+    """Times how optical flow follows a typical number of boxes into the next frame; returns seconds."""
+    images = [frame.image for frame in sampled.frames]
+    # Boxes cannot be followed into a picture of another size; into the same picture it costs as much.
+    alike = (pair for pair in pairwise(images) if pair[0].shape == pair[1].shape)
+    before, after = next(alike, (images[0], images[0]))
+    size = np.array(before.shape[1::-1] * 2, np.float32)
+    boxes, flow = random_frames(1, 8, ("object",)).objects[0].boxes * size, BoxFlow()
+
+    def follow() -> None:
+        # Each time from all boxes: those that leave the picture are dropped.
+        flow.start(before, boxes)
+        flow.follow(after)
+
+    return max(timer.seconds(follow) - timer.seconds(lambda: flow.start(before, boxes)), 0.0)
+
+
+def passing_gpu_s(
+    predictor: AnyPredictor, images: NDArray[np.uint8], sides: Sequence[int], timer: Timer
+) -> dict[int, float]:
+    """Times the first serving model on the images of a typical frame; returns seconds per resolution of Λ.
+
+    Args:
+        predictor: of the model.
+        images: (N, S, S, 3) uint8: crops of the frame's objects, or the frame itself for a detector.
+        sides: the resolutions, in pixels.
+        timer: of the device.
+    """
+    return {resolution: timer.batch_s(partial(predictor.predict, images, resolution)) for resolution in sides}
+
+
+def of_all_streams(
+    known: Mapping[StreamId, StreamCosts], streams: Sequence[StreamId]
+) -> dict[StreamId, StreamCosts]:
+    """Returns costs of all streams; an unmeasured one costs as much as the most expensive measured one."""
+    dearest = max(known.values(), key=lambda costs: costs.fps * max(costs.frame_gpu_s.values()))
+    return {stream: known.get(stream, dearest) for stream in streams}
+
+
+def family_costs(
+    model: EdgeModel, configs: Sequence[RetrainConfig], side: int, device: str, timer: Timer
+) -> tuple[FamilyCost, ...]:
+    """Times preparation and an epoch of each family of Γ, including exemplars and validation.
+
+    Returns:
+        The cost per crop, or per frame for a detector.
+    """
+    return tuple(
+        _family_cost(model, family, side, device, timer)
+        for family in sorted({family_of(config) for config in configs})
+    )
+
+
+def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer: Timer) -> FamilyCost:
+    count = _TRAINING_CROPS if model.detector is None else _TRAINING_FRAMES
+    trained = round(count * (1 + REPLAY_RATIO))
+    validation = round(count * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
+    config = RetrainConfig(_EPOCHS, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
+
+    def made() -> Retraining:
+        return Retraining(
+            model,
+            config,
+            RetrainingData(
+                _labelled(trained, side, model),
+                _labelled(validation, side, model),
+                model.classes,
+                memory=ExemplarMemory(),
+                seed=0,
+            ),
+            Compute(device=device),
+        )
+
+    unprepared = iter([made(), made()])
+    prepare_s = timer.seconds(lambda: next(unprepared).prepare(), 1)
+    training = made()
+    training.prepare()
+    epoch_s = timer.seconds(training.run_epoch, _EPOCHS)
+    steps = steps_in_epoch(trained, family.batch_size)
+    timer.longest_s = max(timer.longest_s, epoch_s / steps)
+    return FamilyCost(family, prepare_s / count, epoch_s / count)
+
+
+def label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
+    """Times the golden model on a few pictures with objects; returns seconds per object."""
+    height, width = picture.shape[:2]
+    box = np.array([[0.2 * width, 0.2 * height, 0.4 * width, 0.5 * height]], np.float32)
+    asked = [Question(np.repeat(box, _LABELLED_OBJECTS, axis=0), picture)] * _LABELLED_PICTURES
+    took_s = timer.batch_s(lambda: golden.label(asked))
+    return took_s / (_LABELLED_PICTURES * _LABELLED_OBJECTS)
+
+
+def frame_label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
+    """Times the golden model on a whole picture; returns seconds."""
+    return timer.batch_s(lambda: golden.find(picture))
+
+
+def _labelled(count: int, side: int, model: EdgeModel) -> Examples:
+    if model.detector is not None:
+        return random_frames(count, side, tuple(dict.fromkeys(model.classes)))
+    order = np.arange(count)
+    return LabelledCrops(random_images(count, side), order % len(model.classes), order, order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,398 @@
+"""Preparation of a window of one stream: labels, λ profile and γ micro-profile (paper §4.3)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import ModelOffered
+from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
+from ekya.core.profile import Family, FamilyCurve
+from ekya.core.units import ModelVersion, StreamId
+from ekya.core.view import InferenceOption
+from ekya.core.weights import WHOLE, Compared, KeptModel, Probe
+from ekya.models.edge.architecture_table import Task
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.precision import training_precision
+from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import E, Examples, LabelledCrops
+from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
+from ekya.models.training.trainer import Compute
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.crop_labelling import CropLabelling
+from ekya.pipeline.frame_labelling import FrameLabelling
+from ekya.pipeline.inference import Serving, judged_by
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.adaptation.kept_models import expected, known, why_offered
+from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS, NEVER_BACK, why_back
+from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
+from ekya.streams.ingest.box_flow import BoxFlow
+
+Scope = Callable[[], AbstractContextManager[None]]
+
+
+class Asked(Protocol):
+    """Interface of what a golden model is asked about."""
+
+    @property
+    def questions(self) -> list[Question]:
+        """Returns the questions to the golden model."""
+
+    @property
+    def classified(self) -> int:
+        """Number of crops that the serving model classified for the choice."""
+
+
+class Labelling(Protocol):
+    """Interface of the steps that differ between crops and whole frames."""
+
+    def select(self, prepared: "StreamPreparation") -> Any:
+        """Returns what to ask, an ``Asked``."""
+
+    def label(self, prepared: "StreamPreparation", asked: Any) -> StreamLabels:
+        """Labels what ``select`` returned."""
+
+    def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
+        """Returns the questions of ``burst`` to the golden model."""
+
+    def burst(
+        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: Scope
+    ) -> list[BurstFrame]:
+        """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
+
+    def to_compare(
+        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
+    ) -> tuple[Examples, int] | None:
+        """Returns labels on which models are compared, and their distinct objects; None if those are few."""
+
+    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
+        """Returns the number of images that each model analysed for a comparison on these labels."""
+
+    def images_to_check_teacher(self, labels: StreamLabels) -> int:
+        """Returns the number of images that ``check_teacher`` analyses; 0 if these labels can raise none."""
+
+    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+        """Returns a warning if the golden model seems to be worse than the serving one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherModel:
+    """A model that a stream may start from: one that another stream serves, or a kept one.
+
+    Attributes:
+        stream, version: the stream of which it was retrained, and its version there.
+        kept: what the zoo knows of it; None for one that another stream serves.
+    """
+
+    stream: StreamId
+    version: ModelVersion
+    serving: Serving
+    kept: KeptModel | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """The other model that does best on a stream's labels.
+
+    Attributes:
+        compared: with the model that serves.
+        expected: of a kept model, the same with what was known before.
+        accuracy: on the validation part.
+        images: number of labelled images that were compared.
+        tried: number of models, each of which has analysed them.
+    """
+
+    other: OtherModel
+    compared: Compared
+    accuracy: float
+    images: int
+    tried: int
+    expected: Compared | None = None
+
+    def event(self, t_us: int, stream: StreamId, window: int, gpu_s: float) -> ModelOffered:
+        """Returns the event of this offer."""
+        other = self.other
+        return ModelOffered(
+            t_us,
+            stream,
+            window,
+            other.stream,
+            other.version,
+            self.compared,
+            self.accuracy,
+            gpu_s,
+            None if other.kept is None else other.kept.number,
+            self.expected,
+        )
+
+
+LABELLINGS: Mapping[Task, Labelling] = {Task.CLASSIFY: CropLabelling(), Task.DETECT: FrameLabelling()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamPreparation:
+    """Inputs of a preparation: the window's material, and the model that serves.
+
+    Attributes:
+        exemplars: crops of earlier windows that a retraining would mix in.
+        golden_gpu_s: expected GPU-seconds of the golden model for some questions; used only with a budget.
+        crop_gpu_s: GPU-seconds of the serving model for one crop; used only with a budget.
+        earlier: the model that served when labels were taken before, if another one serves now.
+        passed: stores forward passes of the model on tried crops, for the retraining; None to drop them.
+    """
+
+    settings: PreparationSettings
+    material: WindowMaterial
+    serving: Serving
+    golden: Labels
+    exemplars: int = 0
+    golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
+    crop_gpu_s: float = 0.0
+    earlier: Serving | None = None
+    passed: ActivationCache | None = None
+
+    @property
+    def model(self) -> EdgeModel:
+        """The model that serves."""
+        return self.serving.model
+
+    @property
+    def _labelling(self) -> Labelling:
+        return LABELLINGS[self.settings.task]
+
+    def select(self) -> Asked:
+        """Returns what ``label`` asks about: the policy's choice within the budget."""
+        asked: Asked = self._labelling.select(self)
+        return asked
+
+    def label(self, asked: Asked | None = None) -> StreamLabels:
+        """Labels a sample of the window: ``asked``, or what ``select`` returns."""
+        return self._labelling.label(self, asked or self.select())
+
+    def images_to_check_teacher(self, labels: StreamLabels) -> int:
+        """Returns the number of images that ``check_teacher`` analyses; 0 if these labels can raise none."""
+        return self._labelling.images_to_check_teacher(labels)
+
+    def check_teacher(self, labels: StreamLabels) -> str | None:
+        """Returns a warning if the golden model seems to be worse than the serving one; one pass of it."""
+        return self._labelling.check_teacher(self, labels)
+
+    def burst_questions(self) -> list[Question]:
+        """Returns the questions of ``burst`` to the golden model."""
+        return self._labelling.burst_questions(self)
+
+    def burst(self, configs: Sequence[InferenceConfig], scope: Scope = nullcontext) -> list[BurstFrame]:
+        """Labels consecutive frames, and analyses them at the resolution of each λ; empty without objects."""
+        return self._labelling.burst(self, configs, scope)
+
+    def compare(self, labels: StreamLabels) -> Compared | None:
+        """Compares the serving weights with the earlier ones on the labels.
+
+        None where it could not lead to a roll-back: the same weights, too few objects, or a margin that is
+        never exceeded.
+        """
+        if self.earlier is None or self.settings.roll_back_margin >= NEVER_BACK:
+            return None
+        shown = self._labelling.to_compare(self, labels)
+        if shown is None:
+            return None
+        newest, objects = shown
+        return Compared(_right(self.serving, newest), _right(self.earlier, newest), objects)
+
+    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
+        """Returns the number of images that each model analysed for what ``compare`` returned."""
+        return self._labelling.compared_images(labels, compared)
+
+    def probe(self, labels: StreamLabels) -> Probe | None:
+        """Returns what all labels of a later dose say of the serving model; None for other labels."""
+        dose = self.material.dose
+        if self.material.since_us is None or dose == WHOLE:
+            return None
+        shown = self._labelling.to_compare(self, labels, 1)
+        newest, objects = (labels.training.examples, 0) if shown is None else shown
+        return Probe(_right(self.serving, newest) if objects else 0.0, objects, dose.known)
+
+    def settled(self, compared: Compared | None) -> "StreamPreparation":
+        """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""
+        if self.earlier is None or compared is None or not why_back(compared, self.settings.roll_back_margin):
+            return self
+        return replace(self, serving=self.earlier, earlier=None)
+
+    def offer(self, labels: StreamLabels, others: Sequence[OtherModel]) -> Offer | None:
+        """Returns the other stream's model that does best on the labels; None without evidence."""
+        shown = self._labelling.to_compare(self, labels) if others and labels.can_train else None
+        if shown is None:
+            return None
+        newest, objects = shown
+        accuracies = [_right(other.serving, newest) for other in others]
+        best = int(np.argmax(accuracies))
+        compared = Compared(accuracies[best], _right(self.serving, newest), objects)
+        accuracy = replace(self, serving=others[best].serving).serving_accuracy(labels)
+        return Offer(others[best], compared, accuracy, len(newest), len(others) + 1)
+
+    def offer_kept(
+        self, labels: StreamLabels, kept: Sequence[OtherModel], serves: KeptModel | None
+    ) -> Offer | None:
+        """Returns the kept model of which most is expected after the labels; None without any object.
+
+        Args:
+            labels: on which the models are tried.
+            kept: the models.
+            serves: what the zoo knows of the model that serves; None if that is not kept.
+        """
+        shown = self._labelling.to_compare(self, labels, 1) if kept else None
+        if shown is None:
+            return None
+        newest, objects = shown
+        picture, old = self.material.picture, _right(self.serving, newest)
+
+        def tried(model: OtherModel) -> tuple[Compared, Compared]:
+            compared = Compared(_right(model.serving, newest), old, objects)
+            return compared, expected(compared, known(model.kept, picture), known(serves, picture))
+
+        results = [tried(model) for model in kept]
+        best = int(np.argmax([likely.new for _, likely in results]))
+        compared, likely = results[best]
+        accuracy = likely.new
+        if len(labels.validation.examples):
+            accuracy = replace(self, serving=kept[best].serving).serving_accuracy(labels)
+        return Offer(kept[best], compared, accuracy, len(newest), len(kept) + 1, likely)
+
+    def adopting(self, offer: Offer | None) -> "StreamPreparation":
+        """Returns the preparation with the offered model if it is to serve, else unchanged."""
+        if offer is None or why_offered(offer.compared, offer.expected) is None:
+            return self
+        return replace(self, serving=offer.other.serving)
+
+    def serving_accuracy(self, labels: StreamLabels) -> float:
+        """Returns the serving model's accuracy on the validation part; 0.0 if that is empty."""
+        training, validation = labels.training.examples, labels.validation.examples
+        if not len(validation):
+            return 0.0
+        return judged_by(self.serving, validation).accuracy(validation.mix_weights(training))
+
+    def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
+        """Returns the classes of a retrained model: those it knows, then new ones in the labels."""
+        return outputs_of(self.model, labels, self.settings.classes)
+
+    def images_in(self, burst: Sequence[BurstFrame]) -> int:
+        """Returns the number of images that the model analyses for a burst at one resolution."""
+        detects = self.settings.task is Task.DETECT
+        return len(burst) if detects else sum(len(frame.labels) for frame in burst)
+
+    def frame_gpu_s(self, typical: StreamCosts) -> dict[int, float]:
+        """Returns the GPU-seconds of a frame of this window, by resolution, from those of a typical one."""
+        return typical.at_crowd(self.material.mean_objects / TYPICAL_OBJECTS)
+
+    def profile_inference(
+        self,
+        configs: Sequence[InferenceConfig],
+        frame_gpu_s: Mapping[int, float],
+        burst: Sequence[BurstFrame],
+        following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
+    ) -> tuple[InferenceOption, ...]:
+        """Returns each λ's relative accuracy on a labelled burst, and the share it needs (paper §3.1)."""
+        fps, speed = self.settings.fps, self.settings.inference_speed
+        return inference_options(configs, burst, frame_gpu_s, fps, speed, following_gpu_s)
+
+    def flow_operations(self, burst: Sequence[BurstFrame]) -> int:
+        """Returns the operations with which objects were followed through a burst."""
+        followed = [len(boxes) for frame in burst for boxes, _ in frame.followed]
+        return sum(BoxFlow().operations(self.material.burst[0].picture.shape, count) for count in followed)
+
+    def trial(
+        self,
+        family: Family,
+        labels: StreamLabels,
+        clock: Callable[[], float],
+        scope: Scope = nullcontext,
+        first: bool = True,
+    ) -> MicroProfile:
+        """Returns a micro-profile of one family, ready to run (paper §4.3).
+
+        ``first`` is True for the first one of the stream's window. Exemplars are left out: they would add
+        half of the cost, and the old scene says little about the new one.
+        """
+        fleet, background = self.settings.classes, self.golden.background
+        classes = self.outputs(labels)
+        known = background is not None and fleet[background] in classes
+        return MicroProfile(
+            start=self.model,
+            way=way_to_try(
+                self.settings.profiler,
+                family.trainable_blocks,
+                len(labels.validation.examples),
+                labels.different_objects(background),
+                first,
+            ),
+            family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
+            training=in_classes(labels.training.examples, classes, fleet),
+            validation=in_classes(labels.validation.examples, classes, fleet),
+            pooled=None if labels.pooled is None else in_classes(labels.pooled, classes, fleet),
+            exemplars=self.exemplars,
+            classes=classes,
+            background=classes.index(fleet[background]) if background is not None and known else None,
+            seed=self.settings.seed,
+            clock=clock,
+            compute=Compute(self.settings.device, scope, training_precision(self.settings.device, scope)),
+            passed=self.passed,
+        )
+
+
+def _right(of: Serving, examples: Examples) -> float:
+    """Returns a model's accuracy on examples that all count equally."""
+    return judged_by(of, examples).accuracy(np.ones(len(examples)))
+
+
+def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the classes of a model retrained on these labels: known ones, then new ones as in the fleet."""
+    if model.detector is not None:
+        return model.classes
+    parts = [
+        labels.training.examples,
+        labels.validation.examples,
+        *([labels.pooled] if labels.pooled else []),
+    ]
+    seen = np.unique(np.concatenate([part.labels() for part in parts]))
+    new = tuple(fleet[index] for index in seen if fleet[index] not in model.classes)
+    return model.classes + new
+
+
+def in_classes(examples: E, classes: tuple[str, ...], fleet: tuple[str, ...]) -> E:
+    """Converts labels of crops, which index the fleet's classes, to labels that index ``classes``."""
+    if not isinstance(examples, LabelledCrops):
+        return examples
+    index = np.array([classes.index(name) if name in classes else -1 for name in fleet], np.int64)
+    return replace(examples, classes=index[examples.classes])
+
+
+def memory_in_classes(
+    memory: ExemplarMemory, classes: tuple[str, ...], fleet: tuple[str, ...]
+) -> ExemplarMemory:
+    """Converts the memory's labels from the fleet's classes to ``classes``.
+
+    Exemplars of other classes are left out: a class may be learned in a retraining that was not better than
+    the serving model, and so never be served.
+    """
+    kept = memory.exemplars()
+    if not isinstance(kept, LabelledCrops):  # frames name their objects by the fleet's classes
+        return memory
+    ours = in_classes(kept, classes, fleet)
+    return ExemplarMemory(memory.budget, ours.take(np.flatnonzero(ours.classes >= 0)))
+
+
+def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
+    """Runs a trial; returns its curve with retraining costs by the card, and the trial's GPU-seconds."""
+    if trial.way is Trying.NOT_AT_ALL:
+        return trial.untried(card.retraining_gpu_s), 0.0
+    curve = trial.priced(trial.run(), card.retraining_gpu_s)
+    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(trial.cost())
+    return curve, prepare_gpu_s + trial.epochs * epoch_gpu_s

@@ -1,0 +1,1 @@
+"""A plan at the shares that were granted, and what is left over."""

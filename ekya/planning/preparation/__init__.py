@@ -1,0 +1,1 @@
+"""Preparation of a window: the order of its steps, and what it is worth."""

@@ -1,0 +1,1 @@
+"""Sizes of a fleet that fit the machine, and the GPU memory of its jobs."""

@@ -1,0 +1,1 @@
+"""Actors of a live run, and what works in their processes."""

@@ -1,0 +1,249 @@
+"""Actor classes by name, imported in the actor's process only, and the plain values that construct them."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.host import StreamCosts
+from ekya.core.profile import FamilyCost
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import ModelVersion, StreamId
+from ekya.core.weights import KeptModel
+from ekya.gpu.backends.backend import ShareBackend
+from ekya.models.edge.forward import PLAIN, ForwardWay
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.placement.homes import Processes
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.actors.actor_errors import hosting
+
+
+@dataclass(frozen=True, slots=True)
+class ActorConfig:
+    """Settings that all actors of a run have in common.
+
+    Attributes:
+        folder, fleet, seed: of the run.
+        shares: enforces shares in the actor's process.
+        device: torch's name of the device of the models.
+        homes: position of the GPU of each stream's processes, in the order of the streams.
+        inference_speed: speed of an inference over its share.
+        server: name of the server, where several share a Ray namespace; empty for a single one.
+        way: how models that serve run their forward passes on the device.
+        costs: cost of a frame of each stream on this machine.
+        processes: how streams are grouped into processes.
+        family_costs: of each family of Γ on this machine.
+        keeps_hours: whether answers are written by the hour and nothing is kept for a report: a service.
+    """
+
+    folder: RunFolder
+    fleet: FleetConfig
+    seed: int
+    shares: ShareBackend
+    device: str
+    homes: tuple[int, ...]
+    inference_speed: SpeedCurve = LINEAR
+    server: str = ""
+    way: ForwardWay = PLAIN
+    costs: Mapping[StreamId, StreamCosts] = field(default_factory=dict)
+    processes: Processes = Processes.STREAM
+    family_costs: tuple[FamilyCost, ...] = ()
+    keeps_hours: bool = False
+
+    @property
+    def audit_frames(self) -> int:
+        """Number of frames of a stream's window that are audited: none in a run, which is scored."""
+        return self.fleet.golden.audit_frames if self.keeps_hours else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamActorConfig:
+    """Settings of one stream.
+
+    Attributes:
+        common: settings of the run.
+        place: position among the fleet's streams.
+        version: of the model that serves first.
+    """
+
+    common: ActorConfig
+    place: int
+    version: ModelVersion
+
+    @property
+    def gpu(self) -> int:
+        """Position of the GPU of the stream's processes."""
+        return self.common.homes[self.place]
+
+    @property
+    def stream(self) -> StreamId:
+        """Name of the stream."""
+        return self.common.fleet.streams[self.place].id
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessConfig:
+    """Settings of a process that runs the inference of streams, or their retraining.
+
+    Attributes:
+        common: settings of the run.
+        name: display name of its actor.
+        gpu: position of its GPU.
+        streams: streams that it starts with; none for a spare process.
+    """
+
+    common: ActorConfig
+    name: str
+    gpu: int
+    streams: tuple[StreamActorConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Reply of an inference about a stream that can begin.
+
+    Attributes:
+        settings: of the stream.
+        died: why its recording's decoder died on opening; such a stream has ended before it began.
+    """
+
+    settings: PreparationSettings
+    died: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LentWeights:
+    """Weights that a stream may adopt.
+
+    Attributes:
+        stream, version: the stream of which they were retrained, and their version there.
+        fetch: fetches their bytes.
+        kept: what the zoo knows of them; None for those that another stream serves.
+    """
+
+    stream: StreamId
+    version: ModelVersion
+    fetch: Callable[[], Any]
+    kept: KeptModel | None = None
+
+
+_LAST = 19
+"""Niceness of the lowest priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorKind:
+    """Class of an actor, imported lazily.
+
+    Attributes:
+        module: of the class.
+        name: of the class.
+        methods: those that other processes call.
+        stream_methods: the same of each of its ``streams``; their first argument is the stream. They do
+            nothing for a stream that is not in the process.
+        low_priority: whether it loads at the lowest priority, for a process that nothing waits for.
+        title: name in Ray's dashboard and in the process list; empty for ``name``.
+    """
+
+    module: str
+    name: str
+    methods: tuple[str, ...]
+    stream_methods: tuple[str, ...] = ()
+    low_priority: bool = False
+    title: str = ""
+
+    def actor_class(self, name: str) -> type[Any]:
+        """Returns a class for Ray that imports the real class when an actor of this name is made from it."""
+        load = partial(_load_slowly, self) if self.low_priority else partial(_load, self)
+        return hosting(self.title or self.name, name, load, self.methods, self.stream_methods)
+
+
+def _load(kind: ActorKind) -> type[Any]:
+    loaded: type[Any] = getattr(import_module(kind.module), kind.name)
+    return loaded
+
+
+def _load_slowly(kind: ActorKind) -> type[Any]:
+    """Loads in a separate thread of the lowest priority.
+
+    On Linux priority belongs to a thread, and an unprivileged process cannot raise it again.
+    """
+    with ThreadPoolExecutor(1, initializer=_lower_priority_fully) as threads:
+        return threads.submit(_load, kind).result()
+
+
+def _lower_priority_fully() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LAST)
+
+
+INFERENCE = ActorKind(
+    "ekya.runtime.actors.inference_actor",
+    "InferenceActor",
+    (
+        "process",
+        "base_weights",
+        "warm_up",
+        "load",
+        "begin",
+        "join",
+        "admit",
+        "leave",
+        "material",
+        "poll",
+        "end",
+    ),
+    (
+        "configure",
+        "receive",
+        "roll_back",
+        "adopt",
+        "classify_at",
+        "pause",
+        "picture",
+        "take_drawn",
+    ),
+)
+SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
+"""Spare inference process that holds no stream yet."""
+
+RETRAINING = ActorKind(
+    "ekya.runtime.actors.retraining_actor",
+    "RetrainingActor",
+    ("process", "ready", "begin", "admit", "leave", "poll", "end"),
+    (
+        "start",
+        "receive",
+        "memory",
+        "resize",
+        "stop",
+        "forget",
+        "send",
+    ),
+)
+PREPARATION = ActorKind(
+    "ekya.runtime.actors.preparation_actor",
+    "PreparationActor",
+    (
+        "process",
+        "ready",
+        "begin_run",
+        "admit",
+        "forget",
+        "begin",
+        "resize",
+        "know",
+        "hand_in",
+        "hand_in_failed",
+        "hand_in_audit",
+        "end",
+        "labels",
+        "passed",
+        "require_class",
+        "poll",
+    ),
+)

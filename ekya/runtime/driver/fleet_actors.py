@@ -1,0 +1,488 @@
+"""The actors of a run: creates them under readable names for Ray's dashboard, and restarts them."""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.errors import UserError
+from ekya.core.events import Role
+from ekya.core.host import StreamCosts
+from ekya.core.stream_faults import DEATHS_WITHIN_US
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Role as JobRole
+from ekya.gpu.backends.backend import ShareJob
+from ekya.planning.placement.homes import PREPARATION_GPU, Processes, home_of_next
+from ekya.runtime.actors.actor_errors import in_words
+from ekya.runtime.actors.actor_kinds import (
+    INFERENCE,
+    PREPARATION,
+    RETRAINING,
+    SPARE,
+    ActorConfig,
+    ActorKind,
+    ProcessConfig,
+    Ready,
+    StreamActorConfig,
+)
+from ekya.runtime.driver.actor_processes import GPU_PART, end_process, make_actor, wait_ended
+from ekya.system.host import read_host_memory
+from ekya.system.processes import find_process
+
+_LOG = logging.getLogger(__name__)
+
+START_DEATHS_ALLOWED = 2
+"""Deaths of one process before the run begins that are followed by a restart."""
+
+ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
+"""A shared process that dies twice within this time is split into one process a stream: the cause cannot be
+attributed to one of its streams."""
+
+_MICRO_PROFILER = "micro-profiler"
+_SPARE = "inference/spare"
+
+_SPARE_BYTES = 2 << 30
+"""Free host memory needed to make a spare process: about three times what one takes."""
+
+
+@dataclass(slots=True, eq=False)
+class StreamActors:
+    """A stream's two workers, and what they are restarted from.
+
+    Attributes:
+        inference, retraining: actors, which other streams may share.
+        weights: object reference to the bytes of the model that serves.
+        newest_weights: the same for the model that serves or is about to.
+        version: of the newest weights.
+        paused: whether its camera is closed.
+    """
+
+    config: StreamActorConfig
+    inference: Any
+    retraining: Any
+    weights: Any
+    newest_weights: Any
+    version: ModelVersion
+    paused: bool = False
+
+    def worker(self, role: Role) -> Any:
+        """Returns the actor of one role."""
+        return self.inference if role is Role.INFERENCE else self.retraining
+
+    def put(self, role: Role, actor: Any) -> None:
+        """Replaces the actor of one role."""
+        if role is Role.INFERENCE:
+            self.inference = actor
+        else:
+            self.retraining = actor
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """Process of an actor that holds shares.
+
+    Attributes:
+        pid: object reference to its process number; None once it was killed.
+        role: of the workers in it.
+        streams: of these workers; none in the micro-profiler and in a spare process.
+    """
+
+    pid: Any
+    role: Role = Role.INFERENCE
+    streams: tuple[StreamId, ...] = ()
+
+
+class FleetActors:
+    """All actors of a run. Only ``wait_ready``, ``load_serving`` and ``close`` block.
+
+    Args:
+        config: common to all actors.
+        weights: bytes and version of the weights that serve first, by stream; others serve the base model.
+    """
+
+    def __init__(
+        self,
+        config: ActorConfig,
+        weights: Mapping[StreamId, tuple[bytes, ModelVersion]] = MappingProxyType({}),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._now_s = config, now_s
+        self._names: Counter[str] = Counter()
+        self._processes: dict[Any, _Process] = {}
+        self._died_s: dict[str, float] = {}
+        self._alone: set[tuple[Role, StreamId]] = set()
+        # By GPU: a spare inference process, and the reference of its warm-up.
+        self._spares: dict[int, tuple[Any, Any]] = {}
+        self.preparation: Any = None
+        self.streams: dict[StreamId, StreamActors] = {}
+        for place, stream in enumerate(config.fleet.streams):
+            served, version = weights.get(stream.id, (None, BASE_VERSION))
+            reference = None if served is None else ray.put(served)
+            own = StreamActorConfig(config, place, version)
+            self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
+        self._make_workers(Role.INFERENCE)
+
+    # Before the run
+
+    def wait_ready(self) -> dict[StreamId, Ready]:
+        """Waits until all streams can be analysed, and restarts an actor that dies meanwhile.
+
+        Window 0 needs inference alone. The other actors are made when it is ready, and load while the window
+        goes on: on a small machine they would delay the cameras.
+
+        Raises:
+            UserError: an actor rejected its input (``unwrapping_user_error``), a process died too often, or
+                the decoders of all streams have died.
+        """
+        deaths: Counter[str] = Counter()
+        if any(own.weights is None for own in self.streams.values()):
+            self._load_base(deaths)
+        loading = {self._load(actor): actor for actor in self.workers(Role.INFERENCE)}
+        known: dict[StreamId, Ready] = {}
+        while loading:
+            (reply,), _ = ray.wait(list(loading), num_returns=1)
+            actor = loading.pop(reply)
+            try:
+                known |= ray.get(reply)
+            except RayActorError as error:
+                made = self._replace(actor, error, deaths)
+                loading[self._load(made)] = made
+        if all(one.died is not None for one in known.values()):
+            stream, first = min(known.items())
+            raise UserError(
+                f"no stream can be decoded, {stream} since its decoder died ({first.died}); convert or "
+                "replace the files"
+            )
+        self.make_rest()
+        return known
+
+    def make_rest(self) -> None:
+        """Makes the actors that window 0 does not need; they load at low priority meanwhile."""
+        self._make_workers(Role.RETRAINING, low_priority=True)
+        self.preparation = self.make_preparation(low_priority=True)
+
+    def _make_workers(self, role: Role, low_priority: bool = False) -> None:
+        """Makes the processes of all streams' workers of a role."""
+        together: dict[str, list[StreamId]] = {}
+        for stream in self.streams:
+            together.setdefault(self._process_name(role, stream), []).append(stream)
+        for streams in together.values():
+            self._make_process(role, streams, low_priority=low_priority)
+
+    def _load_base(self, deaths: Counter[str]) -> None:
+        """Has an inference process make the base model of all streams without weights."""
+        actor = self.workers(Role.INFERENCE)[0]
+        while True:
+            weights, made = actor.base_weights.options(num_returns=2).remote()
+            try:
+                ray.get(made)
+                break
+            except RayActorError as error:
+                actor = self._replace(actor, error, deaths)
+        for own in self.streams.values():
+            if own.weights is None:
+                own.weights = own.newest_weights = weights
+
+    def _load(self, actor: Any) -> Any:
+        """Has an inference process load its models; returns the reference of its reply."""
+        inside = [self.streams[stream].weights for stream in self._processes[actor].streams]
+        served = list(dict.fromkeys(inside))
+        return actor.load.remote(tuple(served.index(weights) for weights in inside), *served)
+
+    def _replace(self, dead: Any, error: RayError, deaths: Counter[str]) -> Any:
+        """Replaces an inference process that died before the run began.
+
+        Raises:
+            UserError: it has died too often.
+        """
+        process = self._processes.pop(dead)
+        name = self._process_name(process.role, process.streams[0])
+        deaths[name] += 1
+        if deaths[name] > START_DEATHS_ALLOWED:
+            raise UserError(
+                f"{name}: its process died {deaths[name]} times while the run started ({in_words(error)}); "
+                "free memory, or run fewer streams"
+            )
+        _LOG.warning(
+            "%s: its process died while the run started (%s) and is made again", name, in_words(error)
+        )
+        return self._make_process(process.role, process.streams)
+
+    def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
+        """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
+        known = [
+            self.preparation.know.remote(stream, ready[stream].settings, own.version, own.newest_weights)
+            for stream, own in self.streams.items()
+        ]
+        # If it dies now, the executor handles that like any other death.
+        with suppress(RayActorError):
+            ray.get(known)
+
+    # During the run
+
+    @property
+    def fleet(self) -> FleetConfig:
+        """The fleet that the actors serve."""
+        return self._config.fleet
+
+    def change_fleet(self, sections: Mapping[str, object]) -> None:
+        """Has actors that are made from now on find these sections of the fleet."""
+        self._config = replace(self._config, fleet=self._config.fleet.model_copy(update=dict(sections)))
+
+    @property
+    def audits(self) -> bool:
+        """True if answers are audited."""
+        return self._config.audit_frames > 0
+
+    def workers(self, role: Role) -> tuple[Any, ...]:
+        """Returns the actors of all streams' workers of a role, each once."""
+        return tuple(dict.fromkeys(own.worker(role) for own in self.streams.values()))
+
+    def beside(self, stream: StreamId, role: Role) -> tuple[StreamId, ...]:
+        """Returns the other streams whose worker of this role is in the same process."""
+        own = self.streams[stream].worker(role)
+        return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
+
+    def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
+        """Restarts a dead worker with the weights that served last, and lets it begin.
+
+        A process of several streams is restarted for the first of them, and the others join it.
+
+        Returns:
+            Reference of a reply that comes when it has begun.
+        """
+        own = self.streams[stream]
+        own.newest_weights = own.weights
+        process = self._processes.get(own.worker(role))
+        if process is None or process.pid is None:
+            name = self._process_name(role, stream)
+            streams = [
+                one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
+            ]
+            self._take_or_make_process(role, streams)
+        if role is Role.RETRAINING:
+            return own.retraining.admit.remote(own.config, started_monotonic_ns)
+        config = replace(own.config, version=own.version)
+        return own.inference.join.remote(config, own.weights, started_monotonic_ns)
+
+    def pause(self, stream: StreamId, paused: bool) -> None:
+        """Closes the camera of a stream, or opens it again."""
+        own = self.streams[stream]
+        own.paused = paused
+        own.inference.pause.remote(stream, paused)
+
+    def add(
+        self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int
+    ) -> tuple[Any, Any]:
+        """Adds a stream, which serves the base model.
+
+        Args:
+            fleet: with the stream; the others are as before.
+            stream: the new one.
+            costs: of its frames.
+            started_monotonic_ns: start of the run.
+
+        Returns:
+            References of its ``Ready``, which comes when its inference has begun, and of the reply of its
+            trainer.
+        """
+        gpu = self._home_of_next()
+        homes = {one: own.config.gpu for one, own in self.streams.items()} | {stream: gpu}
+        known = {**self._config.costs, stream: costs}
+        in_order = tuple(homes[one.id] for one in fleet.streams)
+        self._config = replace(self._config, fleet=fleet, homes=in_order, costs=known)
+        place = [one.id for one in fleet.streams].index(stream)
+        config = StreamActorConfig(self._config, place, BASE_VERSION)
+        own = StreamActors(config, None, None, None, None, BASE_VERSION)
+        self.streams[stream] = own
+        for role in Role:
+            self._join_process(stream, role)
+        own.weights, _ = own.inference.base_weights.options(num_returns=2).remote(stream)
+        own.newest_weights = own.weights
+        self.preparation.admit.remote(stream, costs)
+        admitted = own.retraining.admit.remote(config, started_monotonic_ns)
+        return own.inference.admit.remote(config, own.weights, started_monotonic_ns), admitted
+
+    def home(self, stream: StreamId) -> int:
+        """Returns the GPU of a stream's processes."""
+        return self.streams[stream].config.gpu
+
+    def _home_of_next(self) -> int:
+        """Returns the GPU with most capacity for one more stream; of cores, one that has a process."""
+        living = Counter(own.config.gpu for own in self.streams.values())
+        if self._config.device == "cuda":
+            return home_of_next(living, self.fleet.capacity_milli)
+        return min(living, key=lambda one: (living[one], one), default=PREPARATION_GPU)
+
+    def _join_process(self, stream: StreamId, role: Role) -> None:
+        """Puts a worker into the process that streams of its GPU share, or makes a process for it."""
+        name = self._process_name(role, stream)
+        for one, its in self.streams.items():
+            actor = its.worker(role)
+            process = self._processes.get(actor)
+            if process is not None and process.pid is not None and self._process_name(role, one) == name:
+                self._put(actor, role, (*process.streams, stream))
+                return
+        self._take_or_make_process(role, [stream])
+
+    def remove(self, stream: StreamId) -> None:
+        """Forgets a stream whose workers have ended."""
+        del self.streams[stream]
+        for process in self._processes.values():
+            process.streams = tuple(one for one in process.streams if one != stream)
+        others = tuple(one for one in self.fleet.streams if one.id != stream)
+        homes = tuple(self.streams[one.id].config.gpu for one in others)
+        fleet = self.fleet.model_copy(update={"streams": others})
+        self._config = replace(self._config, fleet=fleet, homes=homes)
+
+    def end(self, actor: Any) -> None:
+        """Kills a worker's process, even if it no longer responds; its death is reported later."""
+        process = self._processes.get(actor)
+        if process is not None and process.pid is not None:
+            end_process(actor, process.pid)
+            process.pid = None
+
+    def has_died(self, actor: Any) -> None:
+        """Forgets a worker's process that has ended, whose pid may be reused.
+
+        A shared process that dies twice within ``ALONE_AFTER_S`` is split into one process a stream, so that
+        a stream that keeps killing its process affects no others.
+        """
+        process = self._processes.pop(actor, None)
+        if process is None or len(process.streams) < 2:
+            return
+        name, now_s = self._process_name(process.role, process.streams[0]), self._now_s()
+        if now_s - self._died_s.get(name, -math.inf) < ALONE_AFTER_S:
+            _LOG.warning("%s has died again, and its streams have a process each from now on", name)
+            self._alone.update((process.role, stream) for stream in process.streams)
+        self._died_s[name] = now_s
+
+    def close(self) -> None:
+        """Ends all actors; no process is left when this returns."""
+        for actor in self._processes:
+            ray.kill(actor)
+        wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
+        self._processes.clear()
+
+    def make_spares(self) -> None:
+        """Makes a spare inference process for each GPU, where memory allows; they load at low priority.
+
+        They wait for the trainers and the micro-profiler, which must be loaded before window 1. One that has
+        died since the last call is replaced.
+        """
+        for gpu, (spare, warm) in tuple(self._spares.items()):
+            if ray.wait([warm], timeout=0)[0] and not self._is_alive(spare, warm):
+                _LOG.warning("a spare process has died and is made again")
+                del self._spares[gpu]
+        for own in self.streams.values():
+            gpu = own.config.gpu
+            if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
+                continue
+            name = self._free_name(_SPARE)
+            config = ProcessConfig(self._config, name, gpu, ())
+            others = (*self.workers(Role.RETRAINING), self.preparation)
+            loading = [actor.ready.remote() for actor in others if self._runs(actor)]
+            # Its share is that of any inference on this GPU.
+            spare = self._make(SPARE, name, ShareJob(_SPARE, "inference", 0, gpu), config, *loading)
+            self._spares[gpu] = (spare, spare.warm_up.remote(own.weights))
+
+    def _runs(self, actor: Any) -> bool:
+        """Returns whether an actor has a process; that of a stream that was set aside has ended."""
+        process = self._processes.get(actor)
+        return process is not None and process.pid is not None
+
+    def _take_or_make_process(self, role: Role, streams: Sequence[StreamId]) -> None:
+        """Puts workers that join later into the spare process of their GPU, or into one that is made."""
+        spare = self._take_spare(self.streams[streams[0]].config.gpu) if role is Role.INFERENCE else None
+        if spare is None:
+            self._make_process(role, streams, joining=True)
+        else:
+            self._put(spare, role, streams)
+
+    def _take_spare(self, gpu: int) -> Any:
+        """Removes and returns the spare process of a GPU; None if none is ready."""
+        spare, warm = self._spares.get(gpu, (None, None))
+        if spare is None or not ray.wait([warm], timeout=0)[0]:
+            return None
+        del self._spares[gpu]
+        return spare if self._is_alive(spare, warm) else None
+
+    def _is_alive(self, spare: Any, warm: Any) -> bool:
+        """Returns whether a spare process that has replied still runs; one that does not is forgotten.
+
+        The replies of a process stay readable after its death, so the kernel is asked.
+        """
+        try:
+            _, pid = ray.get([warm, self._processes[spare].pid])
+        except RayError as error:
+            _LOG.warning("a spare process was dead: %s", error)
+        else:
+            if find_process(pid) is not None:
+                return True
+        self.has_died(spare)
+        return False
+
+    def make_preparation(self, low_priority: bool = False) -> Any:
+        """Makes the micro-profiler's actor."""
+        share_milli = self.fleet.preparation.share_milli
+        job = ShareJob(_MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
+        kind = replace(PREPARATION, low_priority=low_priority)
+        return self._make(kind, self._free_name(_MICRO_PROFILER), job, self._config)
+
+    def _make_process(
+        self, role: Role, streams: Sequence[StreamId], joining: bool = False, low_priority: bool = False
+    ) -> Any:
+        """Makes a process for workers of these streams; ``joining`` streams come to an inference later."""
+        gpu = self.streams[streams[0]].config.gpu
+        name = self._free_name(self._process_name(role, streams[0]))
+        kind, job_role = _WORKERS[role]
+        inside = () if joining and role is Role.INFERENCE else streams
+        configs = tuple(self.streams[stream].config for stream in inside)
+        config = ProcessConfig(self._config, name, gpu, configs)
+        kind = replace(kind, low_priority=low_priority)
+        actor = self._make(kind, name, ShareJob(name, job_role, 0, gpu), config)
+        self._put(actor, role, streams)
+        return actor
+
+    def _put(self, actor: Any, role: Role, streams: Sequence[StreamId]) -> None:
+        """Records that these workers are in this process."""
+        process = self._processes[actor]
+        process.role, process.streams = role, tuple(streams)
+        for stream in streams:
+            self.streams[stream].put(role, actor)
+
+    def _make(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
+        """Makes an actor that holds shares."""
+        gpu_part = GPU_PART if self._config.device == "cuda" else 0.0
+        environment = self._config.shares.actor_env(job)
+        actor = make_actor(kind.actor_class(name), name, environment, gpu_part, *arguments)
+        self._processes[actor] = _Process(actor.process.remote())
+        return actor
+
+    def _process_name(self, role: Role, stream: StreamId) -> str:
+        """Returns the name of a worker's process; streams with the same name share it."""
+        if self._config.processes is Processes.STREAM or (role, stream) in self._alone:
+            return f"{role}/{stream}"
+        return f"{role}/gpu-{self.streams[stream].config.gpu}"
+
+    def _free_name(self, name: str) -> str:
+        """Makes a name unique: a dead actor's name is not available immediately."""
+        made = self._names[name]
+        self._names[name] += 1
+        server = f"{self._config.server}/" if self._config.server else ""
+        return server + name + (f" (restart {made})" if made else "")
+
+
+_WORKERS: Mapping[Role, tuple[ActorKind, JobRole]] = {
+    Role.INFERENCE: (INFERENCE, "inference"),
+    Role.RETRAINING: (RETRAINING, "retraining"),
+}

@@ -1,0 +1,64 @@
+"""`ekya run`: a fleet on Ray actors and the wall clock, from its folder to its report."""
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import ray
+from rich.console import Console
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.run_options import RunOptions
+from ekya.gpu.backends.registry import ChosenBackend, choose_backend
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.driver.object_store import object_store_bytes
+from ekya.runtime.driver.open_run import open_run, start_probe
+from ekya.runtime.driver.private_ray import private_ray
+from ekya.runtime.driver.run_session import RunSession, report_complete
+from ekya.system.folder_lock import hold_folder
+
+
+def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
+    """Runs a fleet on a separate local Ray and returns its run folder.
+
+    Ctrl-C ends the run early; the results until then are measured and written as usual. A complete run that
+    lacks only its report is not run again.
+    """
+    if options.resume is not None and report_complete(RunFolder.open(options.resume), fleet):
+        return options.resume
+    chosen = choose_backend(options.shares)
+    with ExitStack() as held:
+        held.callback(ray.shutdown)
+        if options.resume is not None:
+            held.enter_context(hold_folder(options.resume))
+        # The machine is measured while Ray starts.
+        with start_probe(fleet, options, chosen) as probe:
+            dashboard = start_ray(options.dashboard, chosen)
+            with console.status("measuring this machine"):
+                run = open_run(fleet, options, chosen, probe.result())
+        if options.resume is None:
+            held.enter_context(hold_folder(run.folder.path))
+        for sentence in run.gave_up:
+            console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
+        with run.open_shares() as shares:
+            path = RunSession(run, shares, dashboard).run(console)
+    return path
+
+
+def start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
+    """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
+    with private_ray():
+        context = ray.init(
+            # A separate instance, not one that is already running on this machine.
+            address="local",
+            num_gpus=chosen.gpus,
+            # Ray starts an idle process for each CPU, and actors request none.
+            num_cpus=1,
+            include_dashboard=dashboard,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=object_store_bytes(),
+            configure_logging=True,
+        )
+    url = str(context.dashboard_url or "")
+    return f"dashboard: http://{url} (ray get-auth-token prints its token)" if url else ""

@@ -1,0 +1,203 @@
+"""Opens a run: sizes the fleet for this machine, makes or reads the run folder, sets the loop's constants."""
+
+import logging
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import keep_fleet
+from ekya.config.run_options import RunOptions
+from ekya.config.sizing import fitted
+from ekya.control.options import LoopOptions, StreamHome
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.gpu.backends.backend import ShareBackend
+from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
+from ekya.pipeline.host_probe import Probe, ProbedHost
+from ekya.pipeline.setup import loop_options
+from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
+from ekya.planning.placement.homes import Processes, deal, guests_gpu
+from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.results.storage.hour_tables import newest_rows
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.driver.resuming import Resumed, resume, resume_service
+from ekya.system.host import cpu_limit, read_host_memory
+
+_LOG = logging.getLogger(__name__)
+
+_NEVER_US = 1 << 62
+"""Run time that no run reaches: a service goes on without cameras, since some may be added."""
+
+_READMIT_AFTER_US = 600 * US_PER_S
+"""A service tries a stream that was set aside again: its cause may have passed, and no operator may look."""
+
+_PROCESS_BYTES = 3 << 30
+"""Host memory of a process that has loaded torch and CUDA, with a margin."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that can begin or resume: it has its folder, and no process yet.
+
+    Attributes:
+        folder, fleet, options: of the run; of a resumed run, as it began.
+        constants: of its loop.
+        chosen: share backend.
+        resumed: state to resume from; None for a new run.
+        host: measured costs of its work on this machine.
+        gave_up: sentences on what was given up to fit the machine.
+        continue_us: run time at which it begins or continues.
+    """
+
+    folder: RunFolder
+    fleet: FleetConfig
+    options: RunOptions
+    constants: LoopOptions
+    chosen: ChosenBackend
+    resumed: Resumed | None
+    host: ProbedHost
+    gave_up: tuple[str, ...] = ()
+    continue_us: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that it uses at least in part; CPU cores replace them where there are none."""
+        return max(1, -(-self.constants.capacity_milli // FULL_GPU_MILLI))
+
+    @property
+    def on_gpus(self) -> bool:
+        """True if it computes on GPUs."""
+        return self.chosen.on_gpus
+
+    @property
+    def machine(self) -> Machine:
+        """What it can use at most."""
+        return machine_of(self.chosen)
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """The GPU of every stream."""
+        return deal(len(self.fleet.streams), self.constants.capacity_milli)
+
+    @property
+    def guests_gpu(self) -> int:
+        """The GPU for other servers' jobs; its loop lends spare capacity of this GPU."""
+        return guests_gpu(self.constants.capacity_milli)
+
+    @property
+    def processes(self) -> Processes:
+        """Grouping of streams into processes: as the fleet says, or as this machine's memory allows."""
+        if self.fleet.processes is not Processes.AUTO:
+            return self.fleet.processes
+        # Two processes for each stream, the micro-profiler's and a spare one.
+        needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
+        has_room = read_host_memory().free_bytes >= needed_bytes
+        return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
+
+    def open_shares(self) -> AbstractContextManager[ShareBackend]:
+        """Opens the share backend around every process that holds a share, for the run and its guests.
+
+        Raises:
+            UserError: it could not be started.
+        """
+        return self.chosen.backend.open(self.gpus)
+
+
+def continue_us(folder: RunFolder, fleet: FleetConfig, resumed: Resumed | None, *, endless: bool) -> int:
+    """Returns the run time at which a run begins or continues.
+
+    A run that ends is repeated from the begin of its last window, with frames that were answered in it. A
+    service goes on where it was: frames of a camera come once, and their times must not go back.
+    """
+    if not endless:
+        return 0 if resumed is None else resumed.from_us
+    reached_us = 0 if resumed is None else resumed.reached_us
+    return max(reached_us, _newest_us(folder, fleet))
+
+
+def _newest_us(folder: RunFolder, fleet: FleetConfig) -> int:
+    """Returns the run time after the newest frames that are on disk of a service; 0 without any."""
+    newest = (next(newest_rows(folder.hours(stream.id)), None) for stream in fleet.streams)
+    return max((int(rows.t_us[-1]) + 1 for rows in newest if rows is not None and len(rows.t_us)), default=0)
+
+
+def machine_of(chosen: ChosenBackend) -> Machine:
+    """Returns what a run can use with a backend."""
+    return Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
+
+
+def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
+    """Begins to measure this machine, where the run will be, in the background."""
+    return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
+
+
+def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:
+    """Makes the folder of a run, or opens that of ``options.resume`` and reads where to resume.
+
+    Must be called on the machine of the run, whose hardware limits what the run can use.
+
+    Args:
+        fleet: as the user gave it; of a resumed run, as it began.
+        options: of the run.
+        chosen: share backend.
+        host: measured costs on the machine.
+
+    Raises:
+        UserError: the fleet does not fit this machine, or a part of the set-up fails.
+    """
+    resumed: Resumed | None = None
+    gave_up: tuple[str, ...] = ()
+    if options.resume is None:
+        fleet, gave_up = fitted(fleet, host.costs, machine_of(chosen), overload=options.overload)
+        fleet = fleet.model_copy(update={"classes": host.classes})
+        make = RunFolder.make if options.endless else RunFolder.create
+        folder = make(options.runs, options.name or fleet.name)
+        keep_fleet(folder.fleet, fleet)
+    else:
+        folder = RunFolder.open(options.resume)
+        streams = tuple(stream.id for stream in fleet.streams)
+        resumed = (resume_service if options.endless else resume)(folder, streams)
+    if resumed is not None:
+        # That of a service may have been changed since, as its file says.
+        scheduler = options.scheduler if options.endless else resumed.scheduler
+        options = replace(options, scheduler=scheduler, seed=resumed.options.seed)
+        _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, scheduler)
+        _LOG.info("its first window has no labels: frames that were kept for them went with the process")
+    for warning in host.teacher_warnings:
+        _LOG.warning("%s", warning)
+    _LOG.info("forward passes: %s", host.self_test.way)
+    _LOG.info("shares: %s", chosen.why)
+    constants = _constants(fleet, options, chosen, resumed, host)
+    from_us = continue_us(folder, fleet, resumed, endless=options.endless)
+    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
+
+
+def _constants(
+    fleet: FleetConfig,
+    options: RunOptions,
+    chosen: ChosenBackend,
+    resumed: Resumed | None,
+    host: ProbedHost,
+) -> LoopOptions:
+    # Of a resumed run what was measured as it began: its journal is replayed with that.
+    constants = loop_options(
+        fleet,
+        host.costs.families if resumed is None else resumed.options.family_costs,
+        options.seed,
+        chosen.capability.step_milli,
+        chosen.capability.capacity_milli,
+        chosen.capability.groups,
+    )
+    if resumed is not None:
+        trains, infers = resumed.options.training_speed, resumed.options.inference_speed
+    else:
+        speeds = kept_speeds(chosen, fleet.edge.model)
+        trains, infers = training_speed(speeds), inference_speed(speeds)
+    if options.endless:
+        constants = replace(
+            constants, windows=None, last_join_us=_NEVER_US, readmit_after_us=_READMIT_AFTER_US
+        )
+    at_home: tuple[StreamHome, ...] = ()
+    if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
+        gpus = deal(len(fleet.streams), constants.capacity_milli)
+        at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, gpus, strict=True))
+    return replace(constants, homes=at_home, training_speed=trains, inference_speed=infers)

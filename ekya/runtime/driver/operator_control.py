@@ -1,0 +1,410 @@
+"""Control of a live run: what an operator asks becomes an event of the loop."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import keep_fleet
+from ekya.config.fleet_sections import StreamConfig
+from ekya.core import events as ev
+from ekya.core import requests as rq
+from ekya.core.errors import NotThereError, UserError
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
+from ekya.pipeline.host_probe import dearest
+from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.model_files import remove_all
+from ekya.results.storage.run_folder import RunFolder, check_stream_name
+from ekya.results.storage.run_state import ModelRow, StateStore
+from ekya.results.storage.validation_files import forget_validations
+from ekya.runtime.actors.actor_errors import in_words, unwrapping_user_error
+from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.driver.executor import RayExecutor
+from ekya.runtime.driver.fleet_actors import FleetActors
+from ekya.runtime.driver.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class
+from ekya.runtime.driver.resuming import kept_models
+
+_ANSWER_S = 15.0
+"""Longest wait for the thread of the loop, which never waits itself for long."""
+
+_ADDED_S = 60.0
+"""Longest wait for a new stream: a process may have to be started for it."""
+
+_PICTURE_S = 3.0
+
+LABELLED_US = 10 * US_PER_S
+"""Newest frames of a stream that are labelled when an operator asks for it."""
+
+_OVER = "the service is stopping"
+_UNWRITTEN = "it is asked for, but not in the journal yet; see whether the disk is full"
+
+_T = TypeVar("_T")
+
+
+class LiveControl:
+    """Changes a live run, and looks into it. Any thread may call.
+
+    A change is an event in the journal, and is in the run's ``fleet.yaml`` where that has a key for it. So a
+    run that is resumed is as it was changed.
+
+    Args:
+        executor, actors, clock: of the run.
+        folder: of the run.
+        store: of the run; used by the thread of the loop.
+        limits: of the run.
+    """
+
+    def __init__(
+        self,
+        executor: RayExecutor,
+        actors: FleetActors,
+        clock: RunClock,
+        folder: RunFolder,
+        store: StateStore,
+        limits: RunLimits,
+    ) -> None:
+        self._executor, self._actors, self._clock = executor, actors, clock
+        self._folder, self._store, self._limits = folder, store, limits
+        self._fleet = actors.fleet
+        # Cameras that are being added; of the loop's thread.
+        self._adding: dict[StreamId, StreamConfig] = {}
+        self._open: set[Future[Any]] = set()
+        self._is_over = False
+
+    @property
+    def fleet(self) -> FleetConfig:
+        """The fleet as changed."""
+        return self._fleet
+
+    def add(self, stream: StreamConfig) -> None:
+        """Adds a camera; returns when its frames are analysed, or it is tried to be reached.
+
+        Raises:
+            UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
+        """
+        serves: Future[None] = Future()
+
+        def added(failed: str | None) -> None:
+            del self._adding[stream.id]
+            if failed is not None:
+                serves.set_exception(UserError(f"{stream.id}: it cannot be added ({failed})"))
+                return
+            try:
+                record = ModelRecord(self._folder, self._store, stream.id)
+                record.add_model(BASE_VERSION, None, -1, None, None, self.now_us())
+                self._keep(_with(self._fleet, [*self._fleet.streams, stream]))
+            except UserError as error:  # a full disk
+                self._executor.changes.remove(stream.id)
+                serves.set_exception(error)
+                return
+            self._emit_terms(stream)
+            serves.set_result(None)
+
+        def change() -> None:
+            coming = list(self._adding.values())
+            fleet = _with(self._fleet, [*self._fleet.streams, *coming, stream])
+            if not self._executor.changes.may_be_added(stream.id):
+                raise UserError(f"{stream.id}: the camera of this name is still ending; try again")
+            # What an earlier camera of this name has learnt is not this one's.
+            remove_all(self._folder, self._store, stream.id)
+            self._folder.exemplars(stream.id).unlink(missing_ok=True)
+            forget_validations(self._folder, stream.id)
+            self._adding[stream.id] = stream
+            self._executor.changes.add(fleet, stream.id, dearest(self._limits.costs.streams), added)
+
+        self._open.add(serves)  # before the loop knows it, since the loop may end at once
+        try:
+            self._in_loop(change)
+            serves.result(_ADDED_S)
+        except TimeoutError:
+            raise UserError(
+                f"{stream.id}: it is still being added after {_ADDED_S:g} s; see its state"
+            ) from None
+        finally:
+            self._open.discard(serves)
+
+    def remove(self, stream: StreamId) -> None:
+        """Removes a camera; its records stay in the folder.
+
+        Raises:
+            NotThereError: there is no such camera.
+            UserError: it is the last one.
+        """
+
+        def change() -> None:
+            self.require(stream)
+            others = [one for one in self._fleet.streams if one.id != stream]
+            if not others:
+                raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
+            self._keep(_with(self._fleet, others))
+            self._executor.changes.remove(stream)
+
+        self._in_loop(change)
+
+    def pause(self, stream: StreamId, paused: bool) -> None:
+        """Closes a camera and gives its share to the others, or opens it again.
+
+        Raises:
+            NotThereError: there is no such camera.
+        """
+
+        def change() -> None:
+            self.require(stream)
+            self._executor.changes.pause(stream, paused)
+
+        self._in_loop(change)
+
+    def freeze(self, stream: StreamId, frozen: bool) -> None:
+        """Has a camera keep the model that serves, or lets it be retrained again.
+
+        Raises:
+            NotThereError: there is no such camera.
+        """
+        self.require(stream)
+        self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
+
+    def change_terms(self, stream: StreamId, terms: Mapping[str, object]) -> None:
+        """Sets terms of a camera: ``weight`` and ``max_age_s``, of which valid values are given.
+
+        Raises:
+            NotThereError: there is no such camera.
+            UserError: no λ keeps them.
+        """
+
+        def change() -> None:
+            self.require(stream)
+            changed = self._fleet.stream(stream).model_copy(update=dict(terms))
+            others = (one for one in self._fleet.streams if one.id != stream)
+            fleet = _with(self._fleet, [*others, changed])
+            costs = self._limits.costs.streams
+            self._executor.changes.require_terms(fleet, stream, costs.get(stream, dearest(costs)))
+            self._keep(fleet)
+            self._emit_terms(changed)
+
+        self._in_loop(change)
+
+    def change_fleet(self, values: Mapping[str, object]) -> None:
+        """Changes terms of the fleet; see ``fleet_change``.
+
+        Raises:
+            UserError: a value is not possible.
+        """
+
+        def change() -> None:
+            changed = fleet_change(self._fleet, values, self._limits, self.now_us())
+            self._keep(changed.fleet)
+            # Of actors that are made again later.
+            self._actors.change_fleet({name: getattr(changed.fleet, name) for name in CHANGED_SECTIONS})
+            for event in changed.events:
+                if isinstance(event, rq.CapacityChanged):
+                    self._executor.resize_pool(event.capacity_milli)
+                self._executor.emit(event)
+
+        self._in_loop(change)
+
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet; the service starts again for it.
+
+        What is remembered of earlier windows is forgotten: it shows objects of the class without their name.
+
+        Raises:
+            UserError: there is one of this name, or the golden model, a detector or a source has none.
+        """
+        larger = with_class(self._fleet, name)
+        checked = self._actors.preparation.require_class.remote(larger, name)
+        try:
+            unwrapping_user_error(lambda: ray.get(checked, timeout=_ADDED_S))
+        except RayError as error:
+            raise UserError(
+                f"{name}: the golden model does not answer ({in_words(error)}); try again"
+            ) from None
+
+        def change() -> None:
+            self._keep(with_class(self._fleet, name))
+            for stream in self._actors.streams:
+                self._executor.forget_pictures(stream)
+                self._folder.exemplars(stream).unlink(missing_ok=True)
+            self._executor.emit(rq.RestartRequested(self.now_us(), f"the class {name} was added"))
+
+        self._in_loop(change)
+
+    def ask_labels(self, stream: StreamId) -> None:
+        """Has a camera labelled now, on its newest frames, and retrained if that gains.
+
+        Raises:
+            NotThereError: there is no such camera.
+        """
+        self.require(stream)
+        self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
+
+    def forget(self, stream: StreamId) -> None:
+        """Deletes the exemplars and validations of a camera; of one that was removed as well.
+
+        Raises:
+            NotThereError: there is no such camera, and nothing is kept of one.
+        """
+        path = self._folder.exemplars(stream)
+
+        def change() -> None:
+            there = path.is_file()
+            path.unlink(missing_ok=True)
+            there = forget_validations(self._folder, stream) or there
+            if stream in self._actors.streams:
+                self._executor.forget_pictures(stream)
+            elif not there:
+                raise NotThereError(f"there is no camera {stream}, and no picture of one")
+
+        check_stream_name(stream)
+        self._in_loop(change)
+
+    def roll_back(self, stream: StreamId, version: ModelVersion | None = None) -> None:
+        """Has a camera serve earlier weights again.
+
+        Args:
+            stream: the camera.
+            version: of the weights; None for those that served before the present ones.
+
+        Raises:
+            NotThereError: there is no such camera.
+            UserError: there are no such weights.
+        """
+        self.require(stream)
+        rows = {row.version: row for row in self.models(stream)}
+        # Newer weights may be on their way, or were lost there: they are not recorded.
+        serving = rows[max(rows)] if rows else None
+        # A roll-back gives earlier weights a new version; another one must not bring the later ones back.
+        first = {one: _served_first_as(row, rows.values()) for one, row in rows.items()}
+        earlier = [one for one in rows if first[one] < first[max(rows)]]
+        wanted = max(earlier, default=None) if version is None else version
+        if wanted is None or wanted not in rows or rows[wanted] == serving:
+            others = earlier if version is None else [one for one in rows if rows[one] != serving]
+            there = ", ".join(str(one) for one in others) or "none"
+            which = "earlier versions" if version is None else "versions beside the serving one"
+            raise UserError(f"{stream}: {which} that are kept: {there}")
+        self._emit(lambda now_us: rq.RollBackRequested(now_us, stream, wanted))
+
+    def models(self, stream: StreamId) -> tuple[ModelRow, ...]:
+        """Returns the models that have served a camera and are kept, by version.
+
+        Raises:
+            NotThereError: there is no such camera.
+        """
+        self.require(stream)
+        return self._in_loop(lambda: tuple(kept_models(self._folder, self._store, stream)), reads=True)
+
+    def picture(self, stream: StreamId) -> bytes | None:
+        """Returns the newest frame of a camera with its boxes, as a JPEG; None where there is none.
+
+        Raises:
+            NotThereError: there is no such camera.
+        """
+        self.require(stream)
+        try:
+            drawn: bytes | None = ray.get(
+                self._actors.streams[stream].inference.picture.remote(stream), timeout=_PICTURE_S
+            )
+        except (GetTimeoutError, RayError):
+            return None
+        return drawn
+
+    def _emit_terms(self, stream: StreamConfig) -> None:
+        limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)
+        self._executor.emit(rq.TermsChanged(self.now_us(), stream.id, stream.weight, limit_us))
+
+    def _keep(self, fleet: FleetConfig) -> None:
+        """Writes the changed fleet into the folder."""
+        keep_fleet(self._folder.fleet, fleet)
+        self._fleet = fleet
+
+    def require(self, stream: StreamId) -> None:
+        """Raises NotThereError if there is no such camera."""
+        if stream not in [one.id for one in self._fleet.streams]:
+            raise NotThereError(f"there is no camera {stream}")
+
+    def now_us(self) -> int:
+        """Returns run time, 0 before the run begins."""
+        return max(self._clock.now_us(), 0)
+
+    def _emit(self, event: Callable[[int], ev.Event]) -> None:
+        self._in_loop(lambda: self._executor.emit(event(self.now_us())))
+
+    def close(self) -> None:
+        """Ends what waits for the loop, which has ended."""
+        self._is_over = True
+        for waiting in tuple(self._open):
+            with suppress(InvalidStateError):
+                waiting.set_exception(UserError(_OVER))
+
+    def _in_loop(self, change: Callable[[], _T], reads: bool = False) -> _T:
+        """Returns the result of a call that the thread of the loop makes; raises as the call.
+
+        What the call emits is in the journal when this returns. One that only ``reads`` emits nothing.
+
+        Raises:
+            UserError: the loop does not answer, and the call is not made any more then; or the journal cannot
+                be written.
+        """
+        done: Future[_T] = Future()
+
+        def call() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                result = change()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                settle = partial(_settle, done, result)
+                settle() if reads else self._executor.when_written(settle)
+
+        self._open.add(done)
+        try:
+            if self._is_over:
+                raise UserError(_OVER)
+            self._executor.post(call)
+            return done.result(_ANSWER_S)
+        except TimeoutError:
+            if done.cancel():
+                raise UserError(f"the service has not answered within {_ANSWER_S:g} s; try again") from None
+            try:
+                return done.result(_ANSWER_S)
+            except TimeoutError:
+                raise UserError(_UNWRITTEN) from None
+        finally:
+            self._open.discard(done)
+
+
+def _settle(done: Future[_T], result: _T) -> None:
+    """Gives a future its result, unless it has one: what waits for the loop is ended with it."""
+    with suppress(InvalidStateError):
+        done.set_result(result)
+
+
+def _served_first_as(row: ModelRow, rows: Collection[ModelRow]) -> int:
+    """Returns the version under which weights served a camera first, of which ``rows`` are all models.
+
+    It names their file, unless they were adopted: that is another camera's file.
+    """
+    path = PurePath(row.path)
+    if path.parent.name == row.stream:
+        return int(path.stem)
+    return min(one.version for one in rows if one.path == row.path)
+
+
+def _with(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> FleetConfig:
+    """Returns the fleet with these streams.
+
+    Raises:
+        UserError: two have the same id.
+    """
+    ids = [stream.id for stream in streams]
+    twice = next((one for one in ids if ids.count(one) > 1), None)
+    if twice is not None:
+        raise UserError(f"{twice}: there is a camera of this name; give it another id")
+    return fleet.model_copy(update={"streams": tuple(sorted(streams, key=lambda stream: stream.id))})

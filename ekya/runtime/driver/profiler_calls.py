@@ -1,0 +1,184 @@
+"""Calls to the micro-profiler: preparations, audits, the models that it knows, and its restart."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.shares import Work, preparation_holder
+from ekya.core.units import StreamId
+from ekya.core.weights import LabelBudget
+from ekya.models.edge.architecture_table import Start
+from ekya.runtime.actors.actor_errors import in_words
+from ekya.runtime.actors.actor_kinds import LentWeights, Ready
+from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.driver.fleet_actors import FleetActors
+from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
+from ekya.runtime.driver.remote_retrainings import RetrainInputs
+from ekya.runtime.shares.share_changes import ShareChanges
+from ekya.runtime.weights.weight_transfer import WeightTransfer
+from ekya.runtime.weights.zoo_keeper import ZooKeeper
+
+_LOG = logging.getLogger(__name__)
+
+
+class ProfilerCalls:
+    """Has the micro-profiler prepare windows. No method blocks.
+
+    Args:
+        actors: of the run.
+        ready: settings of the streams that serve.
+        set_aside: streams whose workers have ended.
+        clock: run time.
+        calls: calls in flight.
+        shares: of all jobs.
+        inputs: of retrainings.
+        weights: of all streams.
+        zoo: lends kept models, if any are kept.
+        emit: callback for events.
+        follow: callback that receives an actor's events from now on.
+    """
+
+    def __init__(
+        self,
+        actors: FleetActors,
+        ready: Mapping[StreamId, Ready],
+        set_aside: Collection[StreamId],
+        clock: RunClock,
+        calls: RemoteCalls,
+        shares: ShareChanges,
+        inputs: RetrainInputs,
+        weights: WeightTransfer,
+        zoo: ZooKeeper | None,
+        emit: Callable[[ev.Event], None],
+        follow: Callable[[Any], None],
+    ) -> None:
+        self._actors, self._ready, self._set_aside = actors, ready, set_aside
+        self._clock, self._calls = clock, calls
+        self._shares, self._inputs, self._weights, self._zoo = shares, inputs, weights, zoo
+        self._emit, self._follow = emit, follow
+        self._preparing: cmd.BeginPreparation | None = None
+        # Start-up calls of a micro-profiler that was started again.
+        self._starts: set[Any] = set()
+        # Answer to a drift that the loop asked for meanwhile.
+        self._refused: cmd.BeginPreparation | None = None
+
+    def end(self, command: cmd.EndPreparation) -> None:
+        """Ends a preparation, which drops unfinished work."""
+        self._preparing = None
+        self._shares.leave(preparation_holder(command.window, command.round))
+
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether a preparation of a stream is in progress."""
+        asked = () if self._preparing is None else self._preparing.streams
+        return any(one.stream == stream for one in asked)
+
+    def begin(self, command: cmd.BeginPreparation) -> None:
+        """Begins a preparation as soon as there is a share for it."""
+        if command.round == 0:
+            self._inputs.begin_window()
+            self._weights.begin_window()
+        if self._starts:
+            # The loop asks again when the micro-profiler is back.
+            _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
+            if command.round == 0:
+                self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
+            else:
+                # The loop would ask at once for what was not labelled.
+                self._refused = command
+            return
+        self._preparing = command
+        holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
+        self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
+
+    def _prepare(self, command: cmd.BeginPreparation, share_milli: int, serial: int) -> Any:
+        """Begins a preparation; every stream hands in its window material, directly from actor to actor."""
+        preparation = self._actors.preparation
+        begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
+        for asked in command.streams:
+            if asked.stream not in self._ready:  # removed while the preparation waited for its share
+                preparation.hand_in_failed.remote(command.window, asked.stream, round=command.round)
+                continue
+            own = self._actors.streams[asked.stream]
+            material = own.inference.material.remote(asked.stream, command.window, asked.since_us, asked.dose)
+            settings = self._ready[asked.stream].settings.under(command.budget)
+            earlier = self._weights.evaluate(asked.stream)
+            weights = partial(ray.get, own.newest_weights)
+            others: Sequence[LentWeights] = ()
+            if self._zoo is not None:
+                others = self._zoo.lend(asked.candidates)
+            elif settings.start is Start.BEST:
+                others = self._weights.lend(asked.stream, command.window)
+            handed_in = preparation.hand_in.remote(
+                command.window,
+                asked.stream,
+                settings,
+                material,
+                own.version,
+                weights,
+                earlier,
+                others,
+                round=command.round,
+                kept=None if self._zoo is None else self._zoo.known(asked.kept),
+            )
+            self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
+        if command.round == 0 and self._actors.audits:
+            self._hand_in_audits(command.budget)
+        return begun
+
+    def _hand_in_audits(self, budget: LabelBudget | None) -> None:
+        """Has every stream hand in the frames drawn for its audit, whether it is prepared or not."""
+        for stream, own in self._actors.streams.items():
+            # A stream that is just being added is not ready yet.
+            if stream in self._ready and stream not in self._set_aside:
+                drawn = own.inference.take_drawn.remote(stream)
+                settings = self._ready[stream].settings.under(budget)
+                handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
+                self._calls.add(handed_in, partial(log_failure, "hand_in_audit"))
+
+    def _handed_in(
+        self, command: cmd.BeginPreparation, stream: StreamId, _value: None, error: RayError | None
+    ) -> None:
+        """Handles a stream's hand-in; after a failure the preparation goes on without the stream."""
+        if error is not None and self._preparing is command:
+            _LOG.warning("%s: window %d has none of its labels: %s", stream, command.window, in_words(error))
+            self._actors.preparation.hand_in_failed.remote(command.window, stream, round=command.round)
+
+    def make_known(self, stream: StreamId) -> Any:
+        """Has the micro-profiler load the newest weights while it is idle."""
+        own, settings = self._actors.streams[stream], self._ready[stream].settings
+        known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
+        self._calls.add(known, partial(log_failure, "know"))
+        return known
+
+    def restart(self, error: RayError) -> None:
+        """Starts the micro-profiler again after its death, with the models that serve."""
+        self._shares.died(Work.PREPARATION, None)
+        _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
+        self._actors.preparation = self._actors.make_preparation()
+        begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
+        self._follow(self._actors.preparation)
+        self._starts = {begun, *(self.make_known(stream) for stream in self._ready)}
+        for start in self._starts:
+            self._calls.add(start, partial(self._started, start))
+        if self._preparing is not None:
+            ended = self._preparing
+            self._emit(ev.PreparationEnded(self._clock.now_us(), ended.window, ended.round))
+            self._preparing = None
+
+    def _started(self, start: Any, value: None, error: RayError | None) -> None:
+        """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
+        log_failure("the start of the micro-profiler", value, error)
+        if start in self._starts:
+            self._starts.remove(start)
+            if not self._starts:
+                if self._refused is not None:
+                    refused, self._refused = self._refused, None
+                    self._emit(ev.PreparationEnded(self._clock.now_us(), refused.window, refused.round))
+                self._emit(ev.ProfilerBack(self._clock.now_us()))

@@ -1,0 +1,1 @@
+"""Shares of jobs in their processes, and of GPU memory."""

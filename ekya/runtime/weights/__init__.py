@@ -1,0 +1,1 @@
+"""Weights between trainers, inference and the zoo."""

@@ -1,0 +1,254 @@
+"""Moves weights from a trainer to inference, and back to earlier ones: a state machine for every version."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ekya.core import events as ev
+from ekya.core.effects import with_roll_back
+from ekya.core.units import ONLY_BASE, JobId, ModelVersion, StreamId
+from ekya.planning.adaptation.shadow_gate import tried_by
+from ekya.runtime.actors.actor_kinds import LentWeights
+from ekya.runtime.driver.fleet_actors import StreamActors
+from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
+
+_VERSIONS = 100
+"""Newest versions of a stream that are known to have served; more than two labellings lie apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """Weights that were evaluated on a window's labels: their version and reference."""
+
+    version: ModelVersion
+    weights: Any
+
+
+class WeightTransfer:
+    """Transfers the weights of all streams, from "epoch done" to "serves".
+
+    =========  ==========================================================================================
+    state      meaning, and what follows
+    =========  ==========================================================================================
+    trained    The best epoch so far, in the stream's trainer. ``send`` gives it a version → pending.
+    pending    The trainer sends the checkpoint through the object store, and inference prepares it beside
+               the serving one. Retrainings and preparations that begin use it. Inference reports the hot
+               swap (``on_event``) → served; or that of a newer version, or the worker is restarted →
+               rejected.
+    served     It answers frames, and a restarted worker begins with it (``StreamActors.weights``).
+               Without a zoo, streams that serve the base model may try it (``lend``), and get it as a version
+               of theirs (``adopt_lent``). New labels are taken (``evaluate``) → evaluated.
+    evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
+               ``roll_back`` sends them again, as a new version (→ pending).
+    rejected   Never reported, and never used again.
+    =========  ==========================================================================================
+
+    The activations that the micro-profiler computes belong to evaluated or adopted weights, and serve a
+    retraining that starts from the same.
+
+    Args:
+        streams: actors of the streams.
+        calls: calls in flight.
+    """
+
+    def __init__(self, streams: Mapping[StreamId, StreamActors], calls: RemoteCalls) -> None:
+        self._streams, self._calls = streams, calls
+        # References to their bytes, by version.
+        self._pending: dict[StreamId, dict[ModelVersion, Any]] = {stream: {} for stream in streams}
+        # The last one serves.
+        self._served_versions = {stream: [own.version] for stream, own in streams.items()}
+        self._base_versions = dict.fromkeys(streams, ONLY_BASE)
+        self._evaluated: dict[StreamId, _Evaluated] = {}
+        self._earlier: dict[StreamId, _Evaluated] = {}
+        self._lent: dict[tuple[StreamId, ModelVersion], Any] = {}
+        self._profiled: dict[StreamId, Any] = {}
+        self._activations: dict[StreamId, Any] = {}
+
+    def send(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
+        """Sends a job's best checkpoint from the stream's trainer to its inference.
+
+        ``after`` is the reference of a call that brings remote weights to the trainer first, if any.
+        """
+        own = self._streams[stream]
+        version = ModelVersion(own.version + 1)
+        send = own.retraining.send.options(num_returns=2)
+        weights, accuracy = send.remote(stream, job, version, *after)
+        self._begin(stream, version, weights)
+        swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
+        self._calls.add(swapped, partial(self._received, stream, weights))
+
+    def _received(self, stream: StreamId, weights: Any, value: None, error: RayError | None) -> None:
+        """Takes the weights that serve for the newest ones again if these could not be sent."""
+        log_failure("ServeModel", value, error)
+        own = self._streams.get(stream)
+        if error is not None and own is not None and own.newest_weights is weights:
+            own.newest_weights = own.weights
+
+    def roll_back(self, stream: StreamId) -> bool:
+        """Sends the weights that were evaluated before to inference again; False if there are none."""
+        earlier = self._earlier.pop(stream, None)
+        if earlier is None:
+            return False
+        own = self._streams[stream]
+        version = ModelVersion(own.version + 1)
+        self._evaluated[stream] = _Evaluated(version, earlier.weights)
+        self._profiled[stream] = earlier.weights
+        self._begin(stream, version, earlier.weights)
+        swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
+        self._calls.add(swapped, partial(log_failure, "RollBack"))
+        return True
+
+    def serve_again(self, stream: StreamId, weights: Any, of: ModelVersion) -> None:
+        """Sends weights that served as version ``of`` to inference again; a reference to their bytes."""
+        version = ModelVersion(self._streams[stream].version + 1)
+        self._profiled.pop(stream, None)
+        self._begin(stream, version, weights)
+        swapped = self._streams[stream].inference.roll_back.remote(stream, weights, version, of)
+        self._calls.add(swapped, partial(log_failure, "RollBack"))
+
+    def add(self, stream: StreamId) -> None:
+        """Takes up a stream that is added to the run; it serves the base model."""
+        self._pending[stream] = {}
+        self._served_versions[stream] = [self._streams[stream].version]
+        self._base_versions[stream] = ONLY_BASE
+
+    def remove(self, stream: StreamId) -> None:
+        """Forgets a stream that was removed from the run."""
+        known: tuple[dict[StreamId, Any], ...] = (
+            self._pending,
+            self._served_versions,
+            self._base_versions,
+            self._evaluated,
+            self._earlier,
+            self._profiled,
+            self._activations,
+        )
+        for of_stream in known:
+            of_stream.pop(stream, None)
+
+    def lend(self, stream: StreamId, window: int) -> tuple[LentWeights, ...]:
+        """Returns other streams' weights that a stream tries on a window's labels, and may adopt.
+
+        They serve, and are in the object store: what is pending there may never serve, and fetching it would
+        wait for its trainer.
+        """
+        serving = {one: versions[-1] for one, versions in self._served_versions.items()}
+        with_base = {one for one, version in serving.items() if version in self._base_versions[one]}
+        own = self._streams[stream]
+        if own.newest_weights is not own.weights:
+            return ()
+        lent = {
+            (one, serving[one]): self._streams[one].weights
+            for one in tried_by(stream, serving, with_base, window)
+        }
+        self._lent |= lent
+        return tuple(LentWeights(*which, partial(ray.get, weights)) for which, weights in lent.items())
+
+    def adopt_lent(self, stream: StreamId, of: StreamId, of_version: ModelVersion, accuracy: float) -> bool:
+        """Sends weights that were lent in this window to a stream's inference; False if they were not."""
+        weights = self._lent.get((of, of_version))
+        if weights is not None:
+            self.adopt(stream, weights, of, of_version, accuracy)
+        return weights is not None
+
+    def adopt(
+        self,
+        stream: StreamId,
+        weights: Any,
+        of: StreamId,
+        of_version: ModelVersion,
+        accuracy: float,
+        kept: int | None = None,
+    ) -> ModelVersion:
+        """Sends offered weights to a stream's inference; returns their version there.
+
+        Args:
+            stream: that is to serve them.
+            weights: reference to their bytes, which the object store has.
+            of, of_version: the stream of which they were retrained, and their version there.
+            accuracy: on the labels of the stream.
+            kept: their number in the zoo; None for weights that another stream serves.
+        """
+        own = self._streams[stream]
+        version = ModelVersion(own.version + 1)
+        self._profiled[stream] = weights
+        self._begin(stream, version, weights)
+        swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version, kept)
+        self._calls.add(swapped, partial(log_failure, "AdoptModel"))
+        return version
+
+    def forget_profiled(self, stream: StreamId) -> None:
+        """Drops the activations of weights that were offered to a stream, and cannot serve."""
+        self._profiled.pop(stream, None)
+
+    def _begin(self, stream: StreamId, version: ModelVersion, weights: Any) -> None:
+        own = self._streams[stream]
+        own.version, own.newest_weights = version, weights
+        self._pending[stream][version] = weights
+
+    def on_event(self, event: ev.Event) -> bool:
+        """Takes note of a hot swap; returns False for one of an earlier stream of this name."""
+        if not isinstance(event, ev.Swapped) or event.stream not in self._pending:
+            return True
+        stream, version, pending = event.stream, event.version, self._pending[event.stream]
+        if version not in pending:
+            return False
+        self._streams[stream].weights = pending[version]
+        self._pending[stream] = {newer: weights for newer, weights in pending.items() if newer > version}
+        self._served_versions[stream] = [*self._served_versions[stream], version][-_VERSIONS:]
+        if isinstance(event, ev.RolledBack):
+            self._base_versions[stream] = with_roll_back(self._base_versions[stream], event)
+        return True
+
+    def evaluate(self, stream: StreamId) -> ModelVersion | None:
+        """Records that a stream's newest weights are evaluated on new labels.
+
+        Returns:
+            Version of the weights that were evaluated before; None if they are the same, or never served.
+        """
+        own = self._streams[stream]
+        before, self._evaluated[stream] = (
+            self._evaluated.get(stream),
+            _Evaluated(own.version, own.newest_weights),
+        )
+        self._profiled[stream] = own.newest_weights
+        self._earlier.pop(stream, None)
+        if before is None or before.version == own.version:
+            return None
+        if before.version not in self._served_versions[stream]:
+            return None  # it was rejected, and never answered frames
+        self._earlier[stream] = before
+        return before.version
+
+    def begin_window(self) -> None:
+        """Forgets lent weights and the activations of the last window, also those still to arrive."""
+        self._activations, self._lent = {}, {}
+
+    def expect_activations(self, stream: StreamId, activations: Any, arrived: Any) -> None:
+        """Receives activations of the evaluated weights, which the micro-profiler sends to the object store.
+
+        Only when they have ``arrived`` may a retraining depend on them: it must not wait for something that
+        may never arrive.
+
+        Args:
+            stream: of the weights.
+            activations: reference to them, which this process does not fetch.
+            arrived: reference of a reply that comes with them.
+        """
+        window = self._activations
+
+        def keep(value: None, error: RayError | None) -> None:
+            log_failure("passed", value, error)
+            if error is None:
+                window[stream] = activations
+
+        self._calls.add(arrived, keep)
+
+    def activations(self, stream: StreamId) -> Any:
+        """Returns the reference to activations of the newest weights; None if others were profiled."""
+        same = self._profiled.get(stream) is self._streams[stream].newest_weights
+        return self._activations.get(stream) if same else None
