@@ -15,8 +15,7 @@ SERVE_MARGIN = 0.0
 
 ROLL_BACK_MARGIN = 0.12
 """Margin by which new weights may do worse on the labels of a window that they have served in, and stay:
-twice the error of such a difference (``experiments/shadow_gate.py``). A narrower margin gains nothing
-there."""
+twice the error of such a difference on the default fleet, where a narrower margin gained nothing."""
 
 ADOPT_MARGIN = ROLL_BACK_MARGIN
 """Margin by which another stream's weights must do better than the base model to serve: the same error."""

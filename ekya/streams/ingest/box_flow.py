@@ -29,7 +29,7 @@ _MOST_GROWTH = 1.25
 
 _OF_A_NETWORK = 3
 """Network operations that take as long as one operation of optical flow: its windows are small, and each
-point's iterations are sequential (``experiments/bench_following.py``)."""
+point's iterations are sequential (measured on real video)."""
 
 _LEAST_VISIBLE = 0.4
 """Part of a box that must be inside the picture; with less, the object has left."""
