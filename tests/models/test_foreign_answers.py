@@ -1,6 +1,5 @@
 """Fuzz of ``detect`` with what broken and foreign networks may answer, in every layout of ONNX files."""
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_networks import CELLS, SIDE, frame_size, write
 
+from ekya.models.golden import clean_detections as suppression
 from ekya.models.golden.detections import Detections, Detector
 from ekya.models.golden.golden_model import open_detector
+from ekya.models.golden.nms import nms
 
 WIDTH, HEIGHT = 80, 40
 IMAGE = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
@@ -124,7 +125,11 @@ def test_foreign_answers_never_break_fastestdet(
     check(detector.detect(IMAGE), detector.names, min_score)
 
 
-def test_foreign_answers_in_masses_take_bounded_time(tmp_path: Path) -> None:
+def test_of_foreign_answers_in_masses_few_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = []
+    monkeypatch.setattr(suppression, "nms", lambda boxes, *of: compared.append(len(boxes)) or nms(boxes, *of))
     across, down = np.meshgrid(np.linspace(0, 60, 400), np.linspace(16, 46, 250))
     corners = np.stack([across.ravel(), down.ravel()], axis=1)  # 100 000, in pixels of the input
     boxes = np.concatenate([corners, corners + 0.1], axis=1).astype(np.float32)[None]
@@ -136,8 +141,8 @@ def test_foreign_answers_in_masses_take_bounded_time(tmp_path: Path) -> None:
         "detr": named,
     }.items():
         detector = opened(tmp_path, layout, answers, 0.5)
-        began_s = time.process_time()
         found = detector.detect(IMAGE)
-        assert time.process_time() - began_s < 1.0
+        assert compared.pop() <= 1000
+        assert not compared
         assert len(found.boxes) == LIMIT
         check(found, detector.names, 0.5)

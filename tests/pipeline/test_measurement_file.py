@@ -83,7 +83,8 @@ def test_measurement_file_path_follows_the_users_cache(monkeypatch, tmp_path):
 
 
 def test_self_test_key_differs_by_limit_of_instruction_set(monkeypatch):
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    for limit in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+        monkeypatch.delenv(limit, raising=False)
     free = self_test_key("cpu", "resnet18", (32, 24))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     held = self_test_key("cpu", "resnet18", (24, 32))
