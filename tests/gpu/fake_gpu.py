@@ -4,6 +4,8 @@ import threading
 from collections import defaultdict
 from contextlib import contextmanager
 
+from waiting import HANG_GUARD_S
+
 from ekya.gpu.backends.token_bucket import Clocks
 from ekya.gpu.green.sm_driver import SmDriverError, SmGroup
 
@@ -150,7 +152,7 @@ class FakeGpu:
 
     def _sleep(self, condition, seconds):
         if seconds is None:
-            condition.wait(5)
+            assert condition.wait(HANG_GUARD_S)
         else:
             self.now_ns += round(seconds * 1e9) + 1
 
@@ -169,7 +171,7 @@ def thread(work):
     running = threading.Thread(target=run, daemon=True)
     running.start()
     yield running
-    running.join(5)
+    running.join(HANG_GUARD_S)
     assert not running.is_alive(), "the thread did not end"
     if errors:
         raise errors[0]

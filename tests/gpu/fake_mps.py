@@ -1,7 +1,6 @@
 """Fake of MPS: a real program on the PATH, its daemons, and queries for tests."""
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from ekya.gpu.mps.folder import DaemonFolder
 from ekya.system.processes import find_process
 
 SHORT = DaemonLimits(
-    start_s=10.0, answer_s=5.0, drain_s=1.0, force_after_s=1, kill_s=0.5, health_every_s=0.05
+    start_s=60.0, answer_s=20.0, drain_s=1.0, force_after_s=1, kill_s=1.0, health_every_s=0.05
 )
-"""For daemons that respond immediately."""
+"""For daemons that respond immediately, on however busy a machine; ended with their clients soon."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,3 @@ class FakeMps:
         """Returns the process numbers of daemons and servers that are still alive."""
         pids = [call[which] for call in self.daemons() for which in ("daemon", "server")]
         return [pid for pid in pids if find_process(pid) is not None]
-
-
-def wait_until(holds, within_s=8.0):
-    give_up_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < give_up_s, "it did not come to that"
-        time.sleep(0.02)

@@ -1,9 +1,9 @@
 import threading
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.gpu.backends.cpu import CpuShares
@@ -193,23 +193,28 @@ def test_bucket_use_exceeds_grant_by_at_most_burst_and_batch(steps):
 
 
 def test_bucket_threads_of_one_job_share_its_limit():
-    bucket = TokenBucket(300)
-    stop = time.monotonic() + 0.8
+    """Two threads take turns on one core, each with its own thread time."""
+    clock, own = VirtualTime(), {}
+    clocks = Clocks(clock.clocks.wall_ns, lambda: own.get(threading.get_ident(), 0), clock.clocks.wait)
+    bucket = TokenBucket(300, clocks)
+    turns = [threading.Semaphore(1), threading.Semaphore(0)]
 
-    def work():
-        while time.monotonic() < stop:
+    def work(place):
+        for _ in range(100):
+            assert turns[place].acquire(timeout=HANG_GUARD_S)
             with bucket.scope():
-                until = time.thread_time_ns() + 4 * MS
-                while time.thread_time_ns() < until:
-                    pass
+                clock.work(4)
+                own[threading.get_ident()] = own.get(threading.get_ident(), 0) + 4 * MS
+            turns[1 - place].release()
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    # The lower bound allows for a machine that is busy with other work.
-    assert 100 <= bucket.measured().share_milli <= 330
+        thread.join(HANG_GUARD_S)
+    measured = bucket.measured()
+    assert measured.used_us == 2 * 100 * 4000
+    assert measured.share_milli == pytest.approx(300, rel=0.05)
 
 
 def test_bucket_resize_wakes_waiting_thread():
@@ -222,9 +227,10 @@ def test_bucket_resize_wakes_waiting_thread():
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert not ran.wait(0.05)
+    wait_until_blocked(thread)
+    assert not ran.is_set()
     bucket.resize(1000)
-    assert ran.wait(1.0)
+    assert ran.wait(HANG_GUARD_S)
     thread.join()
 
 
@@ -233,7 +239,7 @@ def begin_batch(bucket):
     scope = bucket.scope()
     thread = threading.Thread(target=scope.__enter__)
     thread.start()
-    thread.join(5)
+    thread.join(HANG_GUARD_S)
     return scope
 
 

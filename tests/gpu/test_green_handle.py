@@ -1,11 +1,11 @@
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 from fake_gpu import MS, FakeDriver, FakeGpu, thread
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.core.errors import UserError
 from ekya.gpu.backends.backend import ShareJob
@@ -113,15 +113,15 @@ def test_handle_resize_and_batches_exclude_each_other(process):
     def work():
         with handle.scope():
             inside.set()
-            leave.wait(5)
+            leave.wait(HANG_GUARD_S)
             seen.append(len(process.groups(handle)))
         with handle.scope():
             seen.append(len(process.groups(handle)))
 
     with thread(work):
-        assert inside.wait(5)
-        with thread(lambda: handle.resize(750)):
-            time.sleep(0.02)
+        assert inside.wait(HANG_GUARD_S)
+        with thread(lambda: handle.resize(750)) as resizing:
+            wait_until_blocked(resizing)
             assert process.groups(handle) == {0, 1, 2, 3}
             leave.set()
     assert seen[0] == 4
@@ -136,10 +136,10 @@ def test_handle_resize_of_stuck_batch_applies_after_it(process, monkeypatch):
     def work():
         with handle.scope():
             inside.set()
-            leave.wait(5)
+            leave.wait(HANG_GUARD_S)
 
     with thread(work):
-        assert inside.wait(5)
+        assert inside.wait(HANG_GUARD_S)
         resized = handle.resize(250)
         assert resized.share_milli == 485
         assert "has not ended" in resized.note
@@ -173,10 +173,11 @@ def test_handle_share_zero_waits_and_frees_all_sms(process):
         with handle.scope():
             ran.set()
 
-    with thread(work):
-        assert not ran.wait(0.05)
+    with thread(work) as waiting:
+        wait_until_blocked(waiting)
+        assert not ran.is_set()
         handle.resize(500)
-        assert ran.wait(5)
+        assert ran.wait(HANG_GUARD_S)
 
 
 def run_for(process, handle, seconds, batch_ms):
@@ -242,10 +243,11 @@ def test_handle_guest_without_share_waits(process):
         with guest.scope():
             ran.set()
 
-    with thread(work):
-        assert not ran.wait(0.05)
+    with thread(work) as waiting:
+        wait_until_blocked(waiting)
+        assert not ran.is_set()
         guest.resize(10)
-        assert ran.wait(5)
+        assert ran.wait(HANG_GUARD_S)
 
 
 def test_handle_release_ends_wait_and_frees_sms(process):
@@ -256,8 +258,8 @@ def test_handle_release_ends_wait_and_frees_sms(process):
         with handle.scope():
             assert process.gpu.current() != FakeGpu.DEFAULT
 
-    with thread(work):
-        time.sleep(0.02)
+    with thread(work) as waiting:
+        wait_until_blocked(waiting)
         handle.release()
     other.release()
     assert process.job(1000).level.groups == 16
@@ -271,10 +273,10 @@ def test_handle_released_sms_are_free_after_its_batch(process):
         with handle.scope():
             process.gpu.launch(10)
             inside.set()
-            leave.wait(5)
+            leave.wait(HANG_GUARD_S)
 
     with thread(work):
-        assert inside.wait(5)
+        assert inside.wait(HANG_GUARD_S)
         handle.release()
         assert process.job(500).level is None
         leave.set()
@@ -290,7 +292,8 @@ def test_handle_ending_job_is_not_resized(process):
         assert process.gpu.current() == handle.level.stream
 
 
-def test_handle_release_ends_a_waiting_resize(process):
+def test_handle_release_ends_a_waiting_resize(process, monkeypatch):
+    monkeypatch.setattr(green_handle, "ANSWER_WITHIN_S", 1e6)
     handle = process.job(500)
     inside, leave = threading.Event(), threading.Event()
     notes = []
@@ -298,12 +301,12 @@ def test_handle_release_ends_a_waiting_resize(process):
     def work():
         with handle.scope():
             inside.set()
-            leave.wait(5)
+            leave.wait(HANG_GUARD_S)
 
     with thread(work):
-        assert inside.wait(5)
-        with thread(lambda: notes.append(handle.resize(250).note)):
-            time.sleep(0.02)
+        assert inside.wait(HANG_GUARD_S)
+        with thread(lambda: notes.append(handle.resize(250).note)) as resizing:
+            wait_until_blocked(resizing)
             handle.release()
         leave.set()
     assert notes and "has not ended" in notes[0]
@@ -330,8 +333,8 @@ def test_handle_job_without_sms_begins_when_some_are_freed(process):
         with second.scope():
             assert len(process.groups(second)) == 8
 
-    with thread(work):
-        time.sleep(0.01)
+    with thread(work) as waiting:
+        wait_until_blocked(waiting)
         first.resize(250)
         process.gpu.now_ns += 100 * MS
 

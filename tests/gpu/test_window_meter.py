@@ -8,6 +8,7 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import HANG_GUARD_S
 
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 from ekya.gpu.reader import NvmlReader, Reading
@@ -285,12 +286,10 @@ def test_meter_thread_samples_while_entered_and_closes():
             enough.set()
         return len(read) * 1000
 
-    with GpuMeter([NvmlReader("GPU-1", nvml)], every_s=0.001, clock_ns=clock_ns):
-        assert enough.wait(5)
+    with GpuMeter([NvmlReader("GPU-1", nvml)], every_s=0.001, clock_ns=clock_ns) as meter:
+        assert enough.wait(HANG_GUARD_S)
     assert (nvml.open, nvml.samples) == (0, {})
-    done = len(read)
-    threading.Event().wait(0.01)
-    assert len(read) == done
+    assert not meter._thread.is_alive()
 
 
 def test_reader_missing_gpu_shuts_the_driver_down():

@@ -8,7 +8,7 @@ import logging
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -71,15 +71,21 @@ class DaemonLimits:
         return self.drain_s + 2 * self.answer_s + self.force_after_s + 4 * self.kill_s
 
 
-def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> psutil.Process:
-    """Starts a daemon for one GPU in its folder, and waits until it replies.
+def start_daemon(
+    control: MpsControl,
+    folder: DaemonFolder,
+    gpu_uuid: str,
+    within_s: float,
+    now_s: Callable[[], float] = time.monotonic,
+) -> psutil.Process:
+    """Starts a daemon for one GPU in its folder, and waits until it replies. Tests pass their own clock.
 
     Raises:
         MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
             ``end_daemon`` ends it.
     """
     began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S
-    give_up_s = time.monotonic() + within_s
+    give_up_s = now_s() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
     why = "it writes no pid file"
     came = False
@@ -98,7 +104,7 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
             raise MpsError("the MPS daemon died as soon as it was started")
         elif folder.pid() is not None:
             why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
-        if time.monotonic() >= give_up_s:
+        if now_s() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
         time.sleep(_POLL_S)
 
