@@ -21,7 +21,6 @@ from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
-from ekya.core.view import Objective
 from ekya.planning.placement.pack import Packing
 from ekya.results.report.formatting import percent
 
@@ -68,9 +67,6 @@ class SimulateConfig:
     placement: Annotated[
         Packing, typer.Option(help="How shares stand on GPUs; but in a pool, no job stands on two.")
     ] = Packing.POOL
-    objective: Annotated[
-        Objective, typer.Option(help="What is maximised: the mean over streams, or the worst of them.")
-    ] = Objective.MEAN
     error: Annotated[
         float | None,
         typer.Option(
@@ -97,7 +93,7 @@ class SimulateConfig:
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35",
     "ekya simulate --generate 7 --scheduler ekya,paper,uniform,uniform@paper,no-retrain",
     "ekya simulate profiles.parquet --window 30 --error 0.1 --seeds 0,1,2",
-    "ekya simulate --generate 7 --gpus 2,4 --placement quantised --objective max-min",
+    "ekya simulate --generate 7 --gpus 2,4 --placement quantised",
     "ekya simulate public-profiles/ --streams cologne,bremen",
 )
 def simulate(config: SimulateConfig, output: Output) -> None:
@@ -171,7 +167,6 @@ def _conditions(config: SimulateConfig) -> "Conditions":
         window_us=window_us,
         windows=config.windows,
         placement=config.placement,
-        objective=config.objective,
         error_sd=config.error,
         relative_error=config.relative_error,
     )

@@ -37,7 +37,6 @@ from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
 from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.core.view import Objective
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
 from ekya.models.golden.registry import FILE, ONNX
@@ -93,7 +92,6 @@ class FleetConfig(FleetSection):
         window_s: T, length of a retraining window in seconds.
         windows: number of windows; None runs until the streams end.
         min_accuracy: a_MIN, the lowest accuracy that inference of a stream may have (paper §4.2).
-        objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
         quantum_milli: δ, of which every share is a multiple, in thousandths of a GPU.
         steal_milli: Δ, what the thief moves at a time, in thousandths of a GPU.
         scheduler: name of the scheduler with its options and preset, as in ``uniform:inference=300@paper``.
@@ -114,7 +112,6 @@ class FleetConfig(FleetSection):
     window_s: float = Field(default=16.0, gt=0)
     windows: int | None = Field(default=None, ge=1)
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
-    objective: Objective = Objective.MEAN
     quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
     scheduler: str = DEFAULT_SCHEDULER

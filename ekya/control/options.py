@@ -7,7 +7,6 @@ from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
-from ekya.core.view import Objective
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.planning.placement.pack import Packing
 
@@ -53,7 +52,6 @@ class LoopOptions:
         training_speed, inference_speed: speed of a job at a share.
         share_step_milli: smallest step of a share that the share backend can enforce.
         training_groups: groups of multiprocessors dedicated to training; None where there are none.
-        objective: objective that is maximised.
         terms: of the streams with other than default terms, sorted by id.
         packing: how shares are placed on GPUs.
         homes: of all streams, where their processes cannot change to another GPU; empty where they can.
@@ -89,7 +87,6 @@ class LoopOptions:
     training_speed: SpeedCurve = LINEAR
     inference_speed: SpeedCurve = LINEAR
     seed: int = 0
-    objective: Objective = Objective.MEAN
     terms: tuple[StreamTerms, ...] = ()
     homes: tuple[StreamHome, ...] = ()
     profiler: Profiler = Profiler.EKYA

@@ -11,7 +11,7 @@ from ekya.core.profile import Family, family_of
 from ekya.core.state import FleetState, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import WindowView
 from ekya.core.weights import WHOLE, Dose, SceneOf
 from ekya.planning.adaptation.kept_models import candidates
 from ekya.planning.adaptation.label_pooling import same_scene
@@ -204,7 +204,7 @@ def _invested(
         return most, everything
     view = window_view(fleet, now_us, options, needs, histories)
     most = _left_milli(view, fleet, options)
-    if not needs.micro_profile or needs.true_profile or view.objective is not Objective.MEAN:
+    if not needs.micro_profile or needs.true_profile:
         return most, everything
     accuracies = {stream.stream: stream.accuracy for stream in view.streams}
     costs = [stream.prepared_gpu_s for stream in fleet.streams if stream.prepared_gpu_s is not None]

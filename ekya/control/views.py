@@ -70,7 +70,6 @@ def window_view(
         ),
         training_speed=options.training_speed,
         seed=options.seed,
-        objective=options.objective,
         previous=previous,
         inference_speed=options.inference_speed,
     )

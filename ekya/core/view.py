@@ -1,22 +1,12 @@
 """Input of a scheduler: an immutable snapshot of one moment in a window (paper §4.1)."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Phase
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import CachedModel, Elsewhere
-
-
-class Objective(StrEnum):
-    """Objective that is maximised over the streams (paper Eq. 1, and its footnote 3)."""
-
-    MEAN = "mean"
-    """The mean accuracy, weighted by stream."""
-    MAX_MIN = "max-min"
-    """The accuracy of the worst stream; weights are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +116,6 @@ class WindowView:
         streams: sorted by stream id.
         training_speed, inference_speed: speed of a job at a share.
         seed: for randomised schedulers; the same view gives the same plan.
-        objective: objective that is maximised.
         previous: the phases of the last plan, whose first is being carried out; they may not fit this view
             any more.
     """
@@ -140,6 +129,5 @@ class WindowView:
     streams: tuple[StreamView, ...]
     training_speed: SpeedCurve
     seed: int = 0
-    objective: Objective = Objective.MEAN
     previous: tuple[Phase, ...] = ()
     inference_speed: SpeedCurve = LINEAR

@@ -72,7 +72,6 @@ def loop_options(
         training_groups=training_groups,
         packing=fleet.placement,
         seed=seed,
-        objective=fleet.objective,
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
         profiler=fleet.preparation.profiler,
         serve_margin=fleet.shadow_gate.margin,

@@ -27,9 +27,6 @@ a convex problem in K prices, minimised by cutting planes in a trust region). Th
 only how tight the bound is, not whether it holds. The remaining gap is what mixtures could gain: mainly
 mixtures of two shares at one instant, which averages over an interval allow, but also of two γ, and of two
 moments of completion. It shrinks as streams become many.
-
-For max-min, the smallest of the streams' values is at most their mean by any weights. So the weights are
-chosen too, beside the prices.
 """
 
 from dataclasses import dataclass
@@ -40,7 +37,7 @@ from optimum.relaxed import Prices, respond
 from scipy.optimize import linprog
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import WindowView
 from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.tables import Floats
 
@@ -87,7 +84,6 @@ def upper_bound(
         max(view.capacity_milli, 0) // view.quantum_milli * view.quantum_milli / FULL_GPU_MILLI,
         weights / weights.sum(),
         np.linspace(0.0, 1.0, intervals + 1) ** _EARLY,
-        free_weights=view.objective is Objective.MAX_MIN,
     )
     return _minimised(dual, rounds)
 
@@ -103,36 +99,26 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Dual:
-    """The bound as a function of the prices and, where these are free, of the weights behind them."""
+    """The bound as a function of the prices."""
 
     streams: PerStreamBound
     gpus: float
     weights: Floats
     edges: Floats
-    free_weights: bool
-
-    @property
-    def intervals(self) -> int:
-        """K, the number of intervals."""
-        return len(self.edges) - 1
 
     def at(self, point: Floats) -> _Cut:
-        prices, weights = Prices(self.edges, point[: self.intervals]), self.weights
-        if self.free_weights:
-            weights = np.maximum(point[self.intervals :], 0.0)
-            weights = weights / weights.sum()
-        found = respond(self.streams, weights, prices)
+        prices = Prices(self.edges, point)
+        found = respond(self.streams, self.weights, prices)
         value = float(found.worth.sum() + self.gpus * prices.levels @ prices.lengths)
-        slope = self.gpus * prices.lengths - found.used
-        return _Cut(point, value, np.concatenate([slope, found.value]) if self.free_weights else slope)
+        return _Cut(point, value, self.gpus * prices.lengths - found.used)
 
     def first(self, price: float, fall: float) -> Floats:
         """Returns prices from ``price`` on, falling by the part ``fall``: GPUs are dearest at first.
 
         Streams retrain early in the window.
         """
-        prices = price * (1.0 - fall * (self.edges[1:] + self.edges[:-1]) / 2.0)
-        return np.concatenate([prices, self.weights]) if self.free_weights else prices
+        prices: Floats = price * (1.0 - fall * (self.edges[1:] + self.edges[:-1]) / 2.0)
+        return prices
 
 
 def _minimised(dual: _Dual, rounds: int) -> float:
@@ -144,14 +130,9 @@ def _minimised(dual: _Dual, rounds: int) -> float:
     cuts = trials
     best = min(cuts, key=lambda cut: cut.value)
     radius = 0.25
-    scale = np.concatenate(
-        [
-            np.full(dual.intervals, max(float(best.point[: dual.intervals].max()), typical / 64)),
-            dual.weights if dual.free_weights else np.zeros(0),
-        ]
-    )
+    scale = np.full(len(best.point), max(float(best.point.max()), typical / 64))
     for _ in range(max(rounds - len(cuts), 0)):
-        point, promised = _lowest(dual, cuts, best.point - radius * scale, best.point + radius * scale)
+        point, promised = _lowest(cuts, best.point - radius * scale, best.point + radius * scale)
         if best.value - promised < _CLOSE:
             if radius >= _EVERYWHERE:
                 break
@@ -169,18 +150,14 @@ def _minimised(dual: _Dual, rounds: int) -> float:
     return best.value
 
 
-def _lowest(dual: _Dual, cuts: list[_Cut], low: Floats, high: Floats) -> tuple[Floats, float]:
+def _lowest(cuts: list[_Cut], low: Floats, high: Floats) -> tuple[Floats, float]:
     """Returns the point in a box that minimises the highest of the cutting planes, and its height there."""
     slopes = np.array([cut.slope for cut in cuts])
     heights = np.array([cut.slope @ cut.point - cut.value for cut in cuts])
-    sums = np.zeros((1, len(low) + 1))
-    sums[0, dual.intervals : -1] = 1.0
     found = linprog(
         np.append(np.zeros(len(low)), 1.0),
         A_ub=np.hstack([slopes, -np.ones((len(cuts), 1))]),
         b_ub=heights,
-        A_eq=sums if dual.free_weights else None,
-        b_eq=np.ones(1) if dual.free_weights else None,
         bounds=np.vstack([np.column_stack([np.maximum(low, 0.0), high]), [-np.inf, np.inf]]),
     )
     if found.x is None:

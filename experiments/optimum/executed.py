@@ -11,7 +11,7 @@ from ekya.core.plan import Assignment
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bend_of, early_part_left, mean_part
-from ekya.planning.schedulers.objective import evaluate, score
+from ekya.planning.schedulers.objective import evaluate, weighted_mean
 from ekya.planning.schedulers.scheduler import Scheduler
 
 
@@ -45,7 +45,7 @@ def execute(view: WindowView, scheduler: Scheduler) -> Executed:
         for stream, area in gained.items():
             areas[stream] += area
     values = {stream: area / max(window_us, 1) for stream, area in sorted(areas.items())}
-    return Executed(score(view, values), tuple(values.items()), plans, forecast)
+    return Executed(weighted_mean(view, values), tuple(values.items()), plans, forecast)
 
 
 def _carry_out(view: WindowView) -> tuple[WindowView, dict[StreamId, float]]:

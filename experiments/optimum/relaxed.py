@@ -47,12 +47,10 @@ class Responses:
 
     Attributes:
         worth: (S,) upper bound of the best response's worth, less its cost.
-        value: (S,) mean accuracy of a response that comes close to the best.
         used: (K,) GPUs times time that these responses use together in each interval.
     """
 
     worth: Floats
-    value: Floats
     used: Floats
 
 
@@ -224,16 +222,12 @@ def _tallied(
     """
     retrains = np.zeros(len(worth), np.bool_)
     retrains[streams.owner[taken]] = True
-    value = streams.accuracy * (before.part * market.prices.lengths).sum(axis=1)
     used = before.share * market.prices.lengths
-    value[retrains], used[retrains] = 0.0, 0.0
+    used[retrains] = 0.0
     row, mass = streams.owner[taken], streams.mass[taken]
     early = market.prices.before(np.where(ends[taken] >= 0, market.moments[ends[taken]], 1.0))
     late = market.prices.lengths - early
-    gained = streams.accuracy[row] * (before.part[row] * early).sum(axis=1)
-    gained = gained + streams.after[taken] * (after.part[taken] * late).sum(axis=1)
-    np.add.at(value, row, mass * gained)
     np.add.at(used, row, mass[:, None] * (before.share[row] * early + after.share[taken] * late))
     working = taken[ends[taken] >= 0]
     np.add.at(used, streams.owner[working], market.used(ends[working], streams.work[working]))
-    return Responses(worth, value, used.sum(axis=0))
+    return Responses(worth, used.sum(axis=0))

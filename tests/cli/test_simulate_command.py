@@ -133,7 +133,6 @@ def test_simulate_of_a_folder_finds_its_trace_or_profiles(capfd, trace, tmp_path
         (("TRACE", "--window", "0"), "--window 0"),
         (("TRACE", "--window", "inf"), "--window inf"),
         (("TRACE", "--placement", "spread"), "'spread' is not one of 'pool', 'quantised', 'best-fit'"),
-        (("TRACE", "--objective", "sum"), "'sum' is not one of 'mean', 'max-min'"),
         (("TRACE", "--error", "inf"), "--error inf"),
         (("TRACE", "--speed", "linear"), "leave --speed out"),
         (("--generate", "1", "--speed", "warp"), "choose one of linear, measured"),

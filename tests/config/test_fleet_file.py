@@ -199,7 +199,6 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
         (["steal_milli"], -100, "steal_milli: -100 is too small; use at least 1"),
         (["gpus"], "many", "gpus: 'many' is not possible; write a number"),
         (["gpus"], float("nan"), "gpus: nan is not possible; write a number that is not infinite"),
-        (["objective"], "best", "objective: 'best' is not possible; write 'mean' or 'max-min'"),
         (["streams", 0, "weight"], 0, "streams.cam-2.weight: 0 is too small; use more than 0"),
         (["scheduler"], "thief:part=3", "scheduler: thief has no option 'part'; write thief alone"),
         (

@@ -36,7 +36,7 @@ from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.view import InferenceOption, Objective
+from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs
@@ -144,10 +144,9 @@ def test_step_grants_training_whole_sm_groups():
     assert hand.stream().job.share_milli == 182
 
 
-def test_step_view_has_objective_and_terms():
+def test_step_view_has_terms():
     promised_b = StreamTerms(B, weight=3.0, max_age_us=400_000)
-    hand = started(options=replace(OPTIONS, objective=Objective.MAX_MIN, terms=(promised_b,)))
-    assert hand.views[-1].objective is Objective.MAX_MIN
+    hand = started(options=replace(OPTIONS, terms=(promised_b,)))
     terms = [(s.stream, s.weight, s.max_age_us) for s in hand.views[-1].streams]
     assert terms == [(A, 1.0, None), (B, 3.0, 400_000)]
 

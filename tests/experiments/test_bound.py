@@ -12,7 +12,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
-from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import make_scheduler
 
@@ -144,12 +144,6 @@ def test_bound_ignores_shares_that_the_quantum_cannot_reach():
     coarse = view_of(stream(options=(), needed=400), capacity=450, quantum_milli=250, steal_milli=250)
     assert upper_bound(coarse) == pytest.approx(0.8 * 0.5 * 250 / 400, abs=1e-4)
     assert upper_bound(replace(coarse, quantum_milli=1)) == pytest.approx(0.8 * 0.5, abs=1e-4)
-
-
-def test_bound_max_min_limits_the_worst_stream():
-    hopeless = stream("b", accuracy=0.1, options=())
-    bound = upper_bound(view_of(stream(), hopeless, objective=Objective.MAX_MIN))
-    assert bound == pytest.approx(0.8 * 0.1, abs=2e-3)
 
 
 def test_bound_with_minimum_accuracy_is_below_free_bound():

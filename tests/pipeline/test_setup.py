@@ -12,7 +12,6 @@ from ekya.config.shipped import shipped_path
 from ekya.control.options import StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.core.view import Objective
 from ekya.models.edge.checkpoints import save_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.spec import EdgeSpec
@@ -28,14 +27,13 @@ COSTS = {24: 0.001, 32: 0.002}
 
 
 def fleet(**terms):
-    shipped = load_fleet(shipped_path(DEFAULT_FLEET), {"objective": "max-min"})
+    shipped = load_fleet(shipped_path(DEFAULT_FLEET))
     streams = tuple(s.model_copy(update=terms if s.id == CAMERA else {}) for s in shipped.streams)
     return shipped.model_copy(update={"streams": streams})
 
 
-def test_loop_options_hold_objective_and_terms():
+def test_loop_options_hold_terms():
     options = loop_options(fleet(weight=2.5, max_age_s=0.75), (), 0, 1, 2000)
-    assert options.objective is Objective.MAX_MIN
     assert options.terms == (StreamTerms(CAMERA, 2.5, 750_000),)
 
 

@@ -94,10 +94,10 @@ def test_cloud_arrival_counts_from_its_time():
         StreamId("a"), GAMMAS[0], 0, InferenceConfig(1, 32), 400, False, "so", elsewhere=Elsewhere(120 * S)
     )
     found = evaluate(seen, (Phase((waits,)),))
-    assert found.mean == pytest.approx(0.2 * 0.5 + 0.8 * 0.9)
+    assert found.score == pytest.approx(0.2 * 0.5 + 0.8 * 0.9)
     assert found.completions_us == ((StreamId("a"), 120 * S),)
     late = replace(waits, elsewhere=Elsewhere(250 * S))
-    assert evaluate(seen, (Phase((late,)),)).mean == pytest.approx(0.5)
+    assert evaluate(seen, (Phase((late,)),)).score == pytest.approx(0.5)
     unknown = replace(waits, elsewhere=Elsewhere(120 * S, trained_in=3))
     with pytest.raises(ValueError, match="not offered"):
         evaluate(seen, (Phase((unknown,)),))

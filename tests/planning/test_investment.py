@@ -6,7 +6,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from views import GAMMAS, window_views
 
-from ekya.core.view import Objective
 from ekya.planning.preparation.worth import NOTHING, Prospect, best_investment, inference_values
 from ekya.planning.profiling.history import (
     DRIFT_LOSS,
@@ -27,7 +26,7 @@ def serving_only(view):
     streams = tuple(
         replace(stream, retrain_options=(), running=None, max_age_us=None) for stream in view.streams
     )
-    return replace(view, streams=streams, min_accuracy=0.0, objective=Objective.MEAN)
+    return replace(view, streams=streams, min_accuracy=0.0)
 
 
 def prospects_of(view, draw):

@@ -10,7 +10,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
-from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bend_of
 from ekya.planning.schedulers.objective import analysed_part, evaluate, mean_after_retraining
 
@@ -36,7 +36,7 @@ def test_evaluate_counts_retraining_from_completion():
     view = one_stream()
     found = evaluate(view, [phase(500, 400)])
     assert found.completions_us == (("a", 20_000_000),)
-    assert found.mean == pytest.approx(0.8 * (0.2 * 0.5 + 0.8 * 0.9))
+    assert found.score == pytest.approx(0.8 * (0.2 * 0.5 + 0.8 * 0.9))
 
 
 def test_evaluate_reports_accuracy_at_end():
@@ -54,13 +54,13 @@ def test_evaluate_at_end_includes_checkpoints():
 
 
 def test_evaluate_dropped_frames_cost_in_proportion():
-    assert evaluate(one_stream(), [phase(0, 100)]).mean == pytest.approx(0.5 * 0.8 * 0.25)
+    assert evaluate(one_stream(), [phase(0, 100)]).score == pytest.approx(0.5 * 0.8 * 0.25)
 
 
 def test_evaluate_unfinished_retraining_gains_nothing():
     view = one_stream(gpu_s=60.0)
-    assert evaluate(view, [phase(500, 400)]).mean == pytest.approx(0.5 * 0.8)
-    assert evaluate(view, [phase(700, 400)]).mean > 0.5 * 0.8
+    assert evaluate(view, [phase(500, 400)]).score == pytest.approx(0.5 * 0.8)
+    assert evaluate(view, [phase(700, 400)]).score > 0.5 * 0.8
 
 
 def test_evaluate_unfinished_retraining_gains_by_checkpoints():
@@ -68,15 +68,15 @@ def test_evaluate_unfinished_retraining_gains_by_checkpoints():
     view = one_stream(gpu_s=60.0)
     option = replace(view.streams[0].retrain_options[0], early_part=0.5)
     rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
-    assert evaluate(rising, [phase(500, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
-    assert evaluate(rising, [phase(600, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 / 2))
+    assert evaluate(rising, [phase(500, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
+    assert evaluate(rising, [phase(600, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 / 2))
 
 
 def test_evaluate_worse_retraining_does_not_serve():
     view = one_stream(after=0.3)
     found = evaluate(view, [phase(500, 400)])
     assert found.completions_us == (("a", 20_000_000),)
-    assert found.mean == pytest.approx(0.8 * 0.5)
+    assert found.score == pytest.approx(0.8 * 0.5)
     stream = view.streams[0]
     serving = mean_after_retraining(view, stream.accuracy, stream.retrain_options[0], LINEAR.speed(500))
     value = serving * analysed_part(stream.inference_options[0], 400, LINEAR)
@@ -112,7 +112,7 @@ def test_evaluate_keeps_progress_over_phases():
 
 
 def test_evaluate_without_time_is_current_accuracy():
-    assert evaluate(one_stream(window_s=0), [phase(500, 200)]).mean == pytest.approx(0.5 * 0.8 * 0.5)
+    assert evaluate(one_stream(window_s=0), [phase(500, 200)]).score == pytest.approx(0.5 * 0.8 * 0.5)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_evaluate_of_second_gamma_raises():
     )
     view = replace(one_stream(), streams=(both_offered,))
     swapped = [phase(100, 400, GAMMAS[0]), phase(100, 400, GAMMAS[1])]
-    assert evaluate(view, swapped[:1]).mean > 0
+    assert evaluate(view, swapped[:1]).score > 0
     with pytest.raises(ValueError, match="already has"):
         evaluate(view, swapped)
 
@@ -213,7 +213,7 @@ def phased(draw):
 def test_evaluate_equals_the_integral(case):
     view, phases = case
     # Each completion, and the phase after it, is late by at most one step of the integration.
-    assert evaluate(view, phases).mean == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
+    assert evaluate(view, phases).score == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
 
 
 @settings(max_examples=40)
@@ -250,10 +250,4 @@ def both_serve():
 
 def test_evaluate_weighs_streams_in_mean():
     found = evaluate(two_streams(), both_serve())
-    assert found.score == found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)
-
-
-def test_evaluate_max_min_is_the_worst_stream():
-    found = evaluate(two_streams(objective=Objective.MAX_MIN), both_serve())
-    assert found.score == pytest.approx(0.8 * 0.2)
-    assert found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)
+    assert found.score == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)

@@ -12,7 +12,6 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import (
     InferenceOption,
-    Objective,
     RetrainOption,
     RunningRetraining,
     StreamView,
@@ -38,7 +37,7 @@ def test_course_value_equals_objective_of_plan(view, worths):
     arrays = window_arrays_of(view)
     count = len(view.streams)
     states = np.array([[len(known) - 1 for known in arrays.options]])
-    course = simulate_schedule(arrays, states, np.array([worths[:count]]), arrays.weight)
+    course = simulate_schedule(arrays, states, np.array([worths[:count]]))
     found = evaluate(view, plan_of_course(view, arrays, course).phases)
     np.testing.assert_allclose(course.values[0], [value for _, value in found.per_stream], atol=1e-9)
     done = {stream: at - view.now_us for stream, at in found.completions_us if at < view.window_end_us}
@@ -124,7 +123,7 @@ def test_settled_worths_satisfy_the_condition():
     arrays = window_arrays_of(view)
     states, worths = np.ones((1, 3), np.intp), np.array([[0.02, 0.01, 0.005]])
     for _ in range(6):
-        course = simulate_schedule(arrays, states, worths, arrays.weight)
+        course = simulate_schedule(arrays, states, worths)
         worths = settled_worths(course)
     end = course.stretches[-1].serving[0]
     for stretch in course.stretches:
@@ -145,21 +144,12 @@ def test_running_retraining_may_wait_with_its_gamma():
     assert running(phases[1]) == ["a"]
 
 
-def test_max_min_lifts_worst_stream():
-    streams = (stream("a", 0.3, 30, accuracy=0.6), stream("b", 0.2, 60, accuracy=0.3))
-    mean = view_of(*streams, gpus=1)
-    worst = replace(mean, objective=Objective.MAX_MIN)
-    plans = [make_scheduler("serial").plan(view).phases for view in (mean, worst)]
-    assert evaluate(worst, plans[1]).score > evaluate(worst, plans[0]).score
-    assert running(plans[1][0]) == ["b"]
-
-
 def test_many_streams_with_rare_fillings_stay_exact():
     streams = tuple(
         stream(f"cam-{index:03}", 0.1 + index % 7 / 20, 5.0 + index % 11 * 3) for index in range(60)
     )
     view = view_of(*streams, gpus=20)
-    found = best_course(window_arrays_of(view), view.objective, effort_for(60))
+    found = best_course(window_arrays_of(view), effort_for(60))
     assert max(int(stretch.ends.sum()) for stretch in found.courses.stretches) > 1
     plan = make_scheduler("serial").plan(view)
     assert abs(plan.expected_accuracy - found.score) < 1e-9

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from views import value_of, window_views
 
 from ekya.core.shares import Job, Work
-from ekya.core.view import Objective
 from ekya.planning.schedulers.allocation import (
     choices_by_stream,
     equal_shares,
@@ -28,13 +27,9 @@ def values_of(choices, shares: Mapping[Job, int]):
     }
 
 
-def rises(view, choices, before, after):
+def rises(choices, before, after):
     weights = {stream: choice.stream.weight for stream, choice in choices.items()}
-    gain = sum(weights[s] * (after[s] - before[s]) for s in weights)
-    if view.objective is Objective.MEAN:
-        return gain > SAME
-    worst_before, worst_after = min(before.values()), min(after.values())
-    return worst_after > worst_before + SAME or (worst_after >= worst_before - SAME and gain > SAME)
+    return sum(weights[s] * (after[s] - before[s]) for s in weights) > SAME
 
 
 def printed_algorithm(view):
@@ -55,7 +50,7 @@ def printed_algorithm(view):
                 temp = {**best, victim: best[victim] - step, thief: best[thief] + step}
                 if temp[victim] < floors.get(victim, 0) or temp[thief] > largest:
                     break
-                if not rises(view, choices, values_of(choices, best), values_of(choices, temp)):
+                if not rises(choices, values_of(choices, best), values_of(choices, temp)):
                     break
                 best = temp
     return one_phase_plan(view, choices, best)

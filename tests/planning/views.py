@@ -9,7 +9,6 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import (
     InferenceOption,
-    Objective,
     RetrainOption,
     RunningRetraining,
     StreamView,
@@ -49,7 +48,6 @@ _weights = st.sampled_from([1.0, 1.0, 0.5, 3.0])
 _max_ages_us = st.sampled_from([None, None, 150_000])
 _early_parts = st.sampled_from([st.just(0.0), st.sampled_from([0.0, 0.01, 0.3, 0.5, 0.8, 0.95])])
 _speeds = st.sampled_from([LINEAR, V100])
-_objectives = st.sampled_from([Objective.MEAN, Objective.MEAN, Objective.MAX_MIN])
 
 
 @cache
@@ -92,7 +90,6 @@ def window_views(draw):
         min_accuracy=draw(st.sampled_from([0.0, 0.2, 0.4])),
         streams=tuple(draw(stream_views(index, rises)) for index in range(count)),
         training_speed=draw(_speeds),
-        objective=draw(_objectives),
         inference_speed=draw(_speeds),
     )
 

@@ -15,7 +15,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE_WINDOW, Origin, Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.core.view import InferenceOption, Objective, WindowView
+from ekya.core.view import InferenceOption, WindowView
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import make_scheduler
@@ -289,21 +289,6 @@ def test_simulate_placement_reports_rounding_cost(placement):
     assert told["placement"] == placement
     assert told["rounding_cost"] == pytest.approx(fmean(plan.rounding_cost for plan in plans), abs=1e-6)
     assert any(plan.rounding_cost != 0.0 for plan in plans)
-
-
-def test_simulate_max_min_lifts_the_worst_stream():
-    mean, worst = (
-        simulate(TRACE, make_scheduler("exact"), Conditions(gpus=0.5, objective=objective, error_sd=0.0))
-        for objective in Objective
-    )
-    assert summary_of(worst)["objective"] == "max-min"
-    assert mean.mean_accuracy > worst.mean_accuracy
-    assert _worst(worst) > _worst(mean)
-
-
-def _worst(played):
-    """Returns the mean, over all windows after the first, of the lowest accuracy of a stream."""
-    return fmean(min(windows) for windows in list(zip(*played.accuracy.values(), strict=True))[1:])
 
 
 def test_family_costs_are_means_of_their_gammas():

@@ -136,7 +136,7 @@ def move_offers(
     if not fps:
         return
     plan = planner(view)
-    whole = evaluate(view, plan.phases).mean
+    whole = evaluate(view, plan.phases).score
     frame_mb = TYPICAL_OBJECTS * sizes.crop_mb
     for stream, given in zip(view.streams, plan.phases[0].assignments, strict=True):
         if stream.stream not in fps:
@@ -146,7 +146,7 @@ def move_offers(
         choices = []
         for share_milli, every, spare_us in _better(stream, has, step_milli):
             moved = _with_moved(view, stream, share_milli)
-            gain = (evaluate(moved, planner(moved).phases).mean - whole) * len(view.streams)
+            gain = (evaluate(moved, planner(moved).phases).score - whole) * len(view.streams)
             if gain >= LEAST_GAIN:
                 mb_s = frame_mb * fps[stream.stream] / every
                 choices.append(Choice(share_milli, gain, mb_s, spare_us))

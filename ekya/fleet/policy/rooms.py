@@ -137,6 +137,6 @@ def lost_a_second(whole: Evaluation, less: Evaluation, view: WindowView) -> floa
     """
     left_us = view.window_end_us - view.now_us
     always = max(0.0, whole.at_end - less.at_end)
-    once = max(0.0, whole.mean - less.mean - always)
+    once = max(0.0, whole.score - less.score - always)
     ends_us = max((at_us for _, at_us in less.completions_us), default=view.window_end_us)
     return always + once * left_us / max(ends_us - view.now_us, 1)

@@ -39,11 +39,11 @@ class GrantedStream:
         retrains = self.choices.has_retraining and not waits
         return [self._inference, self._retraining] if retrains else [self._inference]
 
-    def best_growth(self, job: Job, grain_milli: int) -> tuple[float, float, int] | None:
+    def best_growth(self, job: Job, grain_milli: int) -> tuple[float, int] | None:
         """Returns the growth of a job that gains most per thousandth; None if none gains.
 
         Returns:
-            The stream's value now, the gain per thousandth, and the share that the job grows to.
+            The gain per thousandth, and the share that the job grows to.
         """
         retrain, inference = self._grants.share_milli(self._retraining), self._share_milli
         is_inference = job is self._inference
@@ -54,7 +54,7 @@ class GrantedStream:
             after = self._value(retrain, larger) if is_inference else self._value(larger, inference)
             rate = self.choices.stream.weight * (after - before) / (larger - share)
             if rate > best_rate + SAME:
-                best, best_rate = (before, rate, larger), rate
+                best, best_rate = (rate, larger), rate
         return best
 
     def assignment(self) -> Assignment:
@@ -117,9 +117,7 @@ class GrantedStream:
             last = larger
 
 
-def give_out(
-    streams: Mapping[StreamId, GrantedStream], grants: Grants, grain_milli: int, *, worst_first: bool
-) -> None:
+def give_out(streams: Mapping[StreamId, GrantedStream], grants: Grants, grain_milli: int) -> None:
     """Grows the job that gains most per thousandth, until no job gains.
 
     A job may grow by several steps together, as a λ can need them. A growth changes the gains of one
@@ -130,28 +128,27 @@ def give_out(
         streams: every stream with a job that may grow.
         grants: current shares; modified, as shares grow.
         grain_milli: spacing of the larger shares that are tried.
-        worst_first: of the streams that gain at all, the worst comes first, as max-min requires.
     """
     if grants.spare_milli == 0:
         return
-    # Rank, negative gain per thousandth, job, and the share that it grows to.
-    heap: list[tuple[float, float, Job, int]] = []
-    current: dict[Job, tuple[float, float, Job, int]] = {}
+    # Negative gain per thousandth, job, and the share that it grows to.
+    heap: list[tuple[float, Job, int]] = []
+    current: dict[Job, tuple[float, Job, int]] = {}
 
     def update(stream: GrantedStream) -> None:
         for job in stream.growing:
             current.pop(job, None)
             growth = stream.best_growth(job, grain_milli)
             if growth is not None:
-                value, rate, share_milli = growth
-                current[job] = (value if worst_first else 0.0, -rate, job, share_milli)
+                rate, share_milli = growth
+                current[job] = (-rate, job, share_milli)
                 heapq.heappush(heap, current[job])
 
     for stream in streams.values():
         update(stream)
     while heap:
         entry = heapq.heappop(heap)
-        _, _, job, share_milli = entry
+        _, job, share_milli = entry
         if current.get(job) != entry:
             continue
         if grants.fitting_milli(job, share_milli) == share_milli:

@@ -13,7 +13,7 @@ from itertools import chain
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.shares import Job, Work
 from ekya.core.units import StreamId
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import WindowView
 from ekya.planning.granting.leftover import GrantedStream, give_out
 from ekya.planning.placement.homes import Grants
 from ekya.planning.schedulers.allocation import choices_by_stream, inference_floors, kept_floors
@@ -48,7 +48,7 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
     }
     if not needs.fixed_shares:
         _keep_minimum(view, grants)
-        give_out(streams, grants, view.quantum_milli, worst_first=view.objective is Objective.MAX_MIN)
+        give_out(streams, grants, view.quantum_milli)
     phase = Phase(tuple(stream.assignment() for stream in streams.values()))
     if _decisions(phase) == _decisions(first):
         granted, rest, expected, cost = first, plan.phases[1:], plan.expected_accuracy, plan.rounding_cost

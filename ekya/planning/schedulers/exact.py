@@ -9,9 +9,8 @@ from its tables (``tables.py``); the max-plus convolution of the streams and the
 follow. Diminishing returns of a share are not assumed: any non-decreasing speed curve will do.
 
 a_MIN and the latency limits are kept for as many streams as the capacity allows, and the best of the plans
-that do so is taken. For max-min the worst stream's value is maximised, and the weighted mean among the plans
-that reach it. Quanta that gain nothing stay idle. No plan of one phase in multiples of δ that keeps as many
-streams scores higher, the thief's included.
+that do so is taken. Quanta that gain nothing stay idle. No plan of one phase in multiples of δ that keeps as
+many streams scores higher, the thief's included.
 """
 
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 
 from ekya.core.plan import Plan
 from ekya.core.shares import Job, Work
-from ekya.core.view import Objective, WindowView
-from ekya.planning.schedulers.allocation import choices_by_stream, inference_jobs, kept_floors
+from ekya.core.view import WindowView
+from ekya.planning.schedulers.allocation import choices_by_stream
 from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.planning.schedulers.tables import Floats, Ints, ValueTables, value_tables
@@ -40,7 +39,7 @@ class Exact:
         """Returns one phase, held until the window's end or the next planning."""
         tables = value_tables(view)
         capacity = max(view.capacity_milli, 0) // view.quantum_milli
-        best = _best_of_all(view, tables, capacity)
+        best = _best_by_quanta(tables, capacity)
         shares: dict[Job, int] = {}
         for row, (stream, quanta) in enumerate(
             zip(view.streams, share_out(best.values, capacity), strict=True)
@@ -65,47 +64,24 @@ class BestByQuanta:
     inference: Ints
 
 
-def _best_of_all(view: WindowView, tables: ValueTables, capacity: int) -> BestByQuanta:
-    """Returns the values that the convolution adds up, so that their largest sum is the best plan.
+def _best_by_quanta(tables: ValueTables, capacity: int) -> BestByQuanta:
+    """Returns the best split of every number of quanta, by weight: their largest sum is the best plan.
 
     Where the capacity keeps the constraints of all streams that any share keeps, nothing less is allowed.
-    Where it does not, each stream that is kept counts for more than all accuracy together. For max-min the
-    kept streams are then those of ``kept_floors``.
+    Where it does not, each stream that is kept counts for more than all accuracy together.
     """
-    floors = tables.floors
-    max_min = view.objective is Objective.MAX_MIN
-    if floors.sum() > capacity and max_min:
-        kept = kept_floors(view, capacity * view.quantum_milli, floors)
-        milli = [kept.get(job, 0) for job in inference_jobs(view)]
-        floors = np.array(milli, np.intp) // view.quantum_milli
-    if floors.sum() > capacity:
-        return best_by_quanta(tables, floors, 1.0 + tables.weights.sum())
-    best = best_by_quanta(tables, floors)
-    if max_min and view.streams:
-        worst = _best_worst(best.values / tables.weights[:, None], capacity)
-        enough = best.values >= worst * tables.weights[:, None]
-        return BestByQuanta(np.where(enough, best.values, -np.inf), best.inference)
-    return best
-
-
-def best_by_quanta(tables: ValueTables, floors: Ints, bonus: float | None = None) -> BestByQuanta:
-    """Returns the best split of every number of quanta, by weight.
-
-    Args:
-        tables: of the view.
-        floors: (S,) quanta that each stream's inference should have.
-        bonus: value of having these quanta; None allows nothing less.
-    """
+    keeps_all = tables.floors.sum() <= capacity
+    bonus = 0.0 if keeps_all else 1.0 + tables.weights.sum()
     count, levels = tables.serving.shape
     values = np.full((count, 2 * levels - 1), -np.inf)
     inference = np.zeros(values.shape, np.intp)
     has_job = tables.retrains[:, None] | (np.arange(levels) == 0)
     for quanta in range(levels):
-        kept = (quanta >= floors)[:, None]
-        allowed = has_job & (kept | (bonus is not None))
+        kept = (quanta >= tables.floors)[:, None]
+        allowed = has_job & (kept | (not keeps_all))
         value = np.maximum(tables.serving * tables.part[:, quanta, None], tables.golden[:, quanta, None])
         worth = tables.weights[:, None] * value
-        split = np.where(allowed, worth + (bonus or 0.0) * kept, -np.inf)
+        split = np.where(allowed, worth + bonus * kept, -np.inf)
         here = values[:, quanta : quanta + levels]
         better = split > here
         np.copyto(here, split, where=better)
@@ -144,16 +120,3 @@ def _way_back(values: Floats, offers: list[NDArray[np.intp]], totals: Floats, ca
         chosen.append(int(offer[sums.argmax()]))
         left -= chosen[-1]
     return chosen[::-1]
-
-
-def _best_worst(values: Floats, capacity: int) -> float:
-    """Returns the largest value that all streams can reach together."""
-    rising = np.maximum.accumulate(values, axis=1)
-    candidates = np.unique(values[np.isfinite(values)])
-    low, high = 0, len(candidates) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        enough = rising >= candidates[middle]
-        needed = np.where(enough.any(axis=1), enough.argmax(axis=1), capacity + 1)
-        low, high = (middle, high) if needed.sum() <= capacity else (low, middle - 1)
-    return float(candidates[low])

@@ -19,8 +19,7 @@ retraining completes when they arrive. From now until E a stream's value is
 
     1 / (E − now) · ∫ A_v(t) dt
 
-and the objective is the mean of the values, each counted by its stream's weight, or, where the view asks for
-max-min (footnote 3), the smallest of them.
+and the objective is the mean of the values, each counted by its stream's weight.
 
 A phase lasts until the first completion among its retrainings, the last phase until E. Completions round up
 to a whole microsecond. With one phase a stream's integral is a product of a part that depends on (γ, R) and
@@ -36,7 +35,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
-from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.core.weights import Elsewhere
 from ekya.planning.schedulers.checkpoint_gain import bend_of, mean_part
 
@@ -50,14 +49,12 @@ class Evaluation:
 
     Attributes:
         score: the objective, in [0, 1]; 0 without streams.
-        mean: the values' weighted mean, under any objective; 0 without streams.
         per_stream: each stream's mean inference accuracy until the window's end, sorted by id.
         completions_us: completion times of retrainings in the window, by time and then by id.
         at_end: the weighted mean of the streams' inference accuracy when the window ends; 0 without streams.
     """
 
     score: float
-    mean: float
     per_stream: tuple[tuple[StreamId, float], ...]
     completions_us: tuple[tuple[StreamId, int], ...]
     at_end: float
@@ -115,13 +112,6 @@ def weighted_mean(view: WindowView, values: Mapping[StreamId, float]) -> float:
     return sum(stream.weight * values[stream.stream] for stream in view.streams) / total
 
 
-def score(view: WindowView, values: Mapping[StreamId, float]) -> float:
-    """Returns the view's objective from the streams' values; 0 without streams."""
-    if view.objective is Objective.MAX_MIN:
-        return min(values.values(), default=0.0)
-    return weighted_mean(view, values)
-
-
 def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     """Returns the objective for ``phases`` from ``view.now_us`` to the window's end.
 
@@ -140,7 +130,6 @@ def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
         before = phase
     values = played.values()
     return Evaluation(
-        score(view, values),
         weighted_mean(view, values),
         tuple(values.items()),
         tuple(played.completions),

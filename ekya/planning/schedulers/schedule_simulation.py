@@ -92,20 +92,17 @@ class Courses:
         return Courses(**arrays, stretches=stretches)
 
 
-def simulate_schedule(
-    arrays: WindowArrays, states: Ints, worths: Floats, weight: Floats, ends_each: int = 1
-) -> Courses:
+def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_each: int = 1) -> Courses:
     """Plays courses to the window's end, by the physics of ``objective.evaluate``.
 
     Args:
         arrays: the view.
         states: (C, V) as in ``Courses``.
         worths: (C, V); a retraining that is worth nothing does not run.
-        weight: (V,) weight of a stream's accuracy when quanta are given out.
         ends_each: maximum of completions between two fillings. With more than 1, a retraining that completes
             in between leaves its share idle until the next filling.
     """
-    played = _Played(arrays, states, worths, weight)
+    played = _Played(arrays, states, worths)
     stretches = []
     going_on = True
     while going_on:
@@ -119,7 +116,7 @@ def simulate_schedule(
 class _Played:
     """State of courses while they are played."""
 
-    def __init__(self, arrays: WindowArrays, states: Ints, worths: Floats, weight: Floats) -> None:
+    def __init__(self, arrays: WindowArrays, states: Ints, worths: Floats) -> None:
         count, streams = states.shape
         reached = arrays.places(states)
         runs = (states > 0) & (worths > 0.0)
@@ -127,7 +124,7 @@ class _Played:
         self._arrays = arrays
         self._accuracy = accuracy
         self._after = arrays.accuracy.take(reached)
-        self._pull_after = self._after * weight
+        self._pull_after = self._after * arrays.weight
         self._hull_after = arrays.hull.take(reached)
         self._values = arrays.value.ravel()
         self._job = np.arange(2 * streams) * arrays.value.shape[1]
@@ -141,7 +138,7 @@ class _Played:
         self.area = np.zeros((count, streams))
         self.part = np.zeros((count, streams))
         self.done_us = np.full((count, streams), np.inf)
-        self.pull = np.concatenate([accuracy * weight, np.where(runs, worths, 0.0)], axis=1)
+        self.pull = np.concatenate([accuracy * arrays.weight, np.where(runs, worths, 0.0)], axis=1)
         self.hull = np.full((count, 2 * streams), arrays.training_hull)
         self.hull[:, :streams] = arrays.hull[:, 0]
 

@@ -36,7 +36,7 @@ class Serial:
         if not view.streams:
             return Plan((Phase(()),), 0.0)
         arrays = window_arrays_of(self._searched(view))
-        found = best_course(arrays, view.objective, effort_for(len(view.streams)))
+        found = best_course(arrays, effort_for(len(view.streams)))
         return plan_of_course(view, arrays, found.courses)
 
     def _searched(self, view: WindowView) -> WindowView:

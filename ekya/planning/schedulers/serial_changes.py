@@ -30,7 +30,7 @@ NEVER = 1e18
 """GPU-seconds that stand for infinite work."""
 
 
-def beginnings(arrays: WindowArrays, weight: Floats, paces: Sequence[float]) -> tuple[Ints, Floats]:
+def beginnings(arrays: WindowArrays, paces: Sequence[float]) -> tuple[Ints, Floats]:
     """Returns states and worths (C, V) of initial courses.
 
     ``paces`` are the GPUs that an initial course is assumed to retrain with, as a part of all; fewer make a
@@ -41,7 +41,7 @@ def beginnings(arrays: WindowArrays, weight: Floats, paces: Sequence[float]) -> 
     waits for it: its own and that of all streams behind it.
     """
     streams = len(arrays.streams)
-    gain = (arrays.accuracy - arrays.accuracy[:, :1]) * (weight * _first_parts(arrays, weight))[:, None]
+    gain = (arrays.accuracy - arrays.accuracy[:, :1]) * (arrays.weight * _first_parts(arrays))[:, None]
     work = np.minimum(arrays.work_gpu_s, NEVER)
     gain[work >= NEVER] = 0.0
     rates = gain[:, 1:] / np.maximum(work[:, 1:], 1e-9)
@@ -69,10 +69,10 @@ def beginnings(arrays: WindowArrays, weight: Floats, paces: Sequence[float]) -> 
     return np.stack(states), np.stack(worths)
 
 
-def _first_parts(arrays: WindowArrays, weight: Floats) -> Floats:
+def _first_parts(arrays: WindowArrays) -> Floats:
     """Returns the part of each stream's accuracy that inference leaves when nothing retrains."""
     streams = len(arrays.streams)
-    pull = np.concatenate([arrays.accuracy[:, 0] * weight, np.zeros(streams)])[None]
+    pull = np.concatenate([arrays.accuracy[:, 0] * arrays.weight, np.zeros(streams)])[None]
     hull = np.concatenate([arrays.hull[:, 0], np.full(streams, arrays.training_hull)])[None]
     shares = fill(arrays, hull, pull)[0, :streams]
     parts: Floats = arrays.value[np.arange(streams), shares]
@@ -90,14 +90,14 @@ def _possible_gpu_s(arrays: WindowArrays) -> float:
     return float(max(speed[each] / each, speed[top] / top) * arrays.quanta * arrays.left_us / US_PER_S)
 
 
-def first_order_gains(arrays: WindowArrays, courses: Courses, worths: Floats, weight: Floats) -> Floats:
+def first_order_gains(arrays: WindowArrays, courses: Courses, worths: Floats) -> Floats:
     """Returns (C, V, states) what each state would add, times the window's seconds.
 
     Streams that do not complete gain nothing by this estimate.
     """
     stream = np.arange(len(arrays.streams))
     now = arrays.accuracy[stream, courses.states]
-    more = (arrays.accuracy - now[:, :, None]) * (weight * courses.parts)[:, :, None]
+    more = (arrays.accuracy - now[:, :, None]) * (arrays.weight * courses.parts)[:, :, None]
     completes = np.isfinite(courses.done_us)
     served_s = np.where(completes, arrays.left_us - courses.done_us, 0.0) / US_PER_S
     work = np.minimum(arrays.work_gpu_s, NEVER)
@@ -107,19 +107,19 @@ def first_order_gains(arrays: WindowArrays, courses: Courses, worths: Floats, we
         # Gain from checkpoints during training on a whole GPU.
         early_s = (arrays.accuracy - arrays.accuracy[:, :1]) * arrays.early_part * work
         early_s = early_s - early_s[stream, courses.states][:, :, None]
-        gains += np.where(completes[:, :, None], early_s, 0.0) * (weight * courses.parts)[:, :, None]
+        gains += np.where(completes[:, :, None], early_s, 0.0) * (arrays.weight * courses.parts)[:, :, None]
     return gains
 
 
-def chosen_again(arrays: WindowArrays, courses: Courses, worths: Floats, weight: Floats) -> Ints:
+def chosen_again(arrays: WindowArrays, courses: Courses, worths: Floats) -> Ints:
     """Returns (C, V) the states that promise most at these worths; retrainings not completed keep theirs."""
-    best = first_order_gains(arrays, courses, worths, weight).argmax(axis=2)
+    best = first_order_gains(arrays, courses, worths).argmax(axis=2)
     free = np.isfinite(courses.done_us) & ~arrays.locked
     chosen: Ints = np.where(free, best, courses.states)
     return chosen
 
 
-def small_changes(arrays: WindowArrays, course: Courses, weight: Floats, count: int) -> tuple[Ints, Floats]:
+def small_changes(arrays: WindowArrays, course: Courses, count: int) -> tuple[Ints, Floats]:
     """Returns states and worths (C, V) of promising changes of one course.
 
     The changes are its settled worths, all worths slower and faster, up to ``count`` γ that promise most to
@@ -129,18 +129,18 @@ def small_changes(arrays: WindowArrays, course: Courses, weight: Floats, count: 
     states, worths = course.states[0], course.worths[0]
     settled = settled_worths(course)[0]
     changed = [(states, settled), *((states, worths * scale) for scale in SCALES)]
-    changed += _other_states(arrays, course, settled, weight, count)
+    changed += _other_states(arrays, course, settled, count)
     changed += _swaps(states, worths, course.done_us[0], count)
     return np.stack([one for one, _ in changed]), np.stack([one for _, one in changed])
 
 
 def _other_states(
-    arrays: WindowArrays, course: Courses, settled: Floats, weight: Floats, count: int
+    arrays: WindowArrays, course: Courses, settled: Floats, count: int
 ) -> list[tuple[Ints, Floats]]:
-    gains = first_order_gains(arrays, course, settled[None], weight)[0]
+    gains = first_order_gains(arrays, course, settled[None])[0]
     worths = np.repeat(course.worths[0][:, None], gains.shape[1], axis=1)
     out = ~np.isfinite(course.done_us[0])
-    gains[out], worths[out] = _joining(arrays, course, settled, weight, out)
+    gains[out], worths[out] = _joining(arrays, course, settled, out)
     gains[~out, course.states[0][~out]] = -np.inf
     gains[out, 0] = -np.inf
     gains[arrays.locked, 0] = -np.inf
@@ -157,10 +157,10 @@ def _other_states(
 
 
 def _joining(
-    arrays: WindowArrays, course: Courses, settled: Floats, weight: Floats, out: NDArray[np.bool_]
+    arrays: WindowArrays, course: Courses, settled: Floats, out: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
     """Returns gain and worth (V out, states) of streams that join, each at its best place in the order."""
-    gain = (arrays.accuracy[out] - arrays.accuracy[out, :1]) * (weight * course.parts[0])[out, None]
+    gain = (arrays.accuracy[out] - arrays.accuracy[out, :1]) * (arrays.weight * course.parts[0])[out, None]
     work_s = np.minimum(arrays.work_gpu_s[out], NEVER)
     runs = np.nonzero(np.isfinite(course.done_us[0]))[0]
     places = runs[np.argsort(-settled[runs], kind="stable")]

@@ -11,16 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.view import Objective
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.schedule_simulation import Courses, settled_worths, simulate_schedule
 from ekya.planning.schedulers.serial_changes import beginnings, chosen_again, small_changes
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
 Floats = NDArray[np.float64]
-
-TOWARDS_THE_WORST = 8.0
-"""Max-min: how fast a stream's weight in the next round falls with its lead over the worst stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,6 @@ class Effort:
         settlings: how often worths are settled and γ chosen again.
         rounds: maximum of rounds of small changes.
         changes: approximate number of small changes in one round.
-        worst_rounds: max-min: how often the weights of streams are changed.
         ends_each: maximum of completions between two fillings (``simulate_schedule``).
     """
 
@@ -42,7 +37,6 @@ class Effort:
     settlings: int
     rounds: int
     changes: int
-    worst_rounds: int
     ends_each: int
 
 
@@ -52,69 +46,48 @@ def effort_for(streams: int) -> Effort:
     With many streams on few GPUs inference leaves little to retraining, so paces are lower.
     """
     if streams <= 16:
-        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, ends_each=1)
+        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, ends_each=1)
     paces = (0.03, 0.1, 0.3)
     if streams <= 160:
-        return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, ends_each=4)
-    return Effort(paces, kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, ends_each=8)
+        return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, ends_each=4)
+    return Effort(paces, kept=3, settlings=3, rounds=0, changes=0, ends_each=8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """A course (the only one in ``courses``), the weights by which it gave out quanta, and its score."""
+    """A course, the only one in ``courses``, and its score."""
 
     courses: Courses
-    weight: Floats
     score: float
 
 
-def best_course(arrays: WindowArrays, objective: Objective, effort: Effort) -> Found:
+def best_course(arrays: WindowArrays, effort: Effort) -> Found:
     """Returns the best course found."""
-    best = _best_for(arrays, objective, effort, arrays.weight)
-    if objective is not Objective.MAX_MIN:
-        return best
-    latest = best
-    for _ in range(effort.worst_rounds):
-        values = latest.courses.values[0]
-        weight = latest.weight * np.exp(-TOWARDS_THE_WORST * (values - values.min()))
-        latest = _best_for(arrays, objective, effort, weight / weight.sum())
-        best = _better(best, latest)
-    return best
-
-
-def _best_for(arrays: WindowArrays, objective: Objective, effort: Effort, weight: Floats) -> Found:
-    courses = simulate_schedule(arrays, *beginnings(arrays, weight, effort.paces), weight, effort.ends_each)
-    best = _best_of(courses, objective, arrays, weight)
-    order = np.argsort(-_scores(courses, objective, arrays), kind="stable")[: effort.kept]
+    courses = simulate_schedule(arrays, *beginnings(arrays, effort.paces), effort.ends_each)
+    best = _best_of(courses, arrays)
+    order = np.argsort(-_scores(courses, arrays), kind="stable")[: effort.kept]
     courses = courses.only(order)
     for _ in range(effort.settlings):
         worths = settled_worths(courses)
-        courses = simulate_schedule(
-            arrays, chosen_again(arrays, courses, worths, weight), worths, weight, effort.ends_each
-        )
-        best = _better(best, _best_of(courses, objective, arrays, weight))
+        courses = simulate_schedule(arrays, chosen_again(arrays, courses, worths), worths, effort.ends_each)
+        best = _better(best, _best_of(courses, arrays))
     for _ in range(effort.rounds):
-        states, worths = small_changes(arrays, best.courses, weight, effort.changes)
-        tried = _best_of(
-            simulate_schedule(arrays, states, worths, weight, effort.ends_each), objective, arrays, weight
-        )
+        states, worths = small_changes(arrays, best.courses, effort.changes)
+        tried = _best_of(simulate_schedule(arrays, states, worths, effort.ends_each), arrays)
         if tried.score <= best.score + SAME:
             break
         best = tried
     return best
 
 
-def _scores(courses: Courses, objective: Objective, arrays: WindowArrays) -> Floats:
-    if objective is Objective.MAX_MIN:
-        worst: Floats = courses.values.min(axis=1)
-        return worst
+def _scores(courses: Courses, arrays: WindowArrays) -> Floats:
     return courses.values @ arrays.weight
 
 
-def _best_of(courses: Courses, objective: Objective, arrays: WindowArrays, weight: Floats) -> Found:
-    scores = _scores(courses, objective, arrays)
+def _best_of(courses: Courses, arrays: WindowArrays) -> Found:
+    scores = _scores(courses, arrays)
     index = int(scores.argmax())
-    return Found(courses.only(slice(index, index + 1)), weight, float(scores[index]))
+    return Found(courses.only(slice(index, index + 1)), float(scores[index]))
 
 
 def _better(first: Found, second: Found) -> Found:

@@ -10,8 +10,7 @@ Where the paper leaves something open, this implementation decides:
   needs, and a fair start below that is lifted first. Where the capacity cannot keep a_MIN for all, it is
   kept for as many streams as possible.
 - A thief stops at a whole GPU, since no job can use more.
-- Accuracy averaged over streams counts each by its weight. For max-min (footnote 3) a steal counts where the
-  worst stream gains, or where it stays and the mean gains: the minimum alone would stop most steals.
+- Accuracy averaged over streams counts each by its weight.
 - Shares stand as the algorithm leaves them; the share of a job without a worthwhile retraining stays idle.
 
 The printed algorithm tries every thief against every victim, four million pairs with a thousand streams, and
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 
 from ekya.core.plan import Plan
 from ekya.core.shares import Job, Work
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import WindowView
 from ekya.planning.schedulers.allocation import choices_by_stream, equal_shares, kept_floors, lift_to_floors
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.reasons import one_phase_plan
@@ -85,7 +84,6 @@ class _Stealing:
         self._floors = [floors.get(job, 0) // quantum for job in start]
         self._step = step_milli // quantum
         self._largest = tables.levels - 1
-        self._max_min = view.objective is Objective.MAX_MIN
         self._serving, self._part = tables.serving.tolist(), tables.part.tolist()
         self._golden = tables.golden.tolist()
         self._weights: list[float] = tables.weights.tolist()
@@ -94,13 +92,10 @@ class _Stealing:
         place = {stream.stream: row for row, stream in enumerate(view.streams)}
         job_at = {job: number for number, job in enumerate(self._jobs)}
         self._row = [place[job.stream] for job in self._jobs]
-        self._rows = np.array(self._row, np.intp)
         self._inference = [job_at[Job(stream, Work.INFERENCE)] for stream in place]
         self._retraining = [job_at.get(Job(stream, Work.RETRAINING)) for stream in place]
         self._values = np.array([self._value(row) for row in range(len(place))])
-        # By job, with one step less: its stream's value, and the weighted loss; minus infinity where the job
-        # may not have less.
-        self._robbed = np.full(len(self._jobs), -np.inf)
+        # By job, with one step less; minus infinity where the job may not have less.
         self._losses = np.full(len(self._jobs), -np.inf)
         for row in range(len(place)):
             self._update_losses(row)
@@ -133,17 +128,6 @@ class _Stealing:
         """Returns the victims of other streams that may pay, if the thief's stream comes to ``gained``."""
         gain = self._weights[row] * (gained - self._values[row]) + self._losses[first:]
         pays: NDArray[np.bool_] = gain > self._pays
-        if not self._max_min:
-            return pays
-        worst, others = self._values.min(), self._values.copy()
-        others[row] = np.inf
-        lowest = int(others.argmin())
-        without = others[lowest]
-        others[lowest] = np.inf
-        untouched = np.where(self._rows[first:] == lowest, others.min(), without)
-        after = np.minimum(np.minimum(untouched, gained), self._robbed[first:])
-        pays &= after >= worst - 2 * SAME
-        pays |= after > worst + SAME / 2
         return pays
 
     def _steal(self, thief: int, victim: int) -> bool:
@@ -165,23 +149,16 @@ class _Stealing:
         gain = sum(self._weights[row] * value for row, value in after.items()) - sum(
             self._weights[row] * self._values[row] for row in after
         )
-        if not self._max_min:
-            return bool(gain > SAME)
-        values = self._values.copy()
-        worst_before = values.min()
-        values[list(after)] = list(after.values())
-        worst_after = values.min()
-        return bool(worst_after > worst_before + SAME or (worst_after >= worst_before - SAME and gain > SAME))
+        return bool(gain > SAME)
 
     def _update_losses(self, row: int) -> None:
         """Updates what the stream would lose with one step less for either job."""
         for job in (self._inference[row], self._retraining[row]):
             if job is not None and self._shares[job] - self._step >= self._floors[job]:
                 value = self._value(row, job, -self._step)
-                self._robbed[job] = value
                 self._losses[job] = self._weights[row] * (value - self._values[row])
             elif job is not None:
-                self._robbed[job] = self._losses[job] = -np.inf
+                self._losses[job] = -np.inf
 
     def _value(self, row: int, changed: int | None = None, by: int = 0) -> float:
         """Returns a stream's value, with the share of one of its jobs changed by some quanta."""

@@ -15,7 +15,7 @@ from ekya.core.profile import Family, FamilyCost, Profiler, family_of
 from ekya.core.step_record import StepRecord
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import WindowView
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
@@ -41,7 +41,6 @@ class Conditions:
         burst: whether they hold all of it whatever inference needs.
         checkpoint_delay_us, planning_us: charges for a checkpoint and a plan; None: no checkpoint serves.
         placement: how shares are packed on GPUs.
-        objective: what is maximised.
         profiler: how γ are tried, and estimates made of the trials; those that a trace has of no method or
             only of the other one stand for it.
         error_sd, relative_error: of estimates; see ``Estimates``.
@@ -60,7 +59,6 @@ class Conditions:
     checkpoint_delay_us: int | None = CHECKPOINT_DELAY_US
     planning_us: int = PLANNING_US
     placement: Packing = Packing.POOL
-    objective: Objective = Objective.MEAN
     profiler: Profiler = Profiler.EKYA
     error_sd: float | None = None
     relative_error: float = 0.0
@@ -105,7 +103,6 @@ class Conditions:
             family_costs=costs,
             share_step_milli=quantum,
             packing=self.placement,
-            objective=self.objective,
             profiler=self.profiler,
             training_speed=trace.training_speed,
             inference_speed=trace.inference_speed,
@@ -208,7 +205,6 @@ def summary_of(played: Simulated) -> dict[str, Any]:
         "seed": conditions.seed,
         "gpus": conditions.gpus,
         "window_s": us_to_seconds(played.options.window_us),
-        "objective": conditions.objective.value,
         "placement": conditions.placement.value,
         "rounding_cost": round(_rounding_cost(played.steps), 6),
         "error_sd": conditions.error_sd,
