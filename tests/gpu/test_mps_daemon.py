@@ -143,7 +143,7 @@ def test_daemon_record_of_reused_pid_is_ignored(fake_mps, folder, sleeper):
 
 def test_process_ended_is_not_found_and_gets_no_signal(sleeper):
     found = find_process(sleeper.pid)
-    assert 0 < started_s(found) <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert started_s(found) > 0
     assert send_signal(found, 9)
     wait_until(lambda: not still_runs(found))
     assert find_process(sleeper.pid) is None, "a zombie does not run"

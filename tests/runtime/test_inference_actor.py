@@ -689,7 +689,7 @@ def test_spare_process_has_no_share_before_a_stream_joins(common, good):
     spare.warm_up(to_bytes(good))
     assert (attached, spare.poll(0.0)) == ([], [])
     for stream in (CAM, OTHER):
-        spare.join(config_of(common, stream), to_bytes(good), time.monotonic_ns())
+        call_at(lambda now_ns, of=stream: spare.join(config_of(common, of), to_bytes(good), now_ns))
     assert len(attached) == 1
     assert part_right(spare) > 0.9
     assert {row.stream for row in spare.end(0)} == {CAM, OTHER}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import LONG_GUARD_S
 
 from ekya.control.journal_replay import replay
 from ekya.core.events import FramesCounted
@@ -24,7 +25,7 @@ def test_shipped_fleet_gains_from_retraining(tmp_path):
     runs = tmp_path / "runs"
     brief = ["--windows", str(WINDOWS), "--window", str(WINDOW_S)]
     asked = ["run", *brief, "--runs", str(runs), "--name", "first", "--no-dashboard"]
-    done = subprocess.run([*EKYA, *asked], check=False, timeout=400, capture_output=True, text=True)
+    done = subprocess.run([*EKYA, *asked], check=False, timeout=LONG_GUARD_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
     folder = RunFolder(runs / "first")

@@ -80,15 +80,19 @@ def test_killed_camera_is_lost_and_back_without_its_password(cameras, fleet_file
         wait_until(lambda: count(folder, "StreamBack") >= 1, guard_s=LONG_GUARD_S)
         wait_until(lambda: count(folder, "WindowOpened") >= 3, guard_s=LONG_GUARD_S)
         os.kill(running.pid, signal.SIGINT)
-        assert running.wait(120) == 130
+        assert running.wait(LONG_GUARD_S) == 130
 
         nobody = {key: value for key, value in environment.items() if key != "YARD_LOGIN"}
         command = [*EKYA, "--resume", str(folder.path), "--no-dashboard"]
-        refused = subprocess.run(command, env=nobody, check=False, timeout=60, stdout=out, stderr=out)
+        refused = subprocess.run(
+            command, env=nobody, check=False, timeout=LONG_GUARD_S, stdout=out, stderr=out
+        )
         assert refused.returncode == 2
         known = environment | {"EKYA_GATE_LOGIN": LOGIN}
         assert (
-            subprocess.run(command, env=known, check=False, timeout=240, stdout=out, stderr=out).returncode
+            subprocess.run(
+                command, env=known, check=False, timeout=LONG_GUARD_S, stdout=out, stderr=out
+            ).returncode
             == 0
         )
 

@@ -141,7 +141,7 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
     wait_until(lambda: has_opened(folder, 2), guard_s=LONG_GUARD_S)
     assert not has_torch(psutil.Process(process.pid)), "the driver computes nothing"
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(120) == 130
+    assert process.wait(LONG_GUARD_S) == 130
     assert "the scheduler died" in said.read_text()
     assert "Traceback" not in said.read_text()
 
@@ -162,7 +162,7 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
     resumed = subprocess.run(
         [*command, "--resume", str(folder.path), "--no-dashboard"],
         check=False,
-        timeout=240,
+        timeout=LONG_GUARD_S,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -193,7 +193,7 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
 @pytest.mark.parametrize(("task", "processes"), [("detect", "gpu")])
 def test_detectors_run_live_and_lose_no_frame(fleet_file, tmp_path):
     command = [*EKYA, "run", str(fleet_file), "--runs", str(tmp_path / "runs"), "--no-dashboard"]
-    done = subprocess.run(command, check=False, timeout=240, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, timeout=LONG_GUARD_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     summary = json.loads(RunFolder(tmp_path / "runs" / "two").summary.read_text())
