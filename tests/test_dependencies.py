@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
-PATIENCE_S = 120
+PATIENCE_S = 90
 
 
 def declared() -> list[Requirement]:

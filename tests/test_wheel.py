@@ -21,7 +21,7 @@ SHIPPED = ("golden_models", "datasets")
 BROUGHT_ALONG = {"pydantic_core"}
 """Modules that pydantic brings in a package of its own, from which its documentation says to import."""
 
-BUILT_WITHIN_S = 120
+BUILT_WITHIN_S = 90
 WINDOWS = 3
 
 
