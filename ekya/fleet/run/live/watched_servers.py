@@ -79,6 +79,8 @@ class LiveServers:
         sites: where the servers are.
         opened: their runs.
         updates: of stored models; None without stores.
+        now_s: a clock that is never set.
+        sleep: waits for so many seconds of that clock.
     """
 
     def __init__(
@@ -89,8 +91,10 @@ class LiveServers:
         sites: FoundSites,
         opened: Mapping[SiteName, Neighbour],
         updates: "StoreUpdates | None" = None,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._updates = updates
+        self._updates, self._now_s, self._sleep = updates, now_s, sleep
         self._looked: Future[Any] | None = None
         self._folder, self._live, self._coordinator, self._sites = folder, live, coordinator, sites
         self._reached: Handle | None = None
@@ -118,7 +122,7 @@ class LiveServers:
         self._meet(_ANSWERS_S)
         for site, one in self._servers.items():
             self._tell_coordinator("join", site, peer_at(one.server))
-        self._began_s = time.monotonic() + LEAD_US / US_PER_S
+        self._began_s = self._now_s() + LEAD_US / US_PER_S
         self._tell("begin", LEAD_US)
 
     def go_on(self, coordinator: Handle | None, now_us: int, away: Mapping[SiteName, int]) -> None:
@@ -129,7 +133,7 @@ class LiveServers:
             now_us: run time.
             away: sites that do not know of the run, with the run time of its end.
         """
-        self._began_s, self._reached = time.monotonic() - now_us / US_PER_S, coordinator
+        self._began_s, self._reached = self._now_s() - now_us / US_PER_S, coordinator
         # The last driver's processes for stores may still be there.
         wait(self._tell("other_died", STORES), _ANSWERS_S)
         self._meet(_ANSWERS_S)
@@ -211,7 +215,7 @@ class LiveServers:
         return None if self._coordinator is None else self._coordinator.call(method, *arguments)
 
     def _now_us(self) -> int:
-        since_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        since_s = 0.0 if self._began_s is None else self._now_s() - self._began_s
         return max(0, round(since_s * US_PER_S))
 
     def _look(self, progress: Callable[[SiteName, int, int | None], None]) -> None:
@@ -227,7 +231,7 @@ class LiveServers:
             if one.away and one.resumes is None and not self._stopping:
                 one.resumes = self._sites.handles[site].call("open", self._resumption())
         wait([one.asked for one in self._servers.values() if one.asked is not None], _LOOK_S)
-        now_s = time.monotonic()
+        now_s = self._now_s()
         # This process may have been stopped, or have copied a folder.
         passed_s, self._looked_s = min(now_s - self._looked_s, 2 * _LOOK_S), now_s
         for site, one in list(self._servers.items()):
@@ -241,7 +245,7 @@ class LiveServers:
             if site in self._servers:
                 self._judge(site, one)
                 progress(site, one.state.now_us, one.state.ends_us)
-        time.sleep(_LOOK_S)
+        self._sleep(_LOOK_S)
 
     def _heard(self, site: SiteName, one: _Watched, asked: "Future[RunState]") -> None:
         try:
@@ -252,7 +256,7 @@ class LiveServers:
         one.silent_s = 0.0
         if one.state.phase == "running" and self._began_s is not None:
             # After a power cut of all sites and this machine only they know the time.
-            self._began_s = min(self._began_s, time.monotonic() - one.state.now_us / US_PER_S)
+            self._began_s = min(self._began_s, self._now_s() - one.state.now_us / US_PER_S)
         if one.away and one.state.phase in ("running", "ended"):
             self._back(site, one)
 

@@ -8,7 +8,7 @@ from ekya.fleet.run.sites.client import SiteHandle
 
 
 class ByHand:
-    """A ``Handle``; calls run in parallel on ``threads`` threads.
+    """A ``Handle``; calls run in parallel on ``threads`` threads, or without any before ``call`` returns.
 
     A call to a ``dead`` object raises an error; a ``silent`` one never replies. ``called`` has the names
     of all methods that were called.
@@ -16,7 +16,7 @@ class ByHand:
 
     def __init__(self, kept, threads=16):
         self.kept, self.dead, self.silent = kept, False, False
-        self._pool = ThreadPoolExecutor(threads)
+        self._pool = ThreadPoolExecutor(threads) if threads else None
         self._open, self.called = [], []
 
     def call(self, method, *arguments):
@@ -25,7 +25,11 @@ class ByHand:
         self.called.append(method)
         if self.dead:
             answer.set_exception(CallError("nobody is there"))
-        elif not self.silent:
+        elif self.silent:
+            pass
+        elif self._pool is None:
+            self._work(answer, method, arguments)
+        else:
             self._pool.submit(self._work, answer, method, arguments)
         return answer
 
