@@ -42,6 +42,7 @@ class LentProcesses:
         gpu: index of the server's GPU for guests.
         doors: where other sites reach the processes.
         way: options of forward passes of classifiers.
+        now_s: a clock that is never set.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class LentProcesses:
         gpu: int,
         doors: SiteServer,
         way: ForwardWay = PLAIN,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         # A process outlives the shares of its users, and begins with none.
         self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
         self._processes, self._doors = Processes(shares, way), doors
         self._taken: dict[Handle, _Taken] = {}
+        self._now_s = now_s
         self._heard_s: dict[SiteName, float] = {}
         self._made: list[Handle] = []
         self._closed = False
@@ -100,7 +103,7 @@ class LentProcesses:
 
     def end_silent(self) -> None:
         """Ends the processes of servers that were not heard of for ``SILENT_S``: the link may be cut."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         self._end(lambda taken: now_s - self._heard_s[taken.borrower] > SILENT_S)
 
     def end_of(self, borrower: SiteName) -> None:
@@ -120,7 +123,7 @@ class LentProcesses:
 
     def _hear(self, borrower: SiteName) -> None:
         with self._lock:
-            self._heard_s[borrower] = time.monotonic()
+            self._heard_s[borrower] = self._now_s()
 
     def _end(self, which: "Callable[[_Taken], bool]") -> None:
         with self._lock:

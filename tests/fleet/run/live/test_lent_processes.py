@@ -2,11 +2,11 @@
 
 import subprocess
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
 from by_hand import Doors
+from waiting import HANG_GUARD_S
 
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
@@ -63,10 +63,12 @@ class Made:
 
 
 class Town:
-    """What north lends, the source of its processes, and its doors."""
+    """What north lends, the source of its processes, its doors, and its clock."""
 
-    def __init__(self, made, doors, lent):
-        self.made, self.doors, self.lent = made, doors, lent
+    def __init__(self, backend):
+        self.now_s, self.doors = 1000.0, Doors()
+        self.lent = LentProcesses(NORTH, "ray node", backend, 1, self.doors, now_s=lambda: self.now_s)
+        self.made = self.lent._processes
 
     def behind(self, reached):
         """Returns the process that others reach so; None where they do not any more."""
@@ -76,12 +78,11 @@ class Town:
 
 @pytest.fixture
 def town(monkeypatch):
-    made = []
-    monkeypatch.setattr(lent_processes, "Processes", lambda backend, _: made.append(Made(backend)) or made[0])
-    doors = Doors()
-    lent = LentProcesses(NORTH, "ray node", "a backend", 1, doors)
-    yield Town(made[0], doors, lent)
-    for process in made[0].all:
+    monkeypatch.setattr(lent_processes, "Processes", lambda backend, _: Made(backend))
+    monkeypatch.setattr(lent_processes, "_GONE_WITHIN_S", HANG_GUARD_S)
+    made = Town("a backend")
+    yield made
+    for process in made.made.all:
         process.popen.kill()
         process.popen.wait()
 
@@ -138,7 +139,7 @@ def test_who_was_thought_dead_and_gives_a_process_back_gives_nobody_a_dead_one(t
 def test_processes_of_a_borrower_that_was_not_heard_end_and_no_others(how, town) -> None:
     lost, kept, back = town.lent.take(SOUTH), town.lent.take(WEST), town.lent.take(WEST)
     ends = town.behind(lost)
-    town.lent._heard_s = dict.fromkeys((SOUTH, WEST), time.monotonic() - SILENT_S - 1)
+    town.now_s += SILENT_S + 1
     if how == "a call":
         town.doors.offered[kept.name].call("pid")
     elif how == "taking":
@@ -154,7 +155,7 @@ def test_processes_of_a_borrower_that_was_not_heard_end_and_no_others(how, town)
 
 def test_a_borrower_that_is_silent_for_less_than_that_keeps_its_process(town) -> None:
     town.lent.take(SOUTH)
-    town.lent._heard_s = {SOUTH: time.monotonic() - SILENT_S + 5}
+    town.now_s += SILENT_S - 5
     town.lent.end_silent()
     assert town.made.ended == []
 
