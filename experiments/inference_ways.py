@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.models.edge.batched import JOININGS, BatchedPredictor
+from ekya.models.edge.batched import BatchedPredictor
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
@@ -181,14 +181,11 @@ class Bench:
             Way("one by one", images, one_by_one),
             Way("as far as they are alike", images, lambda: _joined(call.predict(requests))),
         ]
-        for joining in JOININGS:
-            try:
-                batched = BatchedPredictor(models, joining, self.device)
-            except ValueError as refused:
-                ways.append(Way(joining, images, None, str(refused)))
-                continue
-            ways.append(Way(joining, images, lambda ask=batched: _joined(ask.predict(crops, SIDE))))
-        return ways
+        try:
+            batched = BatchedPredictor(models, self.device)
+        except ValueError as refused:
+            return [*ways, Way("grouped", images, None, str(refused))]
+        return [*ways, Way("grouped", images, lambda: _joined(batched.predict(crops, SIDE)))]
 
     def compared(self, question: str, ways: Sequence[Way]) -> Iterator[Row]:
         """Times the ways in turn; a way whose answers differ from the first way's is refused."""

@@ -11,7 +11,7 @@ from ekya.models.edge.forward import SelfTest
 from ekya.pipeline.measurement_file import MeasurementFile
 from ekya.system.host import instruction_set, processor_name
 
-SELF_TESTS = MeasurementFile("self-tests", TypeAdapter(SelfTest))
+SELF_TESTS = MeasurementFile("forward-passes", TypeAdapter(SelfTest))
 """Self-tests by machine, version of torch, edge model and resolutions."""
 
 

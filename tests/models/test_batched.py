@@ -7,15 +7,15 @@ from other_weights import retrained
 from torch import nn
 
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
-from ekya.models.edge.batched import JOININGS, BatchedPredictor, common_blocks
+from ekya.models.edge.batched import BatchedPredictor, common_blocks
+from ekya.models.edge.forward import ForwardWay
 from ekya.models.edge.model import adapt, build_edge_model, clone
+from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.predictor import Predictor
 
-WAYS = sorted(JOININGS)
 
-
-def assert_as_one_by_one(models, crops, joining, resolution=32) -> None:
-    together = BatchedPredictor(models, joining).predict(crops, resolution)
+def assert_as_one_by_one(models, crops, resolution=32) -> None:
+    together = BatchedPredictor(models).predict(crops, resolution)
     assert len(together) == len(models)
     for model, own, (classes, confidence) in zip(models, crops, together, strict=True):
         expected, sure = Predictor(model).predict(own, resolution)
@@ -23,39 +23,35 @@ def assert_as_one_by_one(models, crops, joining, resolution=32) -> None:
         np.testing.assert_allclose(confidence, sure, atol=1e-5)
 
 
-@pytest.mark.parametrize("joining", WAYS)
 @pytest.mark.parametrize(("blocks", "shared"), [(0, 5), (1, 4), (3, 2), (5, 0)])
-def test_predict_answers_as_each_model_alone(tiny_model, make_bars, joining, blocks, shared) -> None:
+def test_predict_answers_as_each_model_alone(tiny_model, make_bars, blocks, shared) -> None:
     models = [retrained(tiny_model, blocks, seed) for seed in range(3)]
     crops = [make_bars(count, count).crops for count in (7, 2, 12)]
-    assert BatchedPredictor(models, joining).shared_blocks == shared
-    assert_as_one_by_one(models, crops, joining)
+    assert BatchedPredictor(models).shared_blocks == shared
+    assert_as_one_by_one(models, crops)
     answers = [Predictor(model).predict(crops[2], 32)[0].tolist() for model in models]
     assert len({tuple(of) for of in answers}) > 1, "models that all say the same would show nothing"
 
 
-@pytest.mark.parametrize("joining", WAYS)
-def test_predict_with_different_heads_answers_as_each_alone(tiny_model, make_bars, joining) -> None:
+def test_predict_with_different_heads_answers_as_each_alone(tiny_model, make_bars) -> None:
     models = [
         retrained(tiny_model, 2, 1),
         adapt(retrained(tiny_model, 2, 2), ("truck", "bus"), 8, seed=3),
         adapt(retrained(tiny_model, 1, 4), ("person", "car", "truck", "bus"), 0, seed=5),
     ]
-    assert_as_one_by_one(models, [make_bars(9, seed).crops for seed in range(3)], joining, resolution=24)
+    assert_as_one_by_one(models, [make_bars(9, seed).crops for seed in range(3)], resolution=24)
 
 
-@pytest.mark.parametrize("joining", WAYS)
-def test_predict_without_crops_returns_empty_answers(tiny_model, make_bars, joining) -> None:
+def test_predict_without_crops_returns_empty_answers(tiny_model, make_bars) -> None:
     models = [retrained(tiny_model, 2, seed) for seed in range(2)]
     crops = make_bars(5, 1).crops
-    assert_as_one_by_one(models, [crops[:0], crops], joining)
-    for classes, confidence in BatchedPredictor(models, joining).predict([crops[:0], crops[:0]], 32):
+    assert_as_one_by_one(models, [crops[:0], crops])
+    for classes, confidence in BatchedPredictor(models).predict([crops[:0], crops[:0]], 32):
         assert classes.shape == confidence.shape == (0,)
 
 
-@pytest.mark.parametrize("joining", WAYS)
-def test_predict_of_one_model_answers_as_it_alone(tiny_model, make_bars, joining) -> None:
-    assert_as_one_by_one([tiny_model], [make_bars(4, 2).crops], joining)
+def test_predict_of_one_model_answers_as_it_alone(tiny_model, make_bars) -> None:
+    assert_as_one_by_one([tiny_model], [make_bars(4, 2).crops])
 
 
 def test_common_blocks_end_at_the_first_that_differs(tiny_model) -> None:
@@ -83,20 +79,28 @@ class Halves(nn.Module):
         return torch.cat([second, first], dim=1)
 
 
-def test_grouping_blocks_that_mix_channels_raises(monkeypatch, make_bars) -> None:
+def test_blocks_that_mix_channels_are_refused_and_run_one_by_one(monkeypatch, make_bars) -> None:
     blocks = {"first": nn.Sequential(nn.Conv2d(3, 8, 3), Halves(), nn.Conv2d(8, 8, 3))}
     monkeypatch.setitem(EDGE_MODELS, "mixing", lambda: Trunk(blocks, 8))
     models = [retrained(build_edge_model(("a", "b"), 0, 1, "mixing"), 1, seed) for seed in range(3)]
     with pytest.raises(ValueError, match="cannot be joined"):
-        BatchedPredictor(models, "grouped")
-    assert_as_one_by_one(models, [make_bars(3, seed).crops for seed in range(3)], "vmap")
+        BatchedPredictor(models)
+    call = MultiModelPredictor("cpu", ForwardWay(grouped=True))
+    predictors = [call.predictors.of(model) for model in models]
+    for owner, predictor in enumerate(predictors):
+        call.add(owner, predictor)
+    crops = [make_bars(3 + seed, seed).crops for seed in range(3)]
+    answers = call.predict([Request(*both, 32) for both in zip(predictors, crops, strict=True)])
+    for model, own, (classes, confidence) in zip(models, crops, answers, strict=True):
+        expected, sure = Predictor(model).predict(own, 32)
+        np.testing.assert_array_equal(classes, expected)
+        np.testing.assert_allclose(confidence, sure, atol=1e-5)
 
 
 def test_joining_leaves_the_models_unchanged(tiny_model, make_bars) -> None:
     models = [retrained(tiny_model, 2, seed) for seed in range(2)]
     before = [clone(model) for model in models]
-    for joining in WAYS:
-        BatchedPredictor(models, joining).predict([make_bars(3, 1).crops] * 2, 32)
+    BatchedPredictor(models).predict([make_bars(3, 1).crops] * 2, 32)
     for model, kept in zip(models, before, strict=True):
         for name, tensor in model.state_dict().items():
             assert torch.equal(tensor, kept.state_dict()[name])

@@ -151,7 +151,7 @@ def test_weights_that_are_no_numbers_find_nothing() -> None:
 
 
 def test_requests_to_detectors_and_classifiers_are_answered_in_order(fresh_model: EdgeModel) -> None:
-    call = MultiModelPredictor("cpu", replace(PLAIN, joining="vmap"))
+    call = MultiModelPredictor("cpu", replace(PLAIN, grouped=True))
     models = [detector(6), fresh_model, detector(7), clone(fresh_model)]
     predictors = [call.predictors.of(model) for model in models]
     for place, predictor in enumerate(predictors):

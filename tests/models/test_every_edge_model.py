@@ -10,7 +10,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import CUTS, block_names
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
-from ekya.models.edge.batched import JOININGS, BatchedPredictor
+from ekya.models.edge.batched import BatchedPredictor
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
 from ekya.models.edge.predictor import Predictor
@@ -142,19 +142,18 @@ def test_edge_model_cut_anywhere_predicts_the_same(models, make_bars, name: str)
         np.testing.assert_array_equal(shared.predict(models[name]), expected)
 
 
-@pytest.mark.parametrize("joining", sorted(JOININGS))
 @pytest.mark.parametrize("name", STREAMS)
-def test_edge_models_in_one_batch_predict_as_alone(models, make_bars, name: str, joining: str) -> None:
+def test_edge_models_in_one_batch_predict_as_alone(models, make_bars, name: str) -> None:
     other = clone(models[name])
     with torch.no_grad():
         for weight in other.blocks[-2].parameters():
             weight.mul_(1.1)
     both, crops = (models[name], other), (make_bars(3, 4).crops, make_bars(2, 5).crops)
-    if (name, joining) == ("shufflenet_v2_x1_0", "grouped"):
+    if name == "shufflenet_v2_x1_0":
         with pytest.raises(ValueError, match="cannot be joined"):  # its channel shuffle does not allow it
-            BatchedPredictor(both, joining)
+            BatchedPredictor(both)
         return
-    together = BatchedPredictor(both, joining)
+    together = BatchedPredictor(both)
     assert together.shared_blocks == len(block_names(name)) - 2
     for model, own, found in zip(both, crops, together.predict(crops, 16), strict=True):
         classes, confidence = Predictor(model).predict(own, 16)

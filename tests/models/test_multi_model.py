@@ -11,7 +11,6 @@ from other_weights import retrained
 from torch import nn
 
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
-from ekya.models.edge.batched import JOININGS
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import adapt, build_edge_model, clone
@@ -20,7 +19,7 @@ from ekya.models.edge.packed import can_pack
 from ekya.models.edge.predictor import Predictor
 
 PACKED = ForwardWay(channels_last=True, packed_for=(6, 32), crops_a_pass=128)
-EVERY_WAY = [PACKED, PLAIN, *(ForwardWay(joining=joining) for joining in sorted(JOININGS))]
+EVERY_WAY = [PACKED, PLAIN, ForwardWay(grouped=True)]
 WAYS = [PLAIN, ForwardWay(channels_last=True, packed_for=(6, 32) if can_pack() else None)]
 
 

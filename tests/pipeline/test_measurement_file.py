@@ -61,7 +61,7 @@ def test_measurement_file_damaged_names_file_and_remedy(text, cache):
 @pytest.mark.parametrize("text", ["not JSON", "{}", "[3]", '[{"torch": "2.15"}]'])
 def test_measurement_file_damaged_self_tests_are_made_again(text, cache):
     cache.mkdir()
-    (cache / "self-tests.json").write_text(text)
+    (cache / "forward-passes.json").write_text(text)
     key = self_test_key("cpu", "resnet18", (32, 24))
     assert SELF_TESTS.load(key) is None
     SELF_TESTS.save(key, TESTED)

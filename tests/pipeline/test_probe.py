@@ -65,7 +65,7 @@ def test_probe_measures_a_fleet_and_keeps_the_self_test(tmp_path, monkeypatch):
     assert [cost.family.trainable_blocks for cost in host.costs.families] == [0, 1]
     assert host.costs.label_gpu_s > 0
     assert host.costs.batch_s > 0
-    (kept,) = json.loads((tmp_path / "cache" / "ekya" / "self-tests.json").read_text())
+    (kept,) = json.loads((tmp_path / "cache" / "ekya" / "forward-passes.json").read_text())
     assert kept["architecture"] == "mobilenet_v3_small"
     told = json.loads(json.dumps(host.summary()))
     assert told["forward"]["way"] == str(host.self_test.way)

@@ -1,21 +1,19 @@
 """Runs several streams' models in one call, each on separate crops.
 
 The models must have the same architecture. Blocks that are equal in all models, as those that no retraining
-trains, run on all crops in one ordinary batch. The others are joined, in one of two ways. Heads may differ in
-width and in classes, and run one by one, since they cost next to nothing.
+trains, run on all crops in one ordinary batch. The others are joined into grouped convolutions. Heads may
+differ in width and in classes, and run one by one, since they cost next to nothing.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import takewhile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, normalised, pool
@@ -34,21 +32,14 @@ class BatchedPredictor:
 
     Args:
         models: at least one.
-        joining: key of ``JOININGS``: how different blocks are joined.
         device: torch device on which the copies run.
         way: options of their forward passes. Neither half precision nor graphs are used.
 
     Raises:
-        ValueError: detectors, different architectures, or one whose blocks cannot be joined in this way.
+        ValueError: detectors, different architectures, or one whose blocks cannot be joined.
     """
 
-    def __init__(
-        self,
-        models: Sequence[EdgeModel],
-        joining: str = "vmap",
-        device: str = "cpu",
-        way: ForwardWay = PLAIN,
-    ) -> None:
+    def __init__(self, models: Sequence[EdgeModel], device: str = "cpu", way: ForwardWay = PLAIN) -> None:
         architectures = {model.architecture for model in models}
         if len(architectures) != 1:
             raise ValueError(f"models of one architecture run together, not of {sorted(architectures)}")
@@ -65,7 +56,7 @@ class BatchedPredictor:
             own = [list(model.blocks)[self.shared_blocks :] for model in models]
             unpacked = replace(way, packed_for=None)
             loose = [prepared(nn.Sequential(*blocks), device, unpacked) for blocks in own]
-            self._joined = _joined(JOININGS[joining], loose, self._shared)
+            self._joined = _joined(loose, self._shared)
 
     @torch.inference_mode()
     def predict(
@@ -118,14 +109,7 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(mine, its.to(mine.device)) for mine, its in pairs)
 
 
-def stacked(modules: Sequence[nn.Module]) -> Joined:
-    """Joins modules by stacking their weights; ``vmap`` runs one module over the stack."""
-    skeleton = copy.deepcopy(modules[0]).to("meta")
-    run = vmap(lambda own, images: functional_call(skeleton, own, (images,)))
-    return partial(run, stack_module_state(list(modules)))
-
-
-def grouped(modules: Sequence[nn.Module]) -> Joined:
+def _grouped(modules: Sequence[nn.Module]) -> Joined:
     """Joins modules into one with K times the channels, whose grouped convolutions keep models separate."""
     wide = copy.deepcopy(modules[0])
     for name, module in wide.named_modules():
@@ -143,13 +127,7 @@ def grouped(modules: Sequence[nn.Module]) -> Joined:
     return joined
 
 
-JOININGS: Mapping[str, Callable[[Sequence[nn.Module]], Joined]] = {"vmap": stacked, "grouped": grouped}
-"""Ways to join modules of one architecture. ``experiments/bench_inference.py`` measures both."""
-
-
-def _joined(
-    join: Callable[[Sequence[nn.Module]], Joined], modules: Sequence[nn.Module], before: nn.Module
-) -> Joined:
+def _joined(modules: Sequence[nn.Module], before: nn.Module) -> Joined:
     """Joins modules if outputs do not change: blocks that mix channels themselves cannot be grouped."""
     device = next(modules[0].parameters()).device
     made = torch.Generator().manual_seed(0)
@@ -158,7 +136,7 @@ def _joined(
         inputs = before(noise)[:, None]
         expected = torch.stack([module(of) for module, of in zip(modules, inputs, strict=True)])
         try:
-            joined = join(modules)
+            joined = _grouped(modules)
             error = relative_error(joined(inputs), expected)
         except RuntimeError as refused:
             raise ValueError(f"these blocks cannot be joined: {refused}") from refused

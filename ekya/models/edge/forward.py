@@ -22,8 +22,8 @@ class ForwardWay:
         graphs: record a pass once per level and batch size as a CUDA graph, and replay it from then on
             (``models/edge/graphs.py``).
         crops_a_pass: maximum number of crops in one pass.
-        joining: how different blocks of several models in one call are joined (``models/edge/batched.py``);
-            None runs these one after the other.
+        grouped: join different blocks of several models in one call into grouped convolutions
+            (``models/edge/batched.py``), where that is possible; otherwise these run one after the other.
         engine: library that runs a detector, ``TORCH`` or ``ONNXRUNTIME``; None is the fastest that works.
     """
 
@@ -32,7 +32,7 @@ class ForwardWay:
     half: str | None = None
     graphs: bool = False
     crops_a_pass: int = 32
-    joining: str | None = None
+    grouped: bool = False
     engine: str | None = None
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class ForwardWay:
             self.half or "",
             "CUDA graphs" if self.graphs else "",
             f"{self.crops_a_pass} crops a pass" if self.crops_a_pass != PLAIN.crops_a_pass else "",
-            f"joined by {self.joining}" if self.joining else "",
+            "models grouped" if self.grouped else "",
         ]
         return ", ".join(part for part in parts if part) or "plain"
 

@@ -168,11 +168,11 @@ class MultiModelPredictor:
         newest = [one for one in self._newest.values() if not isinstance(one, DetectorPredictor)]
         way = self.predictors.way
         self._joined = None
-        if way.joining is None or len(newest) < 2:
+        if not way.grouped or len(newest) < 2:
             return
         try:
             sources = [one.source for one in newest]
-            together = BatchedPredictor(sources, way.joining, self.predictors.device, way)
+            together = BatchedPredictor(sources, self.predictors.device, way)
         except ValueError as refused:
             _LOG.warning("models run one by one: %s", refused)
             return

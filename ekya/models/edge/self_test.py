@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.architecture_table import Task, task_of
-from ekya.models.edge.batched import JOININGS
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay, SelfTest, Tried
 from ekya.models.edge.model import build_edge_model
@@ -92,7 +91,7 @@ class _SelfTest:
     def __init__(self, architecture: str, device: str, sides: Sequence[int], budget_s: float) -> None:
         self._device = device
         self._sides = sorted(sides, reverse=True)
-        # Models are joined on a GPU only, and building them takes longer than all other trials.
+        # Models are grouped on a GPU only, and building them takes longer than all other trials.
         count = 1 if self._on_cpu else _MODELS
         self._models = [build_edge_model(_CLASSES, 0, seed, architecture) for seed in range(count)]
         self._began_s = time.perf_counter()
@@ -106,7 +105,7 @@ class _SelfTest:
         for candidates in (self._layouts, self._halves, self._graphs):
             self._take_best(list(candidates()), self._passes)
         self._take_best(list(self._batches()), self._full_pass)
-        self._take_best(list(self._joinings()), self._several)
+        self._take_best(list(self._groupings()), self._several)
         plain_s, chosen_s = self._took([self._passes(PLAIN)[:1], self._passes(self._way)[:1]], _LEAST_ROUNDS)
         took_s = time.perf_counter() - self._began_s
         return SelfTest(self._way, plain_s[0] * 1e3, chosen_s[0] * 1e3, tuple(self._tried), took_s)
@@ -130,10 +129,9 @@ class _SelfTest:
     def _batches(self) -> Iterator[ForwardWay]:
         yield replace(self._way, crops_a_pass=_FULL_PASS)
 
-    def _joinings(self) -> Iterator[ForwardWay]:
+    def _groupings(self) -> Iterator[ForwardWay]:
         if not self._on_cpu:
-            for joining in sorted(JOININGS):
-                yield replace(self._way, joining=joining)
+            yield replace(self._way, grouped=True)
 
     def _passes(self, way: ForwardWay) -> list[Call]:
         """Returns a typical frame's pass, then others that must not become slower."""
