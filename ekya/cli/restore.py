@@ -27,14 +27,14 @@ class RestoreConfig:
 )
 def restore(config: RestoreConfig, output: Output) -> None:
     """Restore a run or a service from a backup, whole or not at all; nothing is overwritten."""
-    from ekya.config.fleet_reading import load_fleet
+    from ekya.config.fleet_reading import load_kept_fleet
     from ekya.service.backup import missing_variables, restore_backup
 
     folder = restore_backup(config.file, config.runs, config.name)
     unset = missing_variables(folder)
     problem = None
     try:
-        load_fleet(folder.fleet)
+        load_kept_fleet(folder)
     except UserError as error:  # golden models and videos are files of the machine, not of the run
         problem = str(error)
     output.report({"path": str(folder.path), "unset": list(unset), "problem": problem})

@@ -158,6 +158,7 @@ def require_well(summary: dict[str, Any]) -> None:
 
 
 def _folder_to_resume(config: RunConfig) -> "RunFolder | None":
+    from ekya.results.storage.journal import require_own_version
     from ekya.results.storage.run_folder import RunFolder
 
     if config.resume is None:
@@ -173,4 +174,5 @@ def _folder_to_resume(config: RunConfig) -> "RunFolder | None":
     folder = RunFolder.open(config.resume if config.resume.is_dir() else config.runs / config.resume)
     if folder.starts.is_file():
         raise UserError(f"--resume: {folder.path} is a service's; use ekya serve --name {folder.name}")
+    require_own_version(folder.journal)  # before its fleet file is refused for keys that have gone since
     return folder

@@ -91,24 +91,24 @@ def serve(config: ServeConfig, output: Output) -> None:
 def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
     """Returns the fleet to serve, as it was changed if its folder is there, and the folder."""
     from ekya.cli.fleet_from_options import read_fleet
-    from ekya.config.fleet_reading import load_fleet
+    from ekya.config.fleet_reading import load_kept_fleet
     from ekya.results.storage.run_folder import RunFolder, require_run_name
 
     if config.name is None:
         fleet = read_fleet(config)
-        known = RunFolder(config.runs / fleet.name).fleet
-        return (load_fleet(known) if known.is_file() else fleet), known.parent
+        folder = RunFolder(config.runs / fleet.name)
+        return (load_kept_fleet(folder)[0] if folder.fleet.is_file() else fleet), folder.path
     require_run_name(config.name)
-    known = RunFolder(config.runs / config.name).fleet
-    if not known.is_file():
-        return read_fleet(config), known.parent
+    folder = RunFolder(config.runs / config.name)
+    if not folder.fleet.is_file():
+        return read_fleet(config), folder.path
     if any((config.fleet, config.video, config.camera)):
         try:
             # Passwords that the file holds are needed again.
             read_fleet(config)
         except UserError as error:
-            _LOG.warning("%s; this service goes on with %s", error, known)
-    return load_fleet(known), known.parent
+            _LOG.warning("%s; this service goes on with %s", error, folder.fleet)
+    return load_kept_fleet(folder)[0], folder.path
 
 
 def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
@@ -130,10 +130,14 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
     """Is the service process."""
     from ekya.cli.fleet_from_options import run_options
     from ekya.cli.run import ready
+    from ekya.config.fleet_reading import renew_fleet
+    from ekya.results.storage.run_folder import RunFolder
     from ekya.service.process import serve_fleet
     from ekya.service.supervised import AGAIN
 
     goes_on = folder if (folder / "fleet.yaml").is_file() else None
+    if goes_on is not None:
+        renew_fleet(RunFolder(folder))
     options = replace(run_options(config, fleet, goes_on), name=folder.name, endless=True)
     fleet = ready(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
     if config.port is not None:

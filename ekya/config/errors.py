@@ -1,6 +1,7 @@
 """Turns pydantic's validation errors of a fleet file into sentences for its author."""
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -50,6 +51,29 @@ def problems_of(error: ValidationError, raw: Mapping[str, object], model: type[B
         f"{key}{': ' if key else ''}{_sentence(one, model)}" for key, one in zip(keys, problems, strict=True)
     ]
     return list(dict.fromkeys(told))
+
+
+def without_unknown_keys(
+    error: ValidationError, raw: Mapping[str, object]
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the keys and values of a file without those that are unknown, and these by their paths.
+
+    Args:
+        error: raised when ``raw`` was validated.
+        raw: the parsed file.
+    """
+    known, gone = deepcopy(dict(raw)), []
+    for problem in error.errors(include_url=False):
+        if problem["type"] == "extra_forbidden":
+            gone.append(_dotted(problem["loc"], raw))
+            here: Any = known
+            for part in problem["loc"][:-1]:
+                if isinstance(here, list):
+                    here = here[int(part)]
+                elif part in here:  # else it is a union's tag
+                    here = here[part]
+            del here[problem["loc"][-1]]
+    return known, gone
 
 
 def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:

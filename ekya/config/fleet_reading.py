@@ -1,6 +1,7 @@
 """Reads, checks and writes fleet files."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,16 +12,21 @@ import yaml
 from pydantic import ValidationError
 
 from ekya.config.descriptions import described_schema
-from ekya.config.errors import describe, problems_of
+from ekya.config.errors import describe, problems_of, without_unknown_keys
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.results.storage.journal import is_of_other_version
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.segmented_journal import newest_segment
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, masked, require_set, without_passwords
 from ekya.system.files import write_text_atomic
+
+_LOG = logging.getLogger(__name__)
 
 NAMES_SCHEMA = "# yaml-language-server: $schema="
 """First line of a fleet file with which editors find its JSON Schema."""
@@ -42,6 +48,27 @@ def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> Fleet
     origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
     folders = (path.parent, shipped_root())
     return parse_fleet({**raw, **(changes or {})}, origin, folders, changed=changes or ())
+
+
+def load_kept_fleet(folder: RunFolder) -> tuple[FleetConfig, list[str]]:
+    """Reads the fleet file that a run or a service has kept in its folder.
+
+    Returns also the keys that this version does not have and that are left out. That is so in the folder of
+    another version, which wrote all keys that it had; in one of this version they are misspelt.
+
+    Raises:
+        UserError: see ``load_fleet``.
+    """
+    journal = newest_segment(folder)
+    if not (journal.is_file() and is_of_other_version(journal)):
+        return load_fleet(folder.fleet), []
+    raw = read_mapping(folder.fleet)
+    gone: list[str] = []
+    try:
+        FleetConfig.model_validate(raw, context=set())
+    except ValidationError as error:
+        raw, gone = without_unknown_keys(error, raw)
+    return parse_fleet(raw, str(folder.fleet), (folder.path, shipped_root())), gone
 
 
 def checked_fleet(path: Path) -> tuple[FleetConfig | None, list[str]]:
@@ -130,6 +157,18 @@ def keep_fleet(path: Path, fleet: FleetConfig) -> None:
     if not (schema.is_file() and schema.read_text(encoding="utf-8") == text):
         write_text_atomic(schema, text)
     write_text_atomic(path, f"{NAMES_SCHEMA}{SCHEMA_NAME}\n{dump_fleet(fleet)}")
+
+
+def renew_fleet(folder: RunFolder) -> None:
+    """Writes the fleet file in a service's folder without keys that were only another version's.
+
+    Raises:
+        UserError: see ``load_fleet``; no permission and the like.
+    """
+    fleet, gone = load_kept_fleet(folder)
+    if gone:
+        _LOG.warning("%s: this version has no %s; left out", folder.fleet, ", ".join(gone))
+        keep_fleet(folder.fleet, fleet)
 
 
 def fleet_schema() -> str:

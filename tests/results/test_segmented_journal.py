@@ -7,8 +7,10 @@ import pytest
 from script import MISFORTUNES, OPTIONS
 from whole_runs import run
 
+from ekya import __version__
 from ekya.control.journal_replay import replay
 from ekya.core import events as ev
+from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 from ekya.results.storage.journal import read_header, read_journal, read_steps
 from ekya.results.storage.run_folder import RunFolder
@@ -129,11 +131,21 @@ def _beyond_the_journal(content):
     return json.dumps({**content, "at_byte": 10**9})
 
 
-@pytest.mark.parametrize("spoil", [_of_other_version, _without_state, _cut_off, _beyond_the_journal])
-def test_unusable_snapshot_is_none(folder, spoil):
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (_of_other_version, f"was written by Ekya {__version__}"),
+        (_without_state, "does not fit this version of Ekya (fleet: Input should be"),
+        (_cut_off, "cannot be read"),
+        (_beyond_the_journal, "is of a journal that"),
+    ],
+)
+def test_unusable_snapshot_is_refused(folder, spoil, problem):
     recorded(folder)
     folder.snapshot.write_text(spoil(json.loads(folder.snapshot.read_text())))
-    assert read_snapshot(folder) is None
+    with pytest.raises(UserError) as refusal:
+        read_snapshot(folder)
+    assert str(refusal.value).startswith(f"{folder.snapshot}: {problem}")
 
 
 def test_run_without_a_second_window_has_no_snapshot(folder):

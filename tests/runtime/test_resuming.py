@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from rich.console import Console
 
+from ekya import __version__, cli
 from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
@@ -31,9 +32,10 @@ from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import FileJournal, read_journal
+from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.runtime.driver.live import run_live
 from ekya.runtime.driver.open_run import open_run
 from ekya.runtime.driver.resuming import newest_weights, resume, resume_service
@@ -64,7 +66,7 @@ class Server:
     """Server driven by hand, which retrains on another server where possible."""
 
     def __init__(self, folder):
-        self.journal = FileJournal(folder.journal, "thief", OPTIONS)
+        self.journal = SegmentedJournal(folder, "thief", OPTIONS)
         self.state = first_state()
 
     def plan(self, view):
@@ -80,6 +82,8 @@ class Server:
 
     def give(self, now_us, *events):
         batch = Batch(now_us, events)
+        if self.state.fleet.window >= 0 and any(isinstance(event, ev.WindowOpened) for event in events):
+            self.journal.snapshot(self.state)
         turn = step(self.state, batch, OPTIONS, SCHEDULER.needs, self.plan)
         self.journal.batch(batch)
         self.journal.decision(now_us, turn.plan, turn.commands)
@@ -162,6 +166,54 @@ def test_resuming_removes_the_report_of_the_part_before(folder):
     assert not folder.report.exists()
 
 
+def with_header(folder, **changes):
+    """Changes values of a journal's first line; None removes one."""
+    first, rest = folder.journal.read_text().split("\n", 1)
+    header = {key: value for key, value in (json.loads(first) | changes).items() if value is not None}
+    folder.journal.write_text(json.dumps(header) + "\n" + rest)
+
+
+@pytest.mark.parametrize(
+    ("written", "by"), [(None, "a version of Ekya before 0.2.0"), ("0.3.1", "Ekya 0.3.1")]
+)
+def test_run_of_another_version_is_not_resumed_and_its_version_is_named(folder, written, by):
+    with_header(folder, version=written)
+    before = folder.journal.read_bytes()
+    with pytest.raises(UserError) as refusal:
+        resume(folder, [CAM])
+    said = str(refusal.value)
+    assert said.startswith(
+        f"{folder.journal}: this run was begun by {by}, and this is {__version__}; resume it"
+    )
+    assert folder.journal.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "line 1 is damaged"),
+        ('{"a": 1}\n', "is not a journal of a run"),
+        ("[]\n", "is not a journal of a run"),
+        (None, "the journal cannot be read"),
+    ],
+)
+def test_broken_or_foreign_journal_is_not_resumed(folder, content, problem, capsys):
+    """Neither is its fleet file looked at, nor is Ray started."""
+    folder.fleet.write_text("a: key\n")
+    folder.journal.unlink()
+    if content is not None:
+        folder.journal.write_text(content)
+    assert cli.main(["run", "--resume", str(folder.path)]) == 2
+    assert f"{folder.journal}: {problem}" in capsys.readouterr().err
+
+
+def test_run_of_an_older_version_is_refused_before_its_fleet_file(folder, capsys):
+    with_header(folder, version=None)
+    folder.fleet.write_text("hand_over: cuda-ipc\n")
+    assert cli.main(["run", "--resume", str(folder.path)]) == 2
+    assert "a version of Ekya before 0.2.0" in capsys.readouterr().err
+
+
 def test_resumed_incomplete_run_is_not_reported(folder):
     assert not report_complete(folder, load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml")))
     assert not folder.report.exists()
@@ -169,6 +221,7 @@ def test_resumed_incomplete_run_is_not_reported(folder):
 
 def test_resumed_server_keeps_loans_drops_guests_and_classifies_itself(folder):
     resumed = resume(folder, [CAM])
+    resumed.cut(folder)
     (stream,) = resumed.state.fleet.streams
     assert resumed.from_us == 200 * S
     assert (stream.job.config, stream.job.elsewhere) == (GAMMA, Elsewhere(199 * S))
@@ -216,7 +269,7 @@ def test_service_whose_database_is_of_a_newer_version_is_refused_before_anything
     StateStore(folder.state).close()
     with closing(sqlite3.connect(folder.state)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    folder.snapshot.write_text('{"format": 2}')
+    folder.snapshot.write_text('{"format": 99}')
     folder.journal.write_text("steps of a newer version")
     with pytest.raises(UserError, match=r"state\.sqlite: this is of a newer version of Ekya"):
         resume_service(folder, [CAM])

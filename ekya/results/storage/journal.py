@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ekya import __version__
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core.codec import decode, encode
@@ -19,10 +20,12 @@ from ekya.core.errors import UserError
 from ekya.core.plan import Plan
 from ekya.core.requests import Request
 from ekya.core.step_record import StepRecord
-from ekya.system.files import write_text_atomic
 from ekya.system.json_lines import JsonLines, read_json_lines
 
 _OPTIONS = TypeAdapter(LoopOptions)
+
+_NAMED_SINCE = "0.2.0"
+"""Version from which on journals say which version wrote them."""
 
 
 class FileJournal:
@@ -44,7 +47,8 @@ class FileJournal:
             return
         header = _OPTIONS.dump_python(options, mode="json", exclude_defaults=True)
         first = {} if state is None else {"state": state}
-        self._lines.append({"scheduler": scheduler, "options": header, **first}, durable=state is not None)
+        written = {"version": __version__, "scheduler": scheduler, "options": header, **first}
+        self._lines.append(written, durable=state is not None)
 
     @property
     def size_bytes(self) -> int:
@@ -81,10 +85,37 @@ class FileJournal:
         self._lines.close()
 
 
-def cut_journal(path: Path, steps: int) -> None:
-    """Truncates a journal to its first ``steps`` steps."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    write_text_atomic(path, "".join(lines[: 1 + 2 * steps]))
+def problem_of(error: Exception) -> str:
+    """Returns in a few words what an entry is refused for; of a value's many problems the first."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def is_of_other_version(path: Path) -> bool:
+    """Returns whether a journal was written by another version of Ekya; one that cannot be read was."""
+    return _version(path) != __version__
+
+
+def writer_of(path: Path) -> str:
+    """Returns in words which version of Ekya wrote a journal."""
+    version = _version(path)
+    return f"a version of Ekya before {_NAMED_SINCE}" if version is None else f"Ekya {version}"
+
+
+def require_own_version(path: Path) -> None:
+    """Refuses a journal of another version: a run that it decides from the middle on is neither version's.
+
+    Raises:
+        UserError: one sentence with the version that can resume the run.
+    """
+    read_header(path)
+    if is_of_other_version(path):
+        raise UserError(
+            f"{path}: this run was begun by {writer_of(path)}, and this is {__version__}; resume it with "
+            "that version, or start it anew."
+        )
 
 
 def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
@@ -105,7 +136,7 @@ def read_header(path: Path) -> tuple[str, LoopOptions]:
     except OSError as error:
         raise UserError(f"{path}: the journal cannot be read ({error.strerror}).") from error
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line 1 is damaged ({error.msg}).") from error
+        raise UserError(f"{path}: line 1 is damaged ({error.msg}); start the run anew.") from error
 
 
 def read_steps(path: Path, from_byte: int) -> list[StepRecord]:
@@ -113,13 +144,13 @@ def read_steps(path: Path, from_byte: int) -> list[StepRecord]:
     return _steps(path, _records(path, from_byte))
 
 
-def _header(path: Path, record: dict[str, Any]) -> tuple[str, LoopOptions]:
-    if "options" not in record:
+def _header(path: Path, record: Any) -> tuple[str, LoopOptions]:
+    if not isinstance(record, dict) or "options" not in record:
         raise UserError(f"{path}: is not a journal of a run (its first line holds no options).")
     try:
         return str(record["scheduler"]), _OPTIONS.validate_python(record["options"])
     except (ValidationError, KeyError) as error:
-        raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
+        raise _misfit(path, error) from error
 
 
 def _steps(path: Path, records: list[dict[str, Any]]) -> list[StepRecord]:
@@ -134,7 +165,22 @@ def _steps(path: Path, records: list[dict[str, Any]]) -> list[StepRecord]:
             for batch, decision in zip(records[::2], records[1::2], strict=False)
         ]
     except (ValidationError, ValueError, KeyError) as error:
-        raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
+        raise _misfit(path, error) from error
+
+
+def _misfit(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path}: does not fit Ekya {__version__} ({problem_of(error)}); it was written by "
+        f"{writer_of(path)}: use that version, or start the run anew."
+    )
+
+
+def _version(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return str(json.loads(file.readline())["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _records(path: Path, from_byte: int = 0) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ replayed by itself.
 """
 
 import json
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +20,11 @@ from ekya.control.protocols import Batch
 from ekya.core.commands import Command
 from ekya.core.errors import UserError
 from ekya.core.plan import Plan
-from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.journal import FileJournal, problem_of, writer_of
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import user_errors, write_text_atomic
 
-_LOG = logging.getLogger(__name__)
-
-FORMAT = 1
+FORMAT = 2
 """Version of the format of snapshots; another one is not read."""
 
 _STATE = TypeAdapter(LoopState)
@@ -119,25 +116,35 @@ def segments(folder: RunFolder) -> list[int]:
     return sorted([*([0] if folder.journal.is_file() else []), *numbers])
 
 
+def newest_segment(folder: RunFolder) -> Path:
+    """Returns the file to which the journal was written last; it need not be there."""
+    return folder.journal_segment(max(segments(folder), default=0))
+
+
 def read_snapshot(folder: RunFolder) -> StateSnapshot | None:
-    """Returns the last snapshot of a run; None where there is none that this version can read."""
+    """Returns the last snapshot of a run; None where there is none yet.
+
+    Raises:
+        UserError: it is damaged, or of a version of Ekya with other snapshots.
+    """
+    path = folder.snapshot
     try:
-        content = json.loads(folder.snapshot.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        _LOG.warning("%s: cannot be read (%s)", folder.snapshot, error)
-        return None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        _LOG.warning("%s: is of another version of Ekya", folder.snapshot)
-        return None
+        raise UserError(f"{path}: cannot be read ({error})") from error
     try:
+        if content["format"] != FORMAT:
+            raise UserError(f"{path}: was written by {writer_of(newest_segment(folder))}")
         state = _STATE.validate_python(content["state"])
         snapshot = StateSnapshot(state, int(content["segment"]), int(content["at_byte"]))
     except (ValidationError, KeyError, TypeError, ValueError) as error:
-        _LOG.warning("%s: does not fit this version of Ekya (%s)", folder.snapshot, error)
-        return None
-    return snapshot if _size(folder.journal_segment(snapshot.segment)) >= snapshot.at_byte else None
+        raise UserError(f"{path}: does not fit this version of Ekya ({problem_of(error)})") from error
+    journal = folder.journal_segment(snapshot.segment)
+    if _size(journal) < snapshot.at_byte:
+        raise UserError(f"{path}: is of a journal that {journal} does not hold")
+    return snapshot
 
 
 def cut_to(folder: RunFolder, snapshot: StateSnapshot) -> None:

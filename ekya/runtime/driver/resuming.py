@@ -1,10 +1,9 @@
 """`ekya run --resume`: restores the state of an interrupted run at the start of its last window.
 
-The state is that of the snapshot; a run of an earlier version has none, and its journal is replayed. The
-journal is cut at that window, so that it reads as if there had been no interruption, and the report of the
-part before is removed. Answered frames stay answered, and the newest weights serve. State that was only
-in memory is lost: retrainings in progress, and the frames kept for labelling. What an operator asked for and
-was not carried out yet is asked for again.
+The state is that of the snapshot. The journal is cut at that window, so that it reads as if there had been no
+interruption, and the report of the part before is removed. Answered frames stay answered, and the newest
+weights serve. State that was only in memory is lost: retrainings in progress, and the frames kept for
+labelling. What an operator asked for and was not carried out yet is asked for again.
 """
 
 import logging
@@ -12,7 +11,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.control.journal_replay import replay
 from ekya.control.loop import closes_run
 from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
@@ -25,8 +23,7 @@ from ekya.core.state import FleetState
 from ekya.core.step_record import StepRecord
 from ekya.core.stream_faults import Status
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import cut_journal, read_header, read_journal, read_steps
+from ekya.results.storage.journal import read_header, read_journal, read_steps, require_own_version
 from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.results.storage.segmented_journal import StateSnapshot, cut_to, read_snapshot, segments
@@ -48,7 +45,7 @@ class Resumed:
         events: effects of the interruption, to be sent to the loop.
         reached_us: last run time before the interruption that the journal knows.
         again: streams that were removed and have been added again since the state; it knows the earlier ones.
-        snapshot: of the state, where the journal is still to be cut; see ``cut``.
+        snapshot: of the state, at which the journal is still to be cut; see ``cut``.
     """
 
     state: LoopState
@@ -103,36 +100,21 @@ _Open = rq.LabelsRequested | rq.RollBackRequested
 
 
 def resume(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
-    """Returns the state at the start of the last window, and removes a report.
-
-    The journal is cut there, or with ``Resumed.cut``.
+    """Returns the state at the start of the last window, and removes a report; see ``Resumed.cut``.
 
     Args:
         folder: of the run.
         streams: of its fleet file; others are removed from the run.
 
     Raises:
-        UserError: the run is complete, or was interrupted before its second window.
+        UserError: the run is complete, was interrupted before its second window, or is of another version.
     """
+    require_own_version(folder.journal)
     snapshot = read_snapshot(folder)
-    if snapshot is not None:
-        return _from_snapshot(folder, snapshot, streams)
-    scheduler, options, steps = read_journal(folder.journal)
-    _require_incomplete(folder, steps)
-    opened = [at for at, step in enumerate(steps) if _opens_window(step)]
-    if len(opened) < 2:
+    if snapshot is None:
+        _require_incomplete(folder, read_journal(folder.journal)[2])
         raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
-    kept = steps[: opened[-1]]
-    scheduled = make_scheduler(scheduler)
-    state = None
-    for replayed in replay(kept, options, scheduled.needs, scheduled.plan):
-        state = replayed.state if replayed.same else None
-    if state is None:
-        raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
-    _remove_report(folder)
-    cut_journal(folder.journal, len(kept))
-    events = tuple(_interruption(state.fleet, streams))
-    return Resumed(state, scheduler, options, events, steps[-1].now_us)
+    return _from_snapshot(folder, snapshot, streams)
 
 
 def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed | None:
@@ -146,14 +128,15 @@ def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed 
     """
     if folder.state.is_file():
         StateStore(folder.state).close()
-    snapshot = read_snapshot(folder)
-    if snapshot is not None:
-        try:
+    try:
+        snapshot = read_snapshot(folder)
+        if snapshot is not None:
             return _from_snapshot(folder, snapshot, streams)
-        except UserError as error:
-            _LOG.warning("%s", error)
-    if folder.snapshot.is_file():
-        _LOG.warning("%s: what is known of past windows is lost; the models that served go on", folder.path)
+    except UserError as error:
+        _LOG.warning(
+            "%s; the loop starts anew, and the models, kept models, history and token in the folder stay",
+            error,
+        )
     with user_errors(folder.path):
         folder.snapshot.unlink(missing_ok=True)
         for number in segments(folder):
@@ -309,7 +292,3 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
             newest[stream.id] = (path.read_bytes(), rows[-1].version)
             remove_later_weights(folder.models(stream.id), rows[-1].version)
     return newest
-
-
-def _opens_window(step: StepRecord) -> bool:
-    return any(isinstance(event, ev.WindowOpened) for event in step.events)
