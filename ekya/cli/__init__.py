@@ -1,4 +1,4 @@
-"""Command line, one module a command: a frozen config with its options, and the function that takes it."""
+"""Command line: a command is a frozen config with its options, and the function that takes it."""
 
 import logging
 import sys
@@ -23,17 +23,12 @@ from ekya.cli import (
     fleet_site,
     gc,
     golden,
-    monitoring,
     prepare,
     profile,
     record,
-    replay,
-    restore,
     run,
-    schema,
     serve,
     simulate,
-    speeds,
     status,
     zoo,
 )
@@ -75,15 +70,15 @@ def _add(group: typer.Typer, *commands: Command[Any]) -> None:
 
 
 # In the order of ``ekya --help``.
-_add(app, run.run, serve.serve, replay.replay, compare.compare, profile.profile, simulate.simulate)
-_add(app, record.record, prepare.prepare, check.check, schema.schema)
+_add(app, run.run, serve.serve, run.replay, compare.compare, profile.profile, simulate.simulate)
+_add(app, record.record, prepare.prepare, check.check, check.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo)
+_add(app, doctor.doctor, calibrate.calibrate, calibrate.speeds, zoo.zoo)
 _add(_ctl, ctl.status, ctl.add, ctl.remove, ctl.pause, ctl.resume, ctl.set_)
 _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, ctl.forget)
 app.add_typer(_ctl)
-_add(app, status.status, gc.gc, backup.backup, restore.restore, monitoring.monitoring)
+_add(app, status.status, gc.gc, backup.backup, backup.restore, status.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
 _add(_fleet, fleet_profile.profile)
 app.add_typer(_fleet)

@@ -1,14 +1,17 @@
-"""``ekya calibrate``: measures the cost card of this device for runs on virtual time."""
+"""``ekya calibrate`` and ``ekya speeds``: measure this device, for virtual time and for planning."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.output import Output
+from ekya.cli.output import Output, bars_of
+from ekya.core.errors import UserError
+from ekya.core.speed import ModelSpeeds, SpeedCurve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,3 +31,73 @@ def calibrate(config: CalibrateConfig, output: Output) -> None:
     card.save(config.out)
     output.report(asdict(card))
     output.say(f"This device's cost card is {config.out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedsConfig:
+    """Options of ``ekya speeds``."""
+
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Edge model; default: the shipped fleet's.")
+    ] = None
+    shares: opt.Shares = "auto"
+    seconds: Annotated[
+        float, typer.Option(min=0.2, help="Minimum duration of each of the 20 measurements.")
+    ] = 1.5
+    json_to: opt.Json = None
+
+
+@command(SpeedsConfig, "ekya speeds", "ekya speeds --model mobilenet_v3_small --shares cpu --json -")
+def speeds(config: SpeedsConfig, output: Output) -> None:
+    """Measure what a share of this device is worth to training and inference, alone and together.
+
+    It is kept in the user's cache folder, by device, share backend and model, and every later `ekya run`
+    plans with it.
+    """
+    from ekya.config.fleet_file import DEFAULT_FLEET
+    from ekya.config.fleet_reading import load_fleet
+    from ekya.config.fleet_sections import RetrainingConfig
+    from ekya.config.shipped import shipped_path
+    from ekya.gpu.backends.registry import choose_backend
+    from ekya.models.edge.architectures import EDGE_MODELS
+    from ekya.models.edge.spec import FRAME_SIDES
+    from ekya.pipeline.setup import crop_side
+    from ekya.pipeline.speed_jobs import ProbeSpec
+    from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
+    from ekya.pipeline.speeds import SPEEDS, speed_key
+    from ekya.planning.profiling.speed_curves import among_others
+
+    fleet = load_fleet(shipped_path(DEFAULT_FLEET))
+    model = config.model or fleet.edge.model
+    if model not in EDGE_MODELS:
+        raise UserError(f"--model {model}: there is no such edge model; use one of {', '.join(EDGE_MODELS)}")
+    side = crop_side(fleet)
+    if model in FRAME_SIDES:
+        side, lists = FRAME_SIDES[model], RetrainingConfig().of_detector()
+        fleet = fleet.model_copy(update={"retraining": lists})
+    chosen = choose_backend(config.shares)
+    key = speed_key(chosen, model)
+    # The most expensive γ of the model's usual ones, with its smallest batches.
+    deepest = max(fleet.retrain_configs(), key=lambda gamma: (gamma.trainable_blocks, -gamma.batch_size))
+    gamma = replace(deepest, data_fraction=1.0)
+    spec = ProbeSpec(model, side, gamma, chosen.capability.device, config.seconds)
+    with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
+        bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
+        measured = measure_speeds(opened, spec, progress=lambda: bars.advance(bar))
+    SPEEDS.save(key, measured)
+    planned = among_others(measured.training)
+    output.report({**key, "speeds": asdict(measured), "planned_with": planned.points})
+    output.console.print(_table(f"{model} on {key['device']}, shares by {chosen.name}", measured, planned))
+    output.say(f"Kept in {SPEEDS.path}; every run here plans with it.")
+
+
+def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("share", "training", "training among others", "inference"):
+        table.add_column(heading, justify="right")
+    curves = (speeds.training.alone, planned, speeds.inference.alone)
+    for share in sorted({share for curve in curves for share, _ in curve.points if share}):
+        table.add_row(f"{share / 10:g}%", *(f"{curve.speed(share):.3f}" for curve in curves))
+    for own, other in zip(speeds.training.together, speeds.inference.together, strict=True):
+        table.add_row(f"{own.jobs} jobs together", f"{own.throughput:.3f}", "", f"{other.throughput:.3f}")
+    return table

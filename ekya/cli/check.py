@@ -1,4 +1,4 @@
-"""``ekya check``: finds every problem of a fleet file without running anything."""
+"""``ekya check`` and ``ekya schema``: what is wrong in a fleet file, and what may stand in one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.output import Output
+from ekya.cli.output import Output, require_writable
 from ekya.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,3 +49,31 @@ def _told(fleet: "FleetConfig") -> str:
         f"windows of {fleet.window_s:g} s" if fleet.is_set("window_s") else "windows that fit the machine"
     )
     return f"{streams}, {window}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaConfig:
+    """Options of ``ekya schema``."""
+
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; standard output otherwise.")
+    ] = None
+
+
+@command(SchemaConfig, "ekya schema", "ekya schema --out fleet.schema.json")
+def schema(config: SchemaConfig, output: Output) -> None:
+    """Print the JSON Schema of the fleet file, with which an editor completes, explains and checks keys.
+
+    Many editors find it by the first line of a file: `# yaml-language-server: $schema=fleet.schema.json`.
+    """
+    from ekya.config.fleet_reading import NAMES_SCHEMA, fleet_schema
+    from ekya.system.files import write_text_atomic
+
+    text = fleet_schema()
+    if config.out is None:
+        output.say(text.rstrip())
+        return
+    require_writable("--out", config.out)
+    write_text_atomic(config.out, text)
+    output.say(f"{config.out} written; name it in the first line of a fleet file:")
+    output.say(f"{NAMES_SCHEMA}{config.out}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,28 +13,19 @@ from ekya.cli.output import Output, ctrl_c_remembered
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig:
+class CompareConfig(opt.FleetOptions, opt.PlayOptions):
     """Options of ``ekya compare``."""
 
-    fleet: opt.FleetFile = None
     video: opt.Videos = None
-    golden: opt.Golden = None
-    student: opt.Student = None
-    task: opt.EdgeTask = None
-    classes: opt.Classes = None
     schedulers: Annotated[str, typer.Option(metavar="NAME,...", help=opt.COMPARED)] = (
         "ekya,thief,uniform,no-retrain"
     )
     seeds: Annotated[
         str, typer.Option(metavar="N,...", help="Seeds: one run of each scheduler for each seed.")
     ] = "0"
-    gpus: opt.Gpus = None
-    window: opt.Window = None
     windows: opt.Windows = None
-    runs: opt.Runs = Path("runs")
-    json_to: opt.Json = None
-    overload: opt.Overload = False
     card: opt.Card = None
+    json_to: opt.Json = None
 
 
 @command(

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.fail_option import read_failing
 from ekya.cli.fleet_stores import RestOptions, keep_stores, kept_stores, opened_updates, stores_of
-from ekya.cli.options import Clock
+from ekya.cli.options import Clock, read_failing
 from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds

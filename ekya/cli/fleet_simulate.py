@@ -14,8 +14,7 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.fail_option import read_failing
-from ekya.cli.options import distinct, names, numbers
+from ekya.cli.options import distinct, names, numbers, read_failing
 from ekya.cli.output import Output, bars_of
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, seconds_to_us

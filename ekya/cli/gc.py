@@ -10,7 +10,6 @@ from rich.table import Table
 from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.output import Output
-from ekya.cli.run_argument import RunArgument, run_folder_of
 
 if TYPE_CHECKING:
     from ekya.config.fleet_sections import RetentionConfig
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 class GcConfig:
     """Options of ``ekya gc``."""
 
-    run: RunArgument
+    run: opt.RunArgument
     runs: opt.Runs = Path("runs")
     days: Annotated[
         float | None, typer.Option(min=0.0, help="Keep what is younger; default: the fleet's.")
@@ -50,7 +49,7 @@ def gc(config: GcConfig, output: Output) -> None:
     from ekya.service.retention import collect
     from ekya.system.folder_lock import holder_of
 
-    folder = run_folder_of(config.run, config.runs)
+    folder = opt.run_folder_of(config.run, config.runs)
     limits = _limits(config, folder)
     running = holder_of(folder.path) is not None
     collected = collect(

@@ -1,14 +1,19 @@
-"""Options and arguments that several commands share, and the reading of their lists."""
+"""Options and arguments that several commands share, and the reading of their values."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ekya.core.errors import UserError
+from ekya.core.units import seconds_to_us
 from ekya.models.edge.architecture_table import Task
+
+if TYPE_CHECKING:
+    from ekya.results.storage.run_folder import RunFolder
 
 
 class Clock(StrEnum):
@@ -128,18 +133,53 @@ FleetToken = Annotated[
         help="Secret that all sites of a fleet share; default: ~/.config/ekya/fleet_token, made if missing.",
     ),
 ]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run or a service, or its name in --runs.")
+]
 Json = Annotated[
     str | None,
     typer.Option(
         "--json", metavar="FILE|-", help="Write the result as JSON; - is standard output, and then only that."
     ),
 ]
-
-
 OnlyStreams = Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")]
 MachineKind = Annotated[
     str, typer.Option(metavar="NAME", help="Type of machine; machines of one type are identical.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """Options of commands that read a fleet, or make one of videos or cameras."""
+
+    fleet: FleetFile = None
+    golden: Golden = None
+    student: Student = None
+    task: EdgeTask = None
+    classes: Classes = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayOptions:
+    """Options of commands that run a fleet, live or on virtual time."""
+
+    gpus: Gpus = None
+    window: Window = None
+    overload: Overload = False
+    runs: Runs = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveOptions(PlayOptions):
+    """Options of commands that may run a fleet live."""
+
+    scheduler: Scheduler = None
+    speed: Speed = None
+    loop: Loop = None
+    seed: Seed = 0
+    name: RunName = None
+    shares: Shares = "auto"
+    dashboard: Dashboard = True
 
 
 def names(text: str | None) -> tuple[str, ...]:
@@ -199,3 +239,51 @@ def _floats(text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError:
         return ()
+
+
+def run_folder_of(run: Path, runs: Path = Path("runs")) -> "RunFolder":
+    """Returns the folder that an argument names.
+
+    Raises:
+        UserError: it holds no run.
+    """
+    from ekya.results.storage.run_folder import RunFolder
+
+    return RunFolder.open(run if run.is_dir() else runs / run)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A server or node that fails at ``from_us`` and is back at ``to_us``; None: never."""
+
+    name: str
+    from_us: int
+    to_us: int | None
+
+
+def read_failing(words: Sequence[str], what: str, returns: bool) -> tuple[Failing, ...]:
+    """Parses ``--fail``: NAME@SECONDS, or NAME@FROM:TO.
+
+    Args:
+        words: one for each.
+        what: stands for the name in error messages.
+        returns: NAME@FROM:TO is allowed.
+
+    Raises:
+        UserError: a value has another form.
+    """
+    failing = []
+    for word in words:
+        name, _, times = word.rpartition("@")
+        try:
+            from_us, *ends_us = (seconds_to_us(float(part)) for part in times.split(":"))
+        except (ValueError, OverflowError):
+            from_us, ends_us = -1, []
+        to_us = ends_us[0] if ends_us else None
+        is_span = to_us is None or (returns and len(ends_us) == 1 and from_us < to_us)
+        if not name or from_us < 0 or not is_span:
+            raise UserError(
+                f"--fail {word}: write {what}@SECONDS" + (f", or {what}@FROM:TO" if returns else "")
+            )
+        failing.append(Failing(name, from_us, to_us))
+    return tuple(failing)

@@ -31,7 +31,7 @@ _LEAST_WINDOWS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordConfig:
+class RecordConfig(opt.FleetOptions):
     """Options of ``ekya record``."""
 
     out: Annotated[
@@ -40,15 +40,11 @@ class RecordConfig:
     fleet: Annotated[Path | None, typer.Argument(metavar="FLEET", help="Fleet file with live cameras.")] = (
         None
     )
+    camera: opt.Cameras = None
     seconds: Annotated[
         float | None,
         typer.Option("--for", metavar="SECONDS", help="Duration; default: the fleet's windows."),
     ] = None
-    camera: opt.Cameras = None
-    golden: opt.Golden = None
-    student: opt.Student = None
-    task: opt.EdgeTask = None
-    classes: opt.Classes = None
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier recording.")] = False
     json_to: opt.Json = None
 
@@ -69,8 +65,7 @@ def record(config: RecordConfig, output: Output) -> None:
     1 where a camera is missing or its video ends early, and 2 where no camera gives a picture.
     """
     from ekya.cli.fleet_from_options import read_fleet, require_credentials
-    from ekya.cli.recorded_fleet import recorded_fleet_text
-    from ekya.cli.recording import CameraRecording, prepare_opencv, reasons_in_words
+    from ekya.cli.recording import CameraRecording, prepare_opencv, reasons_in_words, recorded_fleet_text
     from ekya.streams.ingest.camera import CameraSpec
     from ekya.streams.ingest.video_writer import SUFFIX
 
@@ -139,7 +134,7 @@ def _report(
     left_out: Mapping[StreamId, str],
     output: Output,
 ) -> None:
-    from ekya.cli.recorded_fleet import losses_of
+    from ekya.cli.recording import losses_of
 
     streams: dict[str, object] = {}
     lines = []

@@ -22,29 +22,15 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(opt.FleetOptions, opt.LiveOptions):
     """Options of ``ekya serve``."""
 
-    fleet: opt.FleetFile = None
     video: opt.Videos = None
     camera: opt.Cameras = None
-    golden: opt.Golden = None
-    student: opt.Student = None
-    task: opt.EdgeTask = None
-    classes: opt.Classes = None
-    scheduler: opt.Scheduler = None
-    seed: opt.Seed = 0
-    gpus: opt.Gpus = None
-    window: opt.Window = None
-    speed: opt.Speed = None
-    loop: opt.Loop = None
     name: Annotated[
         str | None, typer.Option(help="Name of the service, and of its folder; default: the fleet's.")
     ] = None
-    runs: opt.Runs = Path("runs")
-    shares: opt.Shares = "auto"
     dashboard: opt.Dashboard = False
-    overload: opt.Overload = False
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of page and API; default: http.port.")
     ] = None

@@ -1,15 +1,15 @@
-"""``ekya status``: what the folder of a run or a service says of it."""
+"""``ekya status`` and ``ekya monitoring``: what a run's folder says, and files to watch a service with."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.output import Output
-from ekya.cli.run_argument import RunArgument, run_folder_of
 
 if TYPE_CHECKING:
     from ekya.service.folder_status import FolderStatus
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StatusConfig:
     """Options of ``ekya status``."""
 
-    run: RunArgument
+    run: opt.RunArgument
     runs: opt.Runs = Path("runs")
     json_to: opt.Json = None
 
@@ -32,7 +32,7 @@ def status(config: StatusConfig, output: Output) -> None:
     """
     from ekya.service.folder_status import folder_status
 
-    now = folder_status(run_folder_of(config.run, config.runs))
+    now = folder_status(opt.run_folder_of(config.run, config.runs))
     output.report(asdict(now))
     for line in _lines(now):
         output.say(line)
@@ -71,3 +71,36 @@ def _table(now: "FolderStatus") -> Table:
             camera.set_aside or "",
         )
     return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringConfig:
+    """Options of ``ekya monitoring``."""
+
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the files; made if missing.")]
+    target: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of the service, as Prometheus reaches it.")
+    ] = "127.0.0.1:8470"
+    token: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="File with the service's token, as Prometheus reads it: runs/NAME/token."
+        ),
+    ] = Path("token")
+
+
+@command(
+    MonitoringConfig,
+    "ekya monitoring --out monitoring --token /srv/ekya/runs/yard/token",
+    "ekya monitoring --out monitoring --target edge-7:8470",
+)
+def monitoring(config: MonitoringConfig, output: Output) -> None:
+    """Write a Grafana dashboard, alert rules for Prometheus, and an example of Prometheus's configuration."""
+    from ekya.service.monitoring_files import monitoring_files
+    from ekya.system.files import user_errors, write_text_atomic
+
+    with user_errors(config.out):
+        config.out.mkdir(parents=True, exist_ok=True)
+    for name, text in monitoring_files(config.target, config.token).items():
+        write_text_atomic(config.out / name, text)
+        output.say(f"{config.out / name} written")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.cli.recorded_fleet import losses_of, recorded_fleet_text
+from ekya.cli.recording import losses_of, recorded_fleet_text
 from ekya.config.fleet_reading import parse_fleet
 from ekya.core.units import StreamId
 from ekya.streams.ingest.grid import Gap

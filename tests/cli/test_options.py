@@ -2,7 +2,7 @@
 
 import pytest
 
-from ekya.cli.fail_option import Failing, read_failing
+from ekya.cli.options import Failing, read_failing
 from ekya.core.errors import UserError
 
 S = 1_000_000
