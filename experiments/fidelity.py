@@ -50,7 +50,8 @@ from ekya.pipeline.costs import load_card
 from ekya.pipeline.discover_classes import with_classes
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.finalize import Scores, labelled_in_any, score_run
-from ekya.results.metrics.run_history import RetrainRun, summarize
+from ekya.results.metrics.retrainings import FINISHED, RetrainRun
+from ekya.results.metrics.run_history import summarize
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.trace_file import read_trace, write_trace
@@ -178,7 +179,7 @@ def _seconds(run: RetrainRun) -> float:
 
 def _finished(turns: Sequence[StepRecord]) -> dict[tuple[StreamId, int], RetrainRun]:
     runs = summarize(turns).retrainings
-    return {(run.stream, run.window): run for run in runs if run.ended == "finished"}
+    return {(run.stream, run.window): run for run in runs if run.ended == FINISHED}
 
 
 def told(rows: Sequence[Row], times: Sequence[Duration], world: str) -> dict[str, Any]:

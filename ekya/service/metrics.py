@@ -7,8 +7,9 @@ from enum import StrEnum
 from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.results.metrics.health import HealthState
+from ekya.results.metrics.retrainings import OUTCOMES
 from ekya.service.host_facts import HostFacts, SinkFacts
-from ekya.service.status import OUTCOMES, AuditedAccuracy, CameraStatus, ServiceStatus, StepTimes
+from ekya.service.status import AuditedAccuracy, CameraStatus, ServiceStatus, StepTimes
 
 
 class Kind(StrEnum):

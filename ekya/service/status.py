@@ -8,11 +8,6 @@ from dataclasses import dataclass
 
 from ekya.core.errors import NotThereError
 
-SERVED, KEPT, FAILED = "served", "kept", "failed"
-"""Outcomes of a retraining: some of its weights served; they were not better; it broke."""
-
-OUTCOMES = (SERVED, KEPT, FAILED)
-
 
 @dataclass(frozen=True, slots=True)
 class RetrainingStatus:
@@ -69,12 +64,6 @@ class RetrainingCounts:
     served: int = 0
     kept: int = 0
     failed: int = 0
-
-    def plus(self, other: "RetrainingCounts") -> "RetrainingCounts":
-        """Returns the sums."""
-        return RetrainingCounts(
-            self.served + other.served, self.kept + other.kept, self.failed + other.failed
-        )
 
 
 @dataclass(frozen=True, slots=True)

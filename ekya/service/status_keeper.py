@@ -23,14 +23,15 @@ from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.results.metrics.audit import AuditEstimate, AuditTrail
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
+from ekya.results.metrics.retrainings import OUTCOMES, RetrainingFold, RetrainRun
 from ekya.service.history import CameraHistory
 from ekya.service.history_file import NOT_COUNTED, CameraPast
-from ekya.service.retrainings import RetrainingFollower
 from ekya.service.status import (
     STEP_BOUNDS_S,
     AuditedAccuracy,
     CameraCounts,
     CameraStatus,
+    RetrainingCounts,
     RetrainingRow,
     RetrainingStatus,
     Series,
@@ -39,6 +40,9 @@ from ekya.service.status import (
     WarningCount,
     WarningRow,
 )
+
+KEPT_RETRAININGS = 50
+"""Number of a camera's last retrainings that are remembered."""
 
 KEPT_WARNINGS = 50
 """Number of the newest warnings that are remembered."""
@@ -84,6 +88,8 @@ class _Tally:
     why: str = ""
     audits: AuditTrail = field(default_factory=AuditTrail)
     history: CameraHistory = field(default_factory=CameraHistory)
+    retrainings: deque[RetrainingRow] = field(default_factory=lambda: deque(maxlen=KEPT_RETRAININGS))
+    outcomes: Counter[str] = field(default_factory=Counter)
     earlier: CameraCounts = NOT_COUNTED
     labelled_unix_s: float | None = None
 
@@ -92,6 +98,7 @@ class _Tally:
         """Returns the tally of a camera that earlier processes of the service have served."""
         return _Tally(
             history=CameraHistory(past.history),
+            retrainings=deque(past.retrainings, maxlen=KEPT_RETRAININGS),
             earlier=past.counts,
             labelled_unix_s=past.labels_unix_s,
         )
@@ -124,7 +131,7 @@ class StatusKeeper:
         self._lock = threading.Lock()
         self._state = first_state()
         self._health = HealthFollower(windows=1)
-        self._retrainings = RetrainingFollower(self._unix_s)
+        self._retrainings = RetrainingFold()
         self._tallies: dict[StreamId, _Tally] = {}
         self._past = dict(past)
         self._warnings: deque[WarningRow] = deque(maxlen=KEPT_WARNINGS)
@@ -146,8 +153,12 @@ class StatusKeeper:
             for assignment in result.plan.phases[0].assignments if result.plan is not None else ():
                 if assignment.stream in self._tallies:
                     self._tallies[assignment.stream].why = assignment.reason
-            self._health.follow(StepRecord(batch.now_us, batch.events, result.plan, result.commands))
-            self._retrainings.follow(batch, result)
+            step = StepRecord(batch.now_us, batch.events, result.plan, result.commands)
+            self._health.follow(step)
+            for run in self._retrainings.follow(step, {one.stream: one.accuracy for one in streams}):
+                if run.stream in self._tallies:
+                    self._tallies[run.stream].retrainings.append(self._row(run))
+                    self._tallies[run.stream].outcomes[run.outcome] += 1
             for stream in streams:
                 self._draw(stream, batch.now_us)
             self._forget_all_but(names)
@@ -201,8 +212,7 @@ class StatusKeeper:
             NotThereError: there is no such camera.
         """
         with self._lock:
-            self._tally(camera)
-            return self._retrainings.rows(StreamId(camera))
+            return tuple(self._tally(camera).retrainings)
 
     def past(self) -> dict[StreamId, CameraPast]:
         """Returns what is known of each camera, to be kept for the next process of the service."""
@@ -215,14 +225,12 @@ class StatusKeeper:
         counts = CameraCounts(
             camera.frames_due, camera.frames_analysed, camera.drifts, camera.labels, camera.retrainings
         )
-        history = self._tallies[name].history.past()
-        return CameraPast(history, self._retrainings.rows(name), counts, camera.labels_unix_s)
+        tally = self._tallies[name]
+        return CameraPast(tally.history.past(), tuple(tally.retrainings), counts, camera.labels_unix_s)
 
     def _begin(self, name: StreamId) -> None:
         past = self._past.pop(name, None)
         self._tallies[name] = _Tally() if past is None else _Tally.after(past)
-        if past is not None:
-            self._retrainings.continue_after(name, past.retrainings)
 
     def _unix_s(self, t_us: int) -> float:
         return self._unix_us(t_us) / US_PER_S
@@ -255,6 +263,20 @@ class StatusKeeper:
                         tally.labels += labels
                         tally.labels_us = event.t_us
 
+    def _row(self, run: RetrainRun) -> RetrainingRow:
+        return RetrainingRow(
+            job=run.job,
+            window=run.window,
+            config=run.config.name,
+            before=run.before,
+            after=run.best_accuracy,
+            gpu_s=run.gpu_s,
+            outcome=run.outcome,
+            reason=run.reason,
+            began_unix_s=self._unix_s(run.start_us),
+            ended_unix_s=self._unix_s(run.end_us),
+        )
+
     def _audited(self, estimate: AuditEstimate | None) -> AuditedAccuracy | None:
         if estimate is None:
             return None
@@ -282,7 +304,6 @@ class StatusKeeper:
     def _forget_all_but(self, names: list[StreamId]) -> None:
         """Forgets cameras that were removed."""
         self._health.keep_only(names)
-        self._retrainings.keep_only(names)
         for name in self._tallies.keys() - set(names):
             del self._tallies[name]
 
@@ -316,7 +337,9 @@ class StatusKeeper:
             labels_unix_s=(
                 tally.labelled_unix_s if tally.labels_us is None else self._unix_s(tally.labels_us)
             ),
-            retrainings=earlier.retrainings.plus(self._retrainings.counts(stream.stream)),
+            retrainings=RetrainingCounts(
+                **{one: getattr(earlier.retrainings, one) + tally.outcomes[one] for one in OUTCOMES}
+            ),
         )
 
 

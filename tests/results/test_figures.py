@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
+from ekya.results.metrics.retrainings import RetrainRun
 from ekya.results.metrics.run_history import RunHistory, summarize
 from ekya.results.metrics.timeline import (
     PreparationSpan,
-    RetrainRun,
     ShareSample,
     Swap,
     WindowSpan,

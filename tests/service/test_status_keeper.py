@@ -23,7 +23,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import NotThereError
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
-from ekya.service.status import OUTCOMES, STEP_BOUNDS_S, RetrainingCounts
+from ekya.results.metrics.retrainings import OUTCOMES
+from ekya.service.status import STEP_BOUNDS_S, RetrainingCounts
 from ekya.service.status_keeper import KEPT_WARNINGS, MOST_SOURCES, OTHERS
 
 GAMMA = RetrainConfig(3, 16, 0, 1, 1.0)
@@ -87,7 +88,7 @@ def test_why_is_the_reason_of_the_last_plan(ran):
 
 def test_each_started_retraining_is_kept_with_its_outcome(ran):
     run, keeper = ran
-    served = {one.job for one in run.commands(cmd.ServeModel) if one.of is None}
+    served = {one.job for one in run.commands(cmd.ServeModel)}
     refused = {one.job: one.reason for one in run.commands(cmd.KeepServing)}
     rows = [row for camera in CAMERAS for row in keeper.retrainings(camera)]
     started = {one.job: one for one in run.commands(cmd.StartRetraining)}
@@ -132,9 +133,10 @@ def test_retraining_in_progress_is_shown_with_its_epochs():
 
 def test_retraining_that_another_replaces_in_one_step_is_over():
     keeper = make_keeper(Clock())
-    first, second = (RetrainJob(JobId(number), GAMMA, 2, 300, 0.8, 0.8, 9.0) for number in (4, 5))
-    keeper(Batch(S, ()), after(a_stream(CAM_1, job=first)))
-    keeper(Batch(2 * S, ()), after(a_stream(CAM_1, job=second)))
+    second = RetrainJob(JobId(5), GAMMA, 2, 300, 0.8, 0.8, 9.0)
+    keeper(Batch(S, ()), after(a_stream(CAM_1), commands=(started(4),)))
+    replaced = (cmd.StopRetraining(CAM_1, JobId(4)), started(5))
+    keeper(Batch(2 * S, ()), after(a_stream(CAM_1, job=second), commands=replaced))
     (row,) = keeper.retrainings(CAM_1)
     assert (row.job, row.outcome, row.after) == (4, "kept", None)
     assert "before its first epoch" in row.reason
@@ -193,8 +195,9 @@ def test_other_threads_read_while_steps_go_on():
 
 def test_removed_camera_is_forgotten():
     keeper = make_keeper(Clock())
-    keeper(Batch(0, ()), after(a_stream(CAM_1, job=RetrainJob(JobId(4), GAMMA, 2, 300, 0.8, 0.8, 9.0))))
-    keeper(Batch(S, (ev.FramesCounted(S, CAM_1, 0, 9, 9),)), after(a_stream(CAM_1), a_stream(CAM_2)))
+    keeper(Batch(0, ()), after(a_stream(CAM_1), commands=(started(4),)))
+    stopped = after(a_stream(CAM_1), a_stream(CAM_2), commands=(cmd.StopRetraining(CAM_1, JobId(4)),))
+    keeper(Batch(S, (ev.FramesCounted(S, CAM_1, 0, 9, 9),)), stopped)
     assert [row.job for row in keeper.retrainings(CAM_1)] == [4]
     keeper(Batch(2 * S, (ev.FramesCounted(S, CAM_1, 0, 9, 9),)), after(a_stream(CAM_2)))
     assert [camera.id for camera in keeper.status().cameras] == [CAM_2]
@@ -288,7 +291,10 @@ def growth_bytes(steps, more, every_s):
                 ev.RetrainFailed(now_us, CAM_1, JobId(at - 1), "it broke"),
                 ev.Warned(now_us, f"worker of {late}", f"it is slow for the {at}th time"),
             )
-            keeper(Batch(now_us, events), after(a_stream(CAM_1, job=job), a_stream(late)))
+            keeper(
+                Batch(now_us, events),
+                after(a_stream(CAM_1, job=job), a_stream(late), commands=(started(at),)),
+            )
 
     go(1, steps)
     tracemalloc.start()
@@ -300,6 +306,10 @@ def growth_bytes(steps, more, every_s):
     tracemalloc.stop()
     assert filled >= before
     return now - filled
+
+
+def started(job):
+    return cmd.StartRetraining(CAM_1, JobId(job), 2, GAMMA, 300, 0.8, 9.0)
 
 
 def a_stream(name, **changes):

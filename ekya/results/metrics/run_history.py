@@ -11,9 +11,9 @@ from ekya.core.effects import with_roll_back
 from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, ONLY_BASE, JobId, ModelVersion, StreamId
 from ekya.core.weights import Probe
+from ekya.results.metrics.retrainings import FAILED, FINISHED, RetrainRun, retrainings_of
 from ekya.results.metrics.timeline import (
     PreparationSpan,
-    RetrainRun,
     ShareSample,
     Swap,
     WindowSpan,
@@ -38,7 +38,7 @@ class RunHistory:
         windows: with the time that they actually covered; the last one may have been cut off.
         shares: as commanded, at each change.
         preparations: spans in which labelling and profiling held a share.
-        retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
+        retrainings: in order of their start.
         swaps: hot swaps of models.
         served: retrainings of which a checkpoint came into service.
         added_us: time at which each stream was added.
@@ -85,7 +85,7 @@ class RunHistory:
     def retraining_counts(self) -> dict[str, int]:
         """Returns ``retrainings`` of a summary; the rest was stopped by the window's end."""
         ends = [run.ended for run in self.retrainings]
-        return {"started": len(ends), "finished": ends.count("finished"), "failed": ends.count("failed")}
+        return {"started": len(ends), "finished": ends.count(FINISHED), "failed": ends.count(FAILED)}
 
 
 def summarize(steps: Sequence[StepRecord]) -> RunHistory:
@@ -103,7 +103,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         ),
         shares=tuple(share_samples(steps)),
         preparations=tuple(_preparations(steps, end_us)),
-        retrainings=_retrainings(steps, end_us),
+        retrainings=retrainings_of(steps, end_us),
         swaps=tuple(
             Swap(event.t_us, event.stream, event.version) for event in events if isinstance(event, ev.Swapped)
         ),
@@ -241,50 +241,3 @@ def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
                 commanded.setdefault(command.stream, []).append((command.job, step.now_us))
             if isinstance(command, cmd.RollBack | cmd.AdoptModel):
                 commanded.setdefault(command.stream, []).append((None, step.now_us))
-
-
-def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
-    ends: dict[JobId, tuple[int, str]] = {}
-    best: dict[JobId, float] = {}
-    used: dict[JobId, float] = {}
-    starts: list[tuple[int, cmd.StartRetraining]] = []
-    newest: dict[StreamId, JobId] = {}
-    for step in steps:
-        for event in step.events:
-            match event:
-                case ev.RetrainProgress():
-                    best[event.job] = max(best.get(event.job, 0.0), event.validation_accuracy)
-                    used[event.job] = event.gpu_s
-                case ev.RetrainFinished():
-                    ends.setdefault(event.job, (event.t_us, "finished"))
-                case ev.RetrainFailed():
-                    ends.setdefault(event.job, (event.t_us, "failed"))
-                case ev.WorkerDied(role=ev.Role.RETRAINING) if event.stream in newest:
-                    ends.setdefault(newest[event.stream], (event.t_us, "failed"))
-        for command in step.commands:
-            match command:
-                case cmd.StartRetraining():
-                    starts.append((step.now_us, command))
-                    newest[command.stream] = command.job
-                case cmd.StopRetraining():
-                    ends.setdefault(command.job, (step.now_us, "stopped"))
-                case cmd.SetAside() if command.stream in newest:
-                    ends.setdefault(newest[command.stream], (step.now_us, "stopped"))
-    runs = []
-    for start_us, start in starts:
-        at_us, how = ends.get(start.job, (end_us, "stopped"))
-        runs.append(
-            RetrainRun(
-                stream=start.stream,
-                job=start.job,
-                window=start.window,
-                config=start.config,
-                start_us=start_us,
-                end_us=max(at_us, start_us + 1),
-                ended=how,
-                expected_accuracy=start.expected_accuracy,
-                best_accuracy=best.get(start.job),
-                gpu_s=used.get(start.job, 0.0),
-            )
-        )
-    return tuple(runs)

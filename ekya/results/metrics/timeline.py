@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.configs import RetrainConfig
 from ekya.core.step_record import StepRecord
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,26 +17,6 @@ class ShareSample:
     stream: StreamId
     retrain_share_milli: int
     inference_share_milli: int
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainRun:
-    """One retraining from its start to its end, for any reason.
-
-    Attributes:
-        ended: ``finished``, ``failed`` or ``stopped``.
-    """
-
-    stream: StreamId
-    job: JobId
-    window: int
-    config: RetrainConfig
-    start_us: int
-    end_us: int
-    ended: str
-    expected_accuracy: float
-    best_accuracy: float | None
-    gpu_s: float
 
 
 @dataclass(frozen=True, slots=True)

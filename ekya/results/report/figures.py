@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.results.metrics.accuracy import ScoreSeries
+from ekya.results.metrics.retrainings import FINISHED
 from ekya.results.report.formatting import percent
 from ekya.results.report.panels import RunTimeline, StreamCurves, has_own_colors, plain_axes, plain_legend
 from ekya.results.report.share_panel import draw_shares
@@ -118,7 +119,7 @@ def _draw_stream(
     plain_axes(axes, timeline, theme)
     for span in timeline.history.retrainings:
         if span.stream == curves.stream:
-            hatch = None if span.ended == "finished" else "////"
+            hatch = None if span.ended == FINISHED else "////"
             axes.axvspan(
                 us_to_seconds(span.start_us),
                 us_to_seconds(span.end_us),
@@ -207,7 +208,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
         )
     retraining = mixed(color, theme.page, 0.25)
     entries.append(Patch(facecolor=retraining, label="retraining"))
-    if any(span.ended != "finished" for span in timeline.history.retrainings):
+    if any(span.ended != FINISHED for span in timeline.history.retrainings):
         entries.append(
             Patch(
                 facecolor=retraining,
