@@ -76,12 +76,20 @@ class HostDoctor:
         read: returns its server with changes of the fleet file; raises UserError where this machine cannot
             run it.
         runs: folder of runs.
+        wall_ns: this machine's clock.
+        steady_ns: a clock that is never set.
     """
 
     def __init__(
-        self, site: SiteName, read: Callable[[Mapping[str, object]], ServerConfig], runs: Path
+        self,
+        site: SiteName,
+        read: Callable[[Mapping[str, object]], ServerConfig],
+        runs: Path,
+        wall_ns: Callable[[], int] = time.time_ns,
+        steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._site, self._read, self._runs = site, read, runs
+        self._wall_ns, self._steady_ns = wall_ns, steady_ns
 
     def examined(self) -> HostFacts:
         """Returns what ``ekya doctor`` finds here, and what the site's fleet lacks."""
@@ -95,7 +103,7 @@ class HostDoctor:
 
     def time_ns(self) -> int:
         """Returns the time of this machine's clock."""
-        return time.time_ns()
+        return self._wall_ns()
 
     def zeros(self, size: int) -> bytes:
         """Returns this number of zero bytes."""
@@ -104,12 +112,30 @@ class HostDoctor:
     def measured(self, other: Handle) -> Link | str:
         """Returns the link from the site of another doctor to this one, or why there is none."""
         try:
-            trips = [_trip(other) for _ in range(_TRIPS)]
-            return link_of(trips, list(_arrivals(other)))
+            trips = [self._trip(other) for _ in range(_TRIPS)]
+            return link_of(trips, list(self._arrivals(other)))
         except CallError as error:
             return str(error)
         except TimeoutError:
             return f"no answer within {_ANSWERS_S:g} s; see what else uses the link"
+
+    def _trip(self, other: Handle) -> tuple[int, int, int]:
+        sent_ns = self._wall_ns()
+        there_ns = other.call("time_ns").result(_ANSWERS_S)
+        return sent_ns, there_ns, self._wall_ns()
+
+    def _arrivals(self, other: Handle) -> Iterator[tuple[int, int]]:
+        """Yields times and the bytes that had arrived; each transfer has twice the size of the one before."""
+        since_ns, arrived, size = self._steady_ns(), 0, FIRST_BYTES
+        until_ns = since_ns + round(SENDS_S * 1e9)
+        yield since_ns, arrived
+        next_ends_ns = since_ns
+        while size <= MOST_BYTES and next_ends_ns <= until_ns:
+            arrived += len(other.call("zeros", size).result(_ANSWERS_S))
+            now_ns = self._steady_ns()
+            yield now_ns, arrived
+            next_ends_ns = now_ns + 2 * (now_ns - since_ns)
+            since_ns, size = now_ns, 2 * size
 
 
 def missing(fleet: FleetConfig) -> Iterator[str]:
@@ -136,26 +162,6 @@ def _paths_in(value: object) -> Iterator[Path]:
         case list() | tuple():
             for one in value:
                 yield from _paths_in(one)
-
-
-def _trip(other: Handle) -> tuple[int, int, int]:
-    sent_ns = time.time_ns()
-    there_ns = other.call("time_ns").result(_ANSWERS_S)
-    return sent_ns, there_ns, time.time_ns()
-
-
-def _arrivals(other: Handle) -> Iterator[tuple[int, int]]:
-    """Yields times and the bytes that had arrived; each transfer has twice the size of the one before."""
-    since_ns, arrived, size = time.monotonic_ns(), 0, FIRST_BYTES
-    until_ns = since_ns + round(SENDS_S * 1e9)
-    yield since_ns, arrived
-    next_ends_ns = since_ns
-    while size <= MOST_BYTES and next_ends_ns <= until_ns:
-        arrived += len(other.call("zeros", size).result(_ANSWERS_S))
-        now_ns = time.monotonic_ns()
-        yield now_ns, arrived
-        next_ends_ns = now_ns + 2 * (now_ns - since_ns)
-        since_ns, size = now_ns, 2 * size
 
 
 def _answers(questions: Mapping[_Key, "Future[Any]"], within_s: float) -> Iterator[tuple[_Key, Any]]:
