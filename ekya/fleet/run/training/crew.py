@@ -128,6 +128,7 @@ class Crew:
         nodes: of the fleet; may change meanwhile.
         processes: their source.
         ledger: receives reports of all traffic and work.
+        now_s: a clock that is never set.
     """
 
     def __init__(
@@ -136,8 +137,10 @@ class Crew:
         nodes: Mapping[NodeName, FleetNode],
         processes: ProcessSource,
         ledger: Ledger,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._material, self._nodes, self._processes, self._ledger = material, nodes, processes, ledger
+        self._now_s = now_s
         self._members: dict[WorkerId | None, _Member] = {}
         # Of epochs: a process that was given back never answers with another training's checkpoint.
         self._token = uuid4().hex
@@ -368,7 +371,7 @@ class Crew:
 
     def _silent(self) -> dict[_Member, str]:
         """Returns members without a heartbeat for ``SILENT_S``; sends heartbeat requests periodically."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         silent = {}
         for member in self._members.values():
             if member.ping is None or member.ping.done():

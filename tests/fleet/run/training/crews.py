@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from torch import nn
+from waiting import HANG_GUARD_S
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment, Part
@@ -148,7 +149,7 @@ def run_epochs(server, workers, epochs, above=ALWAYS):
         for epoch in epochs:
             server.begin_epoch(epoch, tuple(workers))
             told = [pool.submit(worker.run_epoch, reached, epoch, epoch) for worker in workers.values()]
-            works.append([one.result(timeout=10) for one in told])
+            works.append([one.result(HANG_GUARD_S) for one in told])
             end = server.end_epoch(above)
             ends.append(Ended(end, server.snapshot(epoch) if end.kept else None))
     return ends, works

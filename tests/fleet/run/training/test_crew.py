@@ -1,18 +1,20 @@
 """A crew of processes in threads: deaths, complaints, silence, interruptions, and checkpoints kept."""
 
-import time
-from collections import Counter
-from concurrent.futures import Future
+import threading
+from collections import Counter, defaultdict
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from crews import EAST, HALVES, SITES, WEST, parted, process, task_of
+from waiting import wait_until, wait_until_blocked
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import crew as crew_module
-from ekya.fleet.run.training.crew import Crew, CrewLostError, Dead, NoProcessError
+from ekya.fleet.run.training.crew import SILENT_S, Crew, CrewLostError, Dead, NoProcessError
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode
@@ -23,11 +25,11 @@ NODES = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
 class Mortal:
     """A process that dies in, or is silent from, the call of one method on; ``called`` counts the calls.
 
-    ``models`` counts the start models that were sent to it.
+    ``models`` counts the start models that were sent to it, and ``answers`` has all replies, by method.
     """
 
     def __init__(self, node):
-        self._process, self.called = process(node.name), Counter()
+        self._process, self.called, self.answers = process(node.name), Counter(), defaultdict(list)
         self.dies_in = self.silent_from = None
         self.models = 0
 
@@ -36,6 +38,10 @@ class Mortal:
         return self._process._served
 
     def call(self, method, *arguments):
+        self.answers[method].append(self._answer(method, *arguments))
+        return self.answers[method][-1]
+
+    def _answer(self, method, *arguments):
         self.called[arguments[0] if method == "on_server" else method] += 1
         if method in ("serve", "work"):
             self.models += sum(isinstance(one, bytes) for one in arguments)
@@ -85,7 +91,8 @@ class Assembled:
     def __init__(self, task, assignment=HALVES, source=None):
         self.material, self.source, self.ledger = Material.of(task), source or Source(), Ledger()
         self.assignment, self.shards = assignment, deal(self.material.lying(SITES), assignment)
-        self.crew = Crew(self.material, NODES, self.source, self.ledger)
+        self.clock = lambda: 0.0
+        self.crew = Crew(self.material, NODES, self.source, self.ledger, lambda: self.clock())
 
     def assemble(self, snapshot=None):
         return self.crew.assemble(self.material.plan(self.assignment), self.shards, EAST, snapshot)
@@ -160,16 +167,25 @@ def test_a_server_that_dies_aborts_the_workers_epoch_and_takes_its_checkpoint_al
 
 
 def test_one_that_is_silent_is_dead_and_is_not_waited_for(there, monkeypatch) -> None:
-    monkeypatch.setattr(crew_module, "_PING_EVERY_S", 0.0)
-    monkeypatch.setattr(crew_module, "SILENT_S", 0.5)
+    ticks, waited_for = count(1000, SILENT_S + 1), []
+
+    def time_passes():
+        """Returns the time, which is long after the last, and by which all others have answered."""
+        for one in (there.worker, there.server):
+            wait_until(lambda one=one: all(ping.done() for ping in one.answers["pid"]))
+        return next(ticks)
+
+    def waits(asked, *within):
+        waited_for.append(set(asked))
+        return wait(asked, *within)
+
     there.west.silent_from = "run_epoch"
-    # Its reply would be awaited for so long.
-    there.west.end = lambda: monkeypatch.setattr(crew_module, "SILENT_S", 20.0)
-    began_s = time.monotonic()
+    there.clock = time_passes
+    monkeypatch.setattr(crew_module, "wait", waits)
     with pytest.raises(CrewLostError, match=r"^worker 0 on west: no answer for 60 s$"):
         there.run_epoch(0)
-    assert crew_module.SILENT_S == 20.0
-    assert time.monotonic() - began_s < 10.0
+    assert there.west.called["end"] == 1
+    assert waited_for[-1].isdisjoint(there.west.answers["run_epoch"])
     assert there.server.called["abort"] == 1, "the other worker waited for the dead one"
 
 
@@ -189,8 +205,9 @@ def test_an_epoch_that_is_interrupted_ends_and_its_abort_meets_no_later_one(ther
     abort = actor.abort
 
     def late():
-        time.sleep(0.5)
         abort()
+        wait_until(lambda: all(one.done() for one in there.west.answers["run_epoch"]))
+        wait_until_blocked(threading.main_thread())
         aborted.append("in time")
 
     actor.abort = late

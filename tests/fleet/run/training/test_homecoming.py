@@ -2,16 +2,14 @@
 
 import itertools
 import threading
-import time
 
 import pytest
 from crews import EAST
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.messages import ALWAYS
-
-PATIENCE_S = 10
 
 
 class Link:
@@ -25,7 +23,7 @@ class Link:
         def fetch():
             self.asked.release()
             if self.slow:
-                assert self.lets.acquire(timeout=PATIENCE_S)
+                assert self.lets.acquire(timeout=HANG_GUARD_S)
             if epochs in self.lost:
                 raise CallError("the node is gone")
             self.sent.append(epochs)
@@ -55,7 +53,7 @@ def test_a_slow_link_leaves_some_behind_and_holds_nobody_up(home) -> None:
     coming, _ = home
     link = Link(slow=True)
     coming.add(link.there(1, 0.5))
-    assert link.asked.acquire(timeout=PATIENCE_S)
+    assert link.asked.acquire(timeout=HANG_GUARD_S)
     for epochs, accuracy in ((2, 0.9), (3, 0.6), (4, 0.7)):
         coming.add(link.there(epochs, accuracy))
     assert (coming.newest, coming.best) == (None, None)
@@ -87,29 +85,33 @@ def test_nothing_comes_of_nothing(home) -> None:
 
 @pytest.fixture
 def dear():
-    """Rests ten times as long as a transfer took; each reading of its clock is ``PATIENCE_S`` later."""
-    link, arrived, ticks = Link(), threading.Semaphore(0), itertools.count(0, PATIENCE_S)
-    return Homecoming(lambda there, count: arrived.release(), 1 / 11, lambda: next(ticks)), link, arrived
+    """Rests ten times as long as a transfer took; each reading of its clock is ``HANG_GUARD_S`` later."""
+    ticks = itertools.count(0, HANG_GUARD_S)
+    return Homecoming(lambda there, count: None, 1 / 11, lambda: next(ticks)), Link()
+
+
+def first_is_home(coming, link):
+    """Returns when one has come whose accuracy is 0.5, and the next may not set out yet."""
+    coming.add(link.there(1, 0.5))
+    wait_until(lambda: coming.wanted_above == 0.5)
 
 
 def test_where_each_is_dear_the_newest_comes_after_a_rest_or_when_somebody_waits(dear) -> None:
-    coming, link, arrived = dear
-    coming.add(link.there(1, 0.5))
-    assert arrived.acquire(timeout=PATIENCE_S)
+    coming, link = dear
+    first_is_home(coming, link)
     coming.add(link.there(2, 0.6))
     coming.add(link.there(3, 0.7))
-    assert not arrived.acquire(timeout=0.05)
+    assert link.sent == [1]
     coming.wait_home()
     assert (link.sent, coming.newest.epochs) == ([1, 3], 3)
 
 
 def test_of_a_training_that_is_stopped_nothing_sets_out_unless_somebody_waits(dear) -> None:
-    coming, link, arrived = dear
-    coming.add(link.there(1, 0.5))
-    assert arrived.acquire(timeout=PATIENCE_S)
+    coming, link = dear
+    first_is_home(coming, link)
     coming.add(link.there(2, 0.6))
     coming.stop()
-    assert not arrived.acquire(timeout=0.05)
+    wait_until(lambda: all(thread.name != "checkpoints" for thread in threading.enumerate()))
     assert link.sent == [1]
     coming.wait_home()
     assert (link.sent, coming.best.epochs) == ([1, 2], 2)
@@ -125,19 +127,10 @@ def test_a_rest_is_as_long_as_what_was_on_its_way_says() -> None:
 
 
 def test_while_none_may_set_out_only_what_is_better_is_wanted(dear) -> None:
-    coming, link, arrived = dear
+    coming, link = dear
     assert coming.wanted_above == ALWAYS
-    coming.add(link.there(1, 0.5))
-    assert arrived.acquire(timeout=PATIENCE_S)
-    wait_until(lambda: coming.wanted_above == 0.5)
+    first_is_home(coming, link)
     coming.add(link.there(2, 0.6))
     assert coming.wanted_above == 0.6
     coming.wait_home()
     assert coming.wanted_above == ALWAYS
-
-
-def wait_until(true):
-    over_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < over_s
-        time.sleep(0.001)

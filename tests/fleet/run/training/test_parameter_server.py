@@ -1,4 +1,3 @@
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from crews import (
     run_epochs,
     task_of,
 )
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
@@ -146,12 +146,9 @@ def test_an_epoch_that_is_no_more_lets_everybody_go(model):
     server.begin_epoch("epoch", tuple(workers))
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(workers[others[0]].run_epoch, LocalHandle(server, 1), "epoch", 0)
-        until_s = time.monotonic() + 10
-        while others[0] not in server.exchanged():  # until it has pulled; the other workers never do
-            assert time.monotonic() < until_s
-            time.sleep(0.01)
+        wait_until(lambda: others[0] in server.exchanged())  # It has pulled; the other workers never do.
         server.abort()
-        assert waits.result(timeout=10).steps <= 1
+        assert waits.result(HANG_GUARD_S).steps <= 1
     assert server.pull("epoch", first) is None
     gradient = np.zeros(3, np.float32)
     assert server.push("epoch", first, Push(gradient, 0.0, 1, 8, last=False)) is None

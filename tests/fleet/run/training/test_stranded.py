@@ -1,11 +1,12 @@
 """Trainings whose nodes are all gone."""
 
-import time
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
 from crews import EAST, GAMMA, SITES, WEST, crew_with, parted, run_epochs, task_of
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
@@ -15,14 +16,13 @@ from ekya.fleet.run.training import trainer as trainer_module
 from ekya.fleet.run.training.crew import CrewLostError, Dead
 from ekya.fleet.run.training.crew_shares import shares_of
 from ekya.fleet.run.training.dealing import deal
-from ekya.fleet.run.training.homecoming import CheckpointThere
+from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
 from ekya.fleet.run.training.trainer import Training
 from ekya.models.edge.checkpoints import from_bytes
 
 HUB = NodeName("hub")
-PATIENCE_S = 20
 BOTH = parted(Part(EAST, chunks=1), Part(WEST, chunks=2))
 AT_HUB = parted(Part(HUB, workers=2), server=HUB)
 
@@ -39,14 +39,13 @@ class Power:
     """Machines that are off, on which processes die, or that go off before an epoch.
 
     A checkpoint of one of the ``slow`` epochs is in transit until its node goes off, and is then lost. Others
-    are lost if their process is given back within ``takes_s``.
+    are in transit until ``comes`` is set, and lost if their process was given back before.
     """
-
-    takes_s = 0.0
 
     def __init__(self, off=(), deadly=(), slow=(), **goes_off):
         self.off, self.deadly, self.goes_off, self.tried = set(off), set(deadly), goes_off, []
-        self.slow = set(slow)
+        self.slow, self.comes = set(slow), threading.Event()
+        self.comes.set()
 
 
 class CrewInThreads:
@@ -75,10 +74,9 @@ class CrewInThreads:
 
         def fetch():
             if result.epoch in self.power.slow and server.machine_id in self.power.goes_off:
-                while server.machine_id not in self.power.off:
-                    time.sleep(0.005)
+                wait_until(lambda: server.machine_id in self.power.off)
                 raise CallError("it is gone")
-            time.sleep(self.power.takes_s)
+            assert self.power.comes.wait(HANG_GUARD_S)
             if not self.there:
                 raise CallError("it was given back")
             return ended.snapshot
@@ -120,11 +118,12 @@ def begun(monkeypatch, model):
 
 
 def until(training, state, moves=0):
-    ends_s = time.monotonic() + PATIENCE_S
-    while (told := training.poll()).state != state or told.moves < moves:
-        assert time.monotonic() < ends_s, told
-        time.sleep(0.005)
-    return told
+    def there():
+        told = training.poll()
+        return told.state == state and told.moves >= moves
+
+    wait_until(there, lambda: str(training.poll()))
+    return training.poll()
 
 
 def moved(training, assignment):
@@ -135,12 +134,12 @@ def moved(training, assignment):
 
 
 def learnt(training):
-    return from_bytes(training.result(PATIENCE_S).weights).state_dict()
+    return from_bytes(training.result(HANG_GUARD_S).weights).state_dict()
 
 
 def test_all_nodes_are_gone_and_it_goes_on_elsewhere_from_its_last_epoch(begun):
     undisturbed = begun(Power())
-    undisturbed.result(PATIENCE_S)
+    undisturbed.result(HANG_GUARD_S)
     training = begun(Power(e=1, w=1))
     told = until(training, "stranded")
     assert not told.over
@@ -166,7 +165,7 @@ def test_where_checkpoints_are_dear_the_first_the_best_and_the_last_are_made_and
 
 def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):
     undisturbed = begun(Power())
-    undisturbed.result(PATIENCE_S)
+    undisturbed.result(HANG_GUARD_S)
     training = begun(Power(slow=[2], e=2, w=2))
     told = until(training, "stranded")
     assert ([one.epoch for one in told.epochs], told.epochs_home, len(told.epoch_s)) == ([1], 1, 1)
@@ -186,7 +185,7 @@ def test_a_node_that_comes_back_as_another_machine_is_out_no_more(begun):
     assert len(power.tried) == tried
     nodes[WEST] = node(WEST, "w again")
     training.move(BOTH)
-    training.result(PATIENCE_S)
+    training.result(HANG_GUARD_S)
     assert power.tried[tried:] == [{"w again"}], "the east is still out, and the server with it"
     assert [one.epoch for one in training.poll().epochs] == [1, 2, 3]
 
@@ -195,7 +194,7 @@ def test_one_that_finds_no_node_from_the_start_waits_too_and_begins_when_it_is_m
     training = begun(Power(off=("e", "w")))
     assert until(training, "stranded").epochs == ()
     training.move(AT_HUB)
-    assert training.result(PATIENCE_S).accuracy > 0
+    assert training.result(HANG_GUARD_S).accuracy > 0
     assert len(training.poll().epochs) == 3
 
 
@@ -217,7 +216,7 @@ def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
     until(training, "stranded")
     assert not training.wait(0)
     training.stop()
-    assert training.wait(PATIENCE_S)
+    assert training.wait(HANG_GUARD_S)
     # The result is available as soon as the training is seen to be over.
     assert training.result(0).epoch in (1, 2)
     assert training.poll().state == "stopped"
@@ -225,23 +224,30 @@ def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
     until(nothing, "stranded")
     nothing.stop()
     with pytest.raises(TrainingFailedError, match="no node is left"):
-        nothing.result(PATIENCE_S)
+        nothing.result(HANG_GUARD_S)
 
 
-def test_who_is_stopped_before_a_checkpoint_is_home_keeps_its_processes_until_one_is(begun):
+def test_who_is_stopped_before_a_checkpoint_is_home_keeps_its_processes_until_one_is(begun, monkeypatch):
+    class WaitedFor(Homecoming):
+        """Its checkpoints come when it is waited for."""
+
+        def wait_home(self):
+            power.comes.set()
+            super().wait_home()
+
+    monkeypatch.setattr(trainer_module, "Homecoming", WaitedFor)
     power = Power()
-    power.takes_s = 0.3
+    power.comes.clear()
     training = begun(power, config=replace(GAMMA, epochs=5000))
-    while not training.poll().epochs:
-        time.sleep(0.005)
+    wait_until(lambda: training.poll().epochs)
     training.stop()
-    assert training.result(PATIENCE_S).epoch >= 1
+    assert training.result(HANG_GUARD_S).epoch >= 1
     assert training.poll().state == "stopped"
 
 
 def test_without_waiting_it_fails_as_soon_as_no_node_is_left(begun):
     training = begun(Power(e=1, w=1), waits=False)
-    assert training.result(PATIENCE_S).epoch == 1
+    assert training.result(HANG_GUARD_S).epoch == 1
     told = training.poll()
     assert told.state == "failed"
     assert "no node is left" in told.reason
