@@ -2,13 +2,13 @@
 
 import os
 import signal
-import time
 from dataclasses import replace
 
 import pytest
 import ray
 from crews import EAST, GAMMA, WEST, bars, parted, task_of
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from waiting import LONG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
@@ -33,7 +33,6 @@ from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMet
 
 pytestmark = pytest.mark.live
 
-PATIENCE_S = 120
 HEAD = replace(GAMMA, trainable_blocks=0, epochs=6)
 HUB = NodeName("hub")
 UNEQUAL = parted(Part(EAST, chunks=2), Part(WEST, chunks=1), server=EAST)
@@ -81,18 +80,19 @@ def one_node_accuracies(task, model):
 
 
 def wait_for_epoch(handle, epochs):
-    ends_s = time.monotonic() + PATIENCE_S
-    while len(handle.poll().epochs) < epochs:
-        assert time.monotonic() < ends_s
-        assert not handle.poll().over, handle.poll()
-        time.sleep(0.02)
+    def there():
+        told = handle.poll()
+        assert len(told.epochs) >= epochs or not told.over, told
+        return len(told.epochs) >= epochs
+
+    wait_until(there, lambda: str(handle.poll()), LONG_GUARD_S)
 
 
 @pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.long)])
 def test_on_two_unequal_nodes_a_mode_ends_within_a_point_of_one_node(trainer, model, mode):
     task = gentle(model, mode)
     handle = trainer.start(task, UNEQUAL)
-    trained = handle.result(PATIENCE_S)
+    trained = handle.result(LONG_GUARD_S)
     told = handle.poll()
     expected = one_node_accuracies(task, model)
     assert told.state == "done"
@@ -112,7 +112,7 @@ def test_who_watches_the_accuracy_may_end_it_sooner(trainer, model):
     handle = trainer.start(gentle(model, "synchronous", epochs=200), UNEQUAL)
     wait_for_epoch(handle, 2)
     handle.set_epochs(4)
-    handle.result(PATIENCE_S)
+    handle.result(LONG_GUARD_S)
     told = handle.poll()
     assert told.state == "done"
     assert 4 <= len(told.epochs) < 200
@@ -124,11 +124,11 @@ def test_what_is_wrong_is_said_and_what_is_stopped_has_its_best_epoch(trainer, m
     damaged = replace(gentle(model, "synchronous"), start=b"no weights")
     handle = trainer.start(damaged, UNEQUAL)
     with pytest.raises(TrainingFailedError, match="safetensors"):
-        handle.result(PATIENCE_S)
+        handle.result(LONG_GUARD_S)
     stopped = trainer.start(gentle(model, "asynchronous", epochs=5000), UNEQUAL)
     wait_for_epoch(stopped, 1)
     stopped.stop()
-    assert stopped.result(PATIENCE_S).epoch >= 1
+    assert stopped.result(LONG_GUARD_S).epoch >= 1
     assert stopped.poll().state == "stopped"
 
 
@@ -160,33 +160,31 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     trainer = ProcessFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
     task = gentle(model, "synchronous", epochs=2)
     handle = trainer.start(task, parted(Part(WEST, workers=2)))
-    handle.result(PATIENCE_S)
+    handle.result(LONG_GUARD_S)
     told = handle.poll()
     expected = one_node_accuracies(task, model)
     assert [one.validation_accuracy for one in told.epochs] == pytest.approx(expected, abs=0.01)
     assert told.failures == ()
-    assert host.call("count").result(PATIENCE_S) == 0
+    assert host.call("count").result(LONG_GUARD_S) == 0
     assert hosted.is_there(ray_node)
     host.end()
-    ends_s = time.monotonic() + PATIENCE_S
-    while hosted.is_there(ray_node):
-        assert time.monotonic() < ends_s
+    wait_until(lambda: not hosted.is_there(ray_node))
 
 
 @pytest.mark.long
 def test_a_training_that_moves_learns_the_same(trainer, model):
     stayed = trainer.start(gentle(model, "synchronous", epochs=40), UNEQUAL)
-    stayed.result(PATIENCE_S)
+    stayed.result(LONG_GUARD_S)
     moved = trainer.start(gentle(model, "synchronous", epochs=40), UNEQUAL)
     wait_for_epoch(moved, 2)
     moved.move(parted(Part(WEST, workers=2, chunks=3), Part(EAST, chunks=1), server=WEST))
-    trained = moved.result(PATIENCE_S)
+    trained = moved.result(LONG_GUARD_S)
     told = moved.poll()
     assert told.moves == 1
     assert [one.validation_accuracy for one in told.epochs] == pytest.approx(
         [one.validation_accuracy for one in stayed.poll().epochs], abs=0.01
     )
-    weights = [from_bytes(done.weights).head.weight.detach() for done in (stayed.result(1), trained)]
+    weights = [from_bytes(done.weights).head.weight.detach() for done in (stayed.result(LONG_GUARD_S), trained)]
     assert float((weights[0] - weights[1]).abs().max()) < 1e-4
     assert told.traffic.sent[EAST, WEST, Kind.CHECKPOINT] > 0
 
@@ -199,7 +197,7 @@ def test_who_is_killed_is_found_and_made_again(trainer, model, mode, who):
     handle = trainer.start(task, UNEQUAL)
     wait_for_epoch(handle, 2)
     os.kill(handle.pids()[who], signal.SIGKILL)
-    handle.result(PATIENCE_S)
+    handle.result(LONG_GUARD_S)
     told = handle.poll()
     assert told.state == "done"
     assert [(failure.node, failure.what) for failure in told.failures] == [who]
@@ -214,13 +212,9 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
     handle = trainer.start(gentle(model, "synchronous", epochs=300), UNEQUAL)
     for strike in range(3):
         wait_for_epoch(handle, 1 + 2 * strike)
-        while len(handle.poll().failures) < strike:
-            time.sleep(0.1)
+        wait_until(lambda strike=strike: len(handle.poll().failures) >= strike)
         os.kill(handle.pids()[WEST, "worker 0"], signal.SIGKILL)
-        ends_s = time.monotonic() + PATIENCE_S
-        while len(handle.poll().failures) <= strike:
-            assert time.monotonic() < ends_s
-            time.sleep(0.1)
+        wait_until(lambda strike=strike: len(handle.poll().failures) > strike)
     before = handle.poll().work
     wait_for_epoch(handle, len(handle.poll().epochs) + 3)
     after = handle.poll()
@@ -228,7 +222,7 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
     assert after.work[WEST] == before[WEST]
     assert after.work[EAST].crops - before[EAST].crops >= 2 * 60
     handle.stop()
-    handle.result(PATIENCE_S)
+    handle.result(LONG_GUARD_S)
 
 
 @pytest.mark.long
@@ -239,10 +233,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
     fleet.fail(EAST)
-    ends_s = time.monotonic() + PATIENCE_S
-    while handle.poll().state != "stranded":
-        assert time.monotonic() < ends_s, handle.poll()
-        time.sleep(0.1)
+    wait_until(lambda: handle.poll().state == "stranded", lambda: str(handle.poll()))
     stranded = handle.poll()
     assert len(stranded.epochs) >= 2
     trainer.know(fleet.begin(WEST, 500))
@@ -252,7 +243,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
     assert told.epochs[: len(stranded.epochs)] == stranded.epochs
     assert told.moves == 1
     handle.stop()
-    assert handle.result(PATIENCE_S).accuracy >= 0.9
+    assert handle.result(LONG_GUARD_S).accuracy >= 0.9
     assert {node for node, _ in handle.pids()} == set()
     trainer.close()
     fleet.begin(EAST, 600)
@@ -265,11 +256,10 @@ def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fle
     handle = trainer.start(gentle(model, "asynchronous", epochs=300), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
-    ends_s = time.monotonic() + PATIENCE_S
-    while not any(failure.left_out for failure in handle.poll().failures):
-        assert time.monotonic() < ends_s, handle.poll()
-        time.sleep(0.1)
+    wait_until(
+        lambda: any(failure.left_out for failure in handle.poll().failures), lambda: str(handle.poll())
+    )
     wait_for_epoch(handle, len(handle.poll().epochs) + 2)
     handle.stop()
-    assert handle.result(PATIENCE_S).accuracy >= 0.9
+    assert handle.result(LONG_GUARD_S).accuracy >= 0.9
     trainer.close()
