@@ -1,6 +1,6 @@
-"""A thousand jobs on thirty sites: how work and memory of a decision grow, for tiers, and policies but baselines.
+"""A thousand jobs on thirty sites: how work and memory of decisions grow, but of baselines.
 
-Of the baselines `oasis` takes half a minute: it plans all slots of all jobs anew.
+Of these `oasis` takes half a minute: it plans all slots of all jobs anew.
 """
 
 import tracemalloc

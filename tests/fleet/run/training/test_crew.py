@@ -92,7 +92,10 @@ class Assembled:
         self.material, self.source, self.ledger = Material.of(task), source or Source(), Ledger()
         self.assignment, self.shards = assignment, deal(self.material.lying(SITES), assignment)
         self.clock = lambda: 0.0
-        self.crew = Crew(self.material, NODES, self.source, self.ledger, lambda: self.clock())
+        self.crew = Crew(self.material, NODES, self.source, self.ledger, self.now_s)
+
+    def now_s(self):
+        return self.clock()
 
     def assemble(self, snapshot=None):
         return self.crew.assemble(self.material.plan(self.assignment), self.shards, EAST, snapshot)
