@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_gpu import FakeDriver, FakeGpu
+from waiting import HANG_GUARD_S
 
 from ekya.core.errors import UserError
 from ekya.core.gpus import GpuGroups
@@ -212,7 +213,7 @@ from ekya.gpu.green.cuda_driver import read_layouts
 print(read_layouts().why)
 """
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=20
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=HANG_GUARD_S
     )
     assert answer.returncode == 0, answer.stderr
     assert "cuda.bindings is not installed" in answer.stdout

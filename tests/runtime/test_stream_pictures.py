@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 from fake_training import CAM, events_until, process_config, start_command
+from waiting import HANG_GUARD_S
 
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
@@ -65,7 +66,7 @@ def train(retraining, mailbox, weights):
     events_until(mailbox.take, ev.RetrainFinished)
     for thread in threading.enumerate():
         if thread.name == "retraining":
-            thread.join(10)
+            thread.join(HANG_GUARD_S)
 
 
 def test_service_keeps_the_validation_of_a_retraining(folder, mailbox, weights):

@@ -5,6 +5,7 @@ import threading
 import pytest
 import ray
 from fake_actors import FakeActors, events_of, make_executor
+from waiting import HANG_GUARD_S
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -38,7 +39,7 @@ def keeper(folder):
 
 def settled(keeper):
     """Waits until the keeper has written everything."""
-    keeper._writer.submit(lambda: None).result(30.0)
+    keeper._writer.submit(lambda: None).result(HANG_GUARD_S)
 
 
 def test_weights_are_kept_once_their_trainer_has_written_them(keeper, folder):
