@@ -1,7 +1,7 @@
 """Actors that hang are told from those that reply, and from a pause of the caller."""
 
 from ekya.core.units import US_PER_S
-from ekya.runtime.driver.hung_actors import HUNG_US, LOADING_US, HungActors
+from ekya.runtime.driver.worker_lifecycle import HUNG_US, LOADING_US, HungActors
 
 
 def looked_at(hung, from_s, to_s):

@@ -3,7 +3,7 @@
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import StreamId
-from ekya.runtime.driver.late_streams import LateStreams
+from ekya.runtime.driver.stream_changes import LateStreams
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000
 NOW, LATER = ev.StreamAdded(0, A, ()), ev.StreamAdded(5 * S, B, ())

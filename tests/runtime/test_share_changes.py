@@ -30,9 +30,7 @@ class Fleet(FakeActors):
         super().__post_init__()
         self.in_flight, self.emitted, self.ended = RemoteCalls(), [], []
         ledger = ShareLedger((1000,), lambda holder: 0, TIMEOUTS)
-        self.changes = ShareChanges(
-            self, ledger, self.clock, self.in_flight, self.emitted.append, self.ended.append
-        )
+        self.changes = ShareChanges(self, ledger, self.clock, self.in_flight, self.emitted.append)
 
     def reply(self, call, share_milli, took_us=5, note=""):
         """Replies to a share order."""
@@ -144,11 +142,11 @@ def test_overdue_holder_is_ended_and_its_share_free_after_its_death(fleet):
     fleet.changes.configure(B, EVERY, 900, 2)
     limit_us = TIMEOUTS.limits_us[Work.INFERENCE]
     fleet.clock.now = TIMEOUTS.growers_us
-    fleet.changes.pass_time()
+    fleet.changes.pass_time(fleet.ended.append)
     assert fleet.changes.left_s() == (limit_us - fleet.clock.now) / S
     fleet.clock.now = limit_us
     fleet.take()
-    fleet.changes.pass_time()
+    fleet.changes.pass_time(fleet.ended.append)
     assert fleet.emitted == [ev.ShareOverdue(limit_us, inference_holder(A), 2, limit_us)]
     assert fleet.ended == [inference_holder(A)]
     assert fleet.take() == []

@@ -9,7 +9,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import JobId
-from ekya.runtime.driver import executor
+from ekya.runtime.driver import worker_lifecycle
 from ekya.runtime.shares.share_changes import TIMEOUTS
 
 CAM, OTHER = "cam", "other"
@@ -248,7 +248,7 @@ def test_process_that_loads_has_longer(run):
 
 
 def test_spares_are_made_in_every_wait_but_while_a_worker_starts_again(run, monkeypatch):
-    monkeypatch.setattr(executor, "_SPARES_S", 0.0)
+    monkeypatch.setattr(worker_lifecycle, "_SPARES_S", 0.0)
 
     def looks():
         before = run.actors.spares_made

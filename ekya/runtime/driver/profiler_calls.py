@@ -1,7 +1,7 @@
 """Calls to the micro-profiler: preparations, audits, the models that it knows, and its restart."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.driver.remote_retrainings import RetrainInputs
+from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
 from ekya.runtime.shares.share_changes import ShareChanges
 from ekya.runtime.weights.weight_transfer import WeightTransfer
 from ekya.runtime.weights.zoo_keeper import ZooKeeper
@@ -34,7 +35,7 @@ class ProfilerCalls:
     Args:
         actors: of the run.
         ready: settings of the streams that serve.
-        set_aside: streams whose workers have ended.
+        workers: of the streams.
         clock: run time.
         calls: calls in flight.
         shares: of all jobs.
@@ -42,14 +43,13 @@ class ProfilerCalls:
         weights: of all streams.
         zoo: lends kept models, if any are kept.
         emit: callback for events.
-        follow: callback that receives an actor's events from now on.
     """
 
     def __init__(
         self,
         actors: FleetActors,
         ready: Mapping[StreamId, Ready],
-        set_aside: Collection[StreamId],
+        workers: WorkerLifecycle,
         clock: RunClock,
         calls: RemoteCalls,
         shares: ShareChanges,
@@ -57,12 +57,11 @@ class ProfilerCalls:
         weights: WeightTransfer,
         zoo: ZooKeeper | None,
         emit: Callable[[ev.Event], None],
-        follow: Callable[[Any], None],
     ) -> None:
-        self._actors, self._ready, self._set_aside = actors, ready, set_aside
+        self._actors, self._ready, self._workers = actors, ready, workers
         self._clock, self._calls = clock, calls
         self._shares, self._inputs, self._weights, self._zoo = shares, inputs, weights, zoo
-        self._emit, self._follow = emit, follow
+        self._emit = emit
         self._preparing: cmd.BeginPreparation | None = None
         # Start-up calls of a micro-profiler that was started again.
         self._starts: set[Any] = set()
@@ -136,7 +135,7 @@ class ProfilerCalls:
         """Has every stream hand in the frames drawn for its audit, whether it is prepared or not."""
         for stream, own in self._actors.streams.items():
             # A stream that is just being added is not ready yet.
-            if stream in self._ready and stream not in self._set_aside:
+            if stream in self._ready and stream not in self._workers.set_aside:
                 drawn = own.inference.take_drawn.remote(stream)
                 settings = self._ready[stream].settings.under(budget)
                 handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
@@ -163,7 +162,7 @@ class ProfilerCalls:
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
         begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
-        self._follow(self._actors.preparation)
+        self._workers.poll_actor(self._actors.preparation)
         self._starts = {begun, *(self.make_known(stream) for stream in self._ready)}
         for start in self._starts:
             self._calls.add(start, partial(self._started, start))

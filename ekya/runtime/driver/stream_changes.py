@@ -1,8 +1,9 @@
-"""Adds streams to a live run, pauses and removes them."""
+"""Streams that join a live run, now or at their time, are paused and leave it."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from ray.exceptions import RayError
 
@@ -18,34 +19,60 @@ from ekya.runtime.actors.actor_errors import in_words
 from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.driver.fleet_actors import FleetActors
-from ekya.runtime.driver.late_streams import LateStreams
+from ekya.runtime.driver.profiler_calls import ProfilerCalls
 from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
+from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
+from ekya.runtime.shares.share_changes import ShareChanges
 from ekya.runtime.weights.weight_transfer import WeightTransfer
 
 Added = Callable[[str | None], None]
 """Callback when a stream is analysed, or with the reason why it is not added, in words."""
 
 
-class WorkerTable(Protocol):
-    """The workers whose events are received, and the shares that they hold."""
+class LateStreams:
+    """Holds back the events of streams that have not been added.
 
-    def follow(self, stream: StreamId) -> None:
-        """Receives the events of a stream's workers from now on."""
+    Args:
+        added: the times at which streams are added.
+    """
 
-    def followed(self, stream: StreamId) -> frozenset[ev.Role]:
-        """Returns the workers of a stream that have not ended."""
+    def __init__(self, added: Sequence[ev.StreamAdded]) -> None:
+        self._added = deque(sorted(added, key=lambda event: event.t_us))
+        self._held: dict[StreamId, list[ev.Event]] = {event.stream: [] for event in added}
 
-    def prepares(self, stream: StreamId) -> bool:
-        """Returns whether labels and profiles of a stream may still come."""
+    @property
+    def next_us(self) -> int | None:
+        """Run time at which the next stream joins; None when all have joined."""
+        return self._added[0].t_us if self._added else None
 
-    def end(self, stream: StreamId) -> None:
-        """Ends the workers of a stream; each is reported to ``StreamChanges.ended``."""
+    def join(self, now_us: int) -> list[ev.Event]:
+        """Returns the due StreamAdded events, each followed by the events held back for its stream."""
+        events: list[ev.Event] = []
+        while self._added and self._added[0].t_us <= now_us:
+            events += self.joined(self._added.popleft())
+        return events
 
-    def release(self, stream: StreamId) -> None:
-        """Releases the share of a stream's inference."""
+    def expect(self, stream: StreamId) -> None:
+        """Holds back the events of a stream that is about to be added."""
+        self._held[stream] = []
 
-    def emit(self, event: ev.Event) -> None:
-        """Adds an event to the next batch."""
+    def joined(self, added: ev.StreamAdded) -> list[ev.Event]:
+        """Returns the addition of an expected stream, followed by the events held back for it."""
+        held = self._held.pop(added.stream, [])
+        return [added, *(replace(event, t_us=max(event.t_us, added.t_us)) for event in held)]
+
+    def drop(self, stream: StreamId) -> None:
+        """Forgets an expected stream that is not added after all."""
+        self._held.pop(stream, None)
+
+    def let_through(self, event: ev.Event) -> list[ev.Event]:
+        """Returns the event, unless its stream has not joined: then holds it back, or drops a measurement."""
+        stream = getattr(event, "stream", None)
+        if stream not in self._held:
+            return [event]
+        if not isinstance(event, ev.ShareMeasured | ev.NeedMeasured | ev.FramesCounted):
+            self._held[stream].append(event)
+        return []
 
 
 class StreamChanges:
@@ -58,8 +85,10 @@ class StreamChanges:
         late: holds back the events of a stream that is being added.
         clock: run time.
         calls: calls in flight.
-        workers: the executor's.
-        make_known: has the micro-profiler load the weights of a stream.
+        workers: of the streams.
+        shares: of their jobs.
+        profiler: calls to the micro-profiler.
+        emit: callback for events.
     """
 
     def __init__(
@@ -70,11 +99,14 @@ class StreamChanges:
         late: LateStreams,
         clock: RunClock,
         calls: RemoteCalls,
-        workers: WorkerTable,
-        make_known: Callable[[StreamId], object],
+        workers: WorkerLifecycle,
+        shares: ShareChanges,
+        profiler: ProfilerCalls,
+        emit: Callable[[ev.Event], None],
     ) -> None:
         self._actors, self._ready, self._weights, self._late = actors, ready, weights, late
-        self._clock, self._calls, self._workers, self._make_known = clock, calls, workers, make_known
+        self._clock, self._calls, self._workers = clock, calls, workers
+        self._shares, self._profiler, self._emit = shares, profiler, emit
         # Workers that a removed stream still has.
         self._leaving: dict[StreamId, set[ev.Role]] = {}
 
@@ -89,7 +121,7 @@ class StreamChanges:
         """
         self._late.expect(stream)
         begun, admitted = self._actors.add(fleet, stream, costs, self._clock.started_monotonic_ns)
-        self._workers.follow(stream)
+        self._workers.poll_stream(stream)
         self._calls.add(admitted, partial(log_failure, "the start of its retraining"))
         self._calls.add(begun, partial(self._begun, stream, costs, added))
 
@@ -110,10 +142,10 @@ class StreamChanges:
             return
         self._ready[stream] = ready
         self._weights.add(stream)
-        self._make_known(stream)
+        self._profiler.make_known(stream)
         gpu = self._actors.home(stream)
         for event in self._late.joined(ev.StreamAdded(self._clock.now_us(), stream, options, gpu)):
-            self._workers.emit(event)
+            self._emit(event)
         added(None)
 
     def require_terms(self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts) -> None:
@@ -124,12 +156,12 @@ class StreamChanges:
         """Closes the camera of a stream, or opens it again; the loop ends its retraining."""
         self._actors.pause(stream, paused)
         if paused:
-            self._workers.release(stream)
-        self._workers.emit(rq.StreamPaused(self._clock.now_us(), stream, paused))
+            self._shares.release_inference(stream)
+        self._emit(rq.StreamPaused(self._clock.now_us(), stream, paused))
 
     def remove(self, stream: StreamId) -> None:
         """Removes a stream; its workers end when their batches in flight are over."""
-        self._workers.emit(rq.StreamRemoved(self._clock.now_us(), stream))
+        self._emit(rq.StreamRemoved(self._clock.now_us(), stream))
         self._leave(stream)
 
     def is_leaving(self, stream: StreamId) -> bool:
@@ -138,7 +170,7 @@ class StreamChanges:
 
     def may_be_added(self, stream: StreamId) -> bool:
         """Returns whether nothing is left of an earlier stream of this name, and no labels of it may come."""
-        return not (self.is_leaving(stream) or self._workers.prepares(stream))
+        return not (self.is_leaving(stream) or self._profiler.prepares(stream))
 
     def ended(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has ended; a removed stream without workers is forgotten."""
@@ -148,10 +180,10 @@ class StreamChanges:
             self._forget_if_gone(stream)
 
     def _leave(self, stream: StreamId) -> None:
-        known = self._workers.followed(stream)
-        self._workers.end(stream)
+        known = self._workers.living_roles(stream)
+        self._workers.end_stream(stream)
         # One that had ended before may have to leave its process once more.
-        self._leaving[stream] = {*known, *self._workers.followed(stream)}
+        self._leaving[stream] = {*known, *self._workers.living_roles(stream)}
         self._forget_if_gone(stream)
 
     def _forget_if_gone(self, stream: StreamId) -> None:
@@ -160,7 +192,7 @@ class StreamChanges:
             self._weights.remove(stream)
             self._actors.remove(stream)
             self._ready.pop(stream, None)
-            if not self._workers.prepares(stream):  # or one of its name that is added later has it forgotten
+            if not self._profiler.prepares(stream):  # or one of its name that is added later has it forgotten
                 forgotten = self._actors.preparation.forget.remote(stream)
                 self._calls.add(forgotten, partial(log_failure, "forget"))
 

@@ -81,7 +81,6 @@ class ShareChanges:
         clock: run time.
         calls: table of the calls in flight.
         emit: callback for events.
-        end: callback that ends the worker of a holder that does not reply; it reports the death elsewhere.
     """
 
     def __init__(
@@ -91,14 +90,12 @@ class ShareChanges:
         clock: RunClock,
         calls: RemoteCalls,
         emit: Callable[[ev.Event], None],
-        end: Callable[[ShareHolder], None],
     ) -> None:
         self._actors = actors
         self._ledger = ledger
         self._clock = clock
         self._calls = calls
         self._emit = emit
-        self._end = end
         self._begin: dict[ShareHolder, Begin] = {}
         self._lambdas: dict[StreamId, InferenceConfig] = {}
 
@@ -143,14 +140,18 @@ class ShareChanges:
             self._begin.pop(holder, None)
         self._send(self._ledger.gone(gone, self._clock.now_us()))
 
-    def pass_time(self) -> None:
-        """Ends holders that exceed their timeout, and gives free shares to those that wait for them."""
+    def pass_time(self, end: Callable[[ShareHolder], None]) -> None:
+        """Ends holders that exceed their timeout, and gives free shares to those that wait for them.
+
+        ``end`` ends the worker of a holder; its death is reported elsewhere.
+        """
         overdue, commands = self._ledger.pass_time(self._clock.now_us())
         for one in overdue:
-            self._end_overdue(one)
+            self._report_overdue(one)
+            end(one.holder)
         self._send(commands)
 
-    def _end_overdue(self, one: Overdue) -> None:
+    def _report_overdue(self, one: Overdue) -> None:
         holder = one.holder
         _LOG.warning(
             "%s of %s has not released its share for %.1f s and is ended",
@@ -159,7 +160,6 @@ class ShareChanges:
             one.waited_us / US_PER_S,
         )
         self._emit(ev.ShareOverdue(max(self._clock.now_us(), 0), holder, one.epoch, one.waited_us))
-        self._end(holder)
 
     def _send(self, commands: list[ShareCommand]) -> None:
         for command in commands:
