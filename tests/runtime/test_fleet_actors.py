@@ -14,7 +14,7 @@ from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
-from ekya.runtime.driver import fleet_actors
+from ekya.runtime.driver import actor_processes
 from ekya.runtime.driver.fleet_actors import ALONE_AFTER_S, FleetActors
 from ekya.system.host import HostMemory
 
@@ -41,7 +41,7 @@ class Made:
 
 @pytest.fixture
 def fleet_of(monkeypatch):
-    monkeypatch.setattr(fleet_actors, "make_actor", Made)
+    monkeypatch.setattr(actor_processes, "make_actor", Made)
     monkeypatch.setattr(ray, "put", lambda weights: ("stored", weights))
     monkeypatch.setattr(ray, "get", lambda reference: reference[1])
     shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"), {"gpus": 2.0})
@@ -190,7 +190,7 @@ def spares_of(fleet_of, monkeypatch):
                 raise RayActorError
             return [None, _NO_PID if gone else os.getpid()]
 
-        monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
+        monkeypatch.setattr(actor_processes, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
         monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []) if warm else ([], asked))
         monkeypatch.setattr(ray, "get", get)
         fleet.make_spares()
@@ -255,7 +255,7 @@ def test_spare_process_that_has_died_is_made_again(spares_of, monkeypatch):
 
 def test_spare_process_does_not_wait_for_trainers_that_have_ended(fleet_of, monkeypatch):
     """It would die of their death, again and again, as long as a camera is set aside."""
-    monkeypatch.setattr(fleet_actors, "end_process", lambda actor, pid: None)
+    monkeypatch.setattr(actor_processes, "end_process", lambda actor, pid: None)
     fleet = fleet_of("stream")
     ended, dead = (fleet.streams[stream].retraining for stream in ("cam-1", "cam-2"))
     fleet.end(ended)
@@ -268,7 +268,7 @@ def test_spare_process_does_not_wait_for_trainers_that_have_ended(fleet_of, monk
 
 
 def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
-    monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
+    monkeypatch.setattr(actor_processes, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
     fleet = fleet_of("gpu")
     fleet.make_spares()
     fleet.has_died(fleet.streams["cam-1"].inference)

@@ -28,7 +28,7 @@ from ekya.planning.sizing.fleet_sizes import Machine
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
 from ekya.runtime.actors.actor_kinds import Ready
-from ekya.runtime.driver import operator_control as live_control
+from ekya.runtime.driver import loop_calls, operator_control
 from ekya.runtime.driver.resuming import kept_weights
 
 NEW, OTHER = "new", "other"
@@ -107,7 +107,7 @@ def test_models_are_told_while_a_full_disk_holds_the_loop(run):
 
 
 def test_change_that_cannot_be_written_is_not_reported_as_made(run, monkeypatch):
-    monkeypatch.setattr(live_control, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(loop_calls, "_ANSWER_S", 0.2)
     asked = run.begin(run.control.pause, FIRST, True)
     while not run.executor.wait(run.actors.clock.now + 1).events:
         pass
@@ -298,7 +298,7 @@ def test_requests_are_events_of_the_loop(run):
     paused, frozen, labels, terms = run.events
     assert (type(paused), paused.stream, paused.paused) == (rq.StreamPaused, FIRST, True)
     assert (type(frozen), frozen.stream, frozen.frozen) == (rq.ModelFrozen, SECOND, True)
-    assert (type(labels), labels.t_us - labels.since_us) == (rq.LabelsRequested, live_control.LABELLED_US)
+    assert (type(labels), labels.t_us - labels.since_us) == (rq.LabelsRequested, operator_control.LABELLED_US)
     assert (type(terms), terms.weight, terms.max_age_us) == (rq.TermsChanged, 2.0, None)
 
 
@@ -504,7 +504,7 @@ def test_refused_version_names_all_that_may_serve_again(run, version):
 
 
 def test_change_that_the_loop_is_late_for_is_not_made(run, monkeypatch):
-    monkeypatch.setattr(live_control, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(loop_calls, "_ANSWER_S", 0.01)
     asked = run.begin(run.control.pause, FIRST, True)
     assert ended(asked)
     with pytest.raises(UserError, match=r"the service has not answered within 0\.01 s"):
@@ -514,7 +514,7 @@ def test_change_that_the_loop_is_late_for_is_not_made(run, monkeypatch):
 
 
 def test_camera_that_opens_late_is_added_all_the_same(opening, monkeypatch):
-    monkeypatch.setattr(live_control, "_ADDED_S", 0.01)
+    monkeypatch.setattr(operator_control, "_ADDED_S", 0.01)
     with pytest.raises(UserError, match=r"new: it is still being added after 0\.01 s"):
         opening.ask(opening.control.add, camera(NEW))
     (call,) = opening.opening()
@@ -544,7 +544,7 @@ def test_add_whose_loop_ends_at_once_does_not_wait(opening, monkeypatch):
         opening.control.close()
 
     monkeypatch.setattr(opening.executor, "post", last)
-    monkeypatch.setattr(live_control, "remove_all", lambda *_: None)  # of the thread of the loop
+    monkeypatch.setattr(operator_control, "remove_all", lambda *_: None)  # of the thread of the loop
     adding = opening.begin(opening.control.add, camera(NEW))
     assert ended(adding)
     with pytest.raises(UserError, match="the service is stopping"):

@@ -1,17 +1,28 @@
-"""Creates actors with the environment of their process, and ends them."""
+"""Processes of actors: made with their environment and a free name, kept in reserve, and ended."""
 
+import logging
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ekya.core.events import Role
+from ekya.core.units import StreamId
+from ekya.gpu.backends.backend import ShareJob
+from ekya.runtime.actors.actor_kinds import SPARE, ActorConfig, ActorKind, ProcessConfig
+from ekya.system.host import read_host_memory
+from ekya.system.processes import find_process
 from ekya.system.ray_environment import OF_ACTOR
+
+_LOG = logging.getLogger(__name__)
 
 _THREADS = 6
 """Methods of an actor that may run concurrently in one concurrency group."""
@@ -32,6 +43,11 @@ _ENDED_WITHIN_S = 5.0
 
 _RUNS = 100
 """Upper bound on runs of one driver process whose actors have the same names."""
+
+_SPARE = "inference/spare"
+
+_SPARE_BYTES = 2 << 30
+"""Free host memory needed to make a spare process: about three times what one takes."""
 
 
 def end_process(actor: Any, process: Any) -> None:
@@ -97,3 +113,138 @@ def make_actor(
         with suppress(ValueError):
             return made.options(name=f"{name} ({number})" if number > 1 else name).remote(*arguments)
     return made.options(name=name).remote(*arguments)
+
+
+@dataclass(slots=True, eq=False)
+class ActorProcess:
+    """Process of an actor that holds shares.
+
+    Attributes:
+        pid: object reference to its process number; None once it was killed.
+        role: of the workers in it.
+        streams: of these workers; none in the micro-profiler and in a spare process.
+    """
+
+    pid: Any
+    role: Role = Role.INFERENCE
+    streams: tuple[StreamId, ...] = ()
+
+
+class ProcessTable:
+    """The processes of a run's actors that hold shares. Only ``close`` blocks.
+
+    Args:
+        config: of the run, as it begins.
+    """
+
+    def __init__(self, config: ActorConfig) -> None:
+        self._shares, self._server = config.shares, config.server
+        self._gpu_part = GPU_PART if config.device == "cuda" else 0.0
+        self._names: Counter[str] = Counter()
+        self._processes: dict[Any, ActorProcess] = {}
+
+    def __getitem__(self, actor: Any) -> ActorProcess:
+        """Returns the process of an actor that has not died."""
+        return self._processes[actor]
+
+    def make(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
+        """Makes an actor that holds shares."""
+        environment = self._shares.actor_env(job)
+        actor = make_actor(kind.actor_class(name), name, environment, self._gpu_part, *arguments)
+        self._processes[actor] = ActorProcess(actor.process.remote())
+        return actor
+
+    def free_name(self, name: str) -> str:
+        """Makes a name unique: a dead actor's name is not available immediately."""
+        made = self._names[name]
+        self._names[name] += 1
+        server = f"{self._server}/" if self._server else ""
+        return server + name + (f" (restart {made})" if made else "")
+
+    def is_running(self, actor: Any) -> bool:
+        """Returns whether an actor has a process that was not killed; one that was set aside has none."""
+        process = self._processes.get(actor)
+        return process is not None and process.pid is not None
+
+    def remove_stream(self, stream: StreamId) -> None:
+        """Takes note that a stream has no workers any more."""
+        for process in self._processes.values():
+            process.streams = tuple(one for one in process.streams if one != stream)
+
+    def kill(self, actor: Any) -> None:
+        """Kills an actor's process, even if it no longer responds; its death is reported later."""
+        process = self._processes.get(actor)
+        if process is not None and process.pid is not None:
+            end_process(actor, process.pid)
+            process.pid = None
+
+    def forget(self, actor: Any) -> ActorProcess | None:
+        """Removes and returns a process that has ended, whose pid may be reused."""
+        return self._processes.pop(actor, None)
+
+    def close(self) -> None:
+        """Ends all actors; no process is left when this returns."""
+        for actor in self._processes:
+            ray.kill(actor)
+        wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
+        self._processes.clear()
+
+
+class SpareProcesses:
+    """Inference processes without streams, one a GPU, which have loaded already. No method blocks.
+
+    Args:
+        processes: of the run.
+    """
+
+    def __init__(self, processes: ProcessTable) -> None:
+        self._processes = processes
+        # By GPU: the actor, and the reference of its warm-up.
+        self._spares: dict[int, tuple[Any, Any]] = {}
+
+    def renew(self, config: ActorConfig, weights: Mapping[int, Any], loading: Sequence[Any]) -> None:
+        """Makes the spare processes that lack, where memory allows; they load at low priority.
+
+        One that has died since the last call is replaced.
+
+        Args:
+            config: of the run.
+            weights: by GPU, with which they warm up.
+            loading: actors that must be loaded before window 1, for which they wait.
+        """
+        for gpu, (spare, warm) in tuple(self._spares.items()):
+            if ray.wait([warm], timeout=0)[0] and not self._is_alive(spare, warm):
+                _LOG.warning("a spare process has died and is made again")
+                del self._spares[gpu]
+        for gpu, served in weights.items():
+            if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
+                continue
+            name = self._processes.free_name(_SPARE)
+            loaded = [actor.ready.remote() for actor in loading if self._processes.is_running(actor)]
+            # Its share is that of any inference on this GPU.
+            job = ShareJob(_SPARE, "inference", 0, gpu)
+            spare = self._processes.make(SPARE, name, job, ProcessConfig(config, name, gpu, ()), *loaded)
+            self._spares[gpu] = (spare, spare.warm_up.remote(served))
+
+    def take(self, gpu: int) -> Any:
+        """Removes and returns the spare process of a GPU; None if none is ready."""
+        spare, warm = self._spares.get(gpu, (None, None))
+        if spare is None or not ray.wait([warm], timeout=0)[0]:
+            return None
+        del self._spares[gpu]
+        return spare if self._is_alive(spare, warm) else None
+
+    def _is_alive(self, spare: Any, warm: Any) -> bool:
+        """Returns whether a spare process that has replied still runs; one that does not is forgotten.
+
+        The replies of a process stay readable after its death, so the kernel is asked.
+        """
+        try:
+            _, pid = ray.get([warm, self._processes[spare].pid])
+        except RayError as error:
+            _LOG.warning("a spare process was dead: %s", error)
+        else:
+            if find_process(pid) is not None:
+                return True
+        self._processes.forget(spare)
+        return False

@@ -27,16 +27,13 @@ from ekya.runtime.actors.actor_kinds import (
     INFERENCE,
     PREPARATION,
     RETRAINING,
-    SPARE,
     ActorConfig,
     ActorKind,
     ProcessConfig,
     Ready,
     StreamActorConfig,
 )
-from ekya.runtime.driver.actor_processes import GPU_PART, end_process, make_actor, wait_ended
-from ekya.system.host import read_host_memory
-from ekya.system.processes import find_process
+from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,10 +45,6 @@ ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
 attributed to one of its streams."""
 
 _MICRO_PROFILER = "micro-profiler"
-_SPARE = "inference/spare"
-
-_SPARE_BYTES = 2 << 30
-"""Free host memory needed to make a spare process: about three times what one takes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,21 +79,6 @@ class StreamActors:
             self.retraining = actor
 
 
-@dataclass(slots=True, eq=False)
-class _Process:
-    """Process of an actor that holds shares.
-
-    Attributes:
-        pid: object reference to its process number; None once it was killed.
-        role: of the workers in it.
-        streams: of these workers; none in the micro-profiler and in a spare process.
-    """
-
-    pid: Any
-    role: Role = Role.INFERENCE
-    streams: tuple[StreamId, ...] = ()
-
-
 class FleetActors:
     """All actors of a run. Only ``wait_ready``, ``load_serving`` and ``close`` block.
 
@@ -116,12 +94,10 @@ class FleetActors:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._now_s = config, now_s
-        self._names: Counter[str] = Counter()
-        self._processes: dict[Any, _Process] = {}
+        self._processes = ProcessTable(config)
         self._died_s: dict[str, float] = {}
         self._alone: set[tuple[Role, StreamId]] = set()
-        # By GPU: a spare inference process, and the reference of its warm-up.
-        self._spares: dict[int, tuple[Any, Any]] = {}
+        self._spares = SpareProcesses(self._processes)
         self.preparation: Any = None
         self.streams: dict[StreamId, StreamActors] = {}
         for place, stream in enumerate(config.fleet.streams):
@@ -204,7 +180,8 @@ class FleetActors:
         Raises:
             UserError: it has died too often.
         """
-        process = self._processes.pop(dead)
+        process = self._processes[dead]
+        self._processes.forget(dead)
         name = self._process_name(process.role, process.streams[0])
         deaths[name] += 1
         if deaths[name] > START_DEATHS_ALLOWED:
@@ -262,8 +239,7 @@ class FleetActors:
         """
         own = self.streams[stream]
         own.newest_weights = own.weights
-        process = self._processes.get(own.worker(role))
-        if process is None or process.pid is None:
+        if not self._processes.is_running(own.worker(role)):
             name = self._process_name(role, stream)
             streams = [
                 one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
@@ -328,17 +304,15 @@ class FleetActors:
         name = self._process_name(role, stream)
         for one, its in self.streams.items():
             actor = its.worker(role)
-            process = self._processes.get(actor)
-            if process is not None and process.pid is not None and self._process_name(role, one) == name:
-                self._put(actor, role, (*process.streams, stream))
+            if self._processes.is_running(actor) and self._process_name(role, one) == name:
+                self._put(actor, role, (*self._processes[actor].streams, stream))
                 return
         self._take_or_make_process(role, [stream])
 
     def remove(self, stream: StreamId) -> None:
         """Forgets a stream whose workers have ended."""
         del self.streams[stream]
-        for process in self._processes.values():
-            process.streams = tuple(one for one in process.streams if one != stream)
+        self._processes.remove_stream(stream)
         others = tuple(one for one in self.fleet.streams if one.id != stream)
         homes = tuple(self.streams[one.id].config.gpu for one in others)
         fleet = self.fleet.model_copy(update={"streams": others})
@@ -346,10 +320,7 @@ class FleetActors:
 
     def end(self, actor: Any) -> None:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""
-        process = self._processes.get(actor)
-        if process is not None and process.pid is not None:
-            end_process(actor, process.pid)
-            process.pid = None
+        self._processes.kill(actor)
 
     def has_died(self, actor: Any) -> None:
         """Forgets a worker's process that has ended, whose pid may be reused.
@@ -357,7 +328,7 @@ class FleetActors:
         A shared process that dies twice within ``ALONE_AFTER_S`` is split into one process a stream, so that
         a stream that keeps killing its process affects no others.
         """
-        process = self._processes.pop(actor, None)
+        process = self._processes.forget(actor)
         if process is None or len(process.streams) < 2:
             return
         name, now_s = self._process_name(process.role, process.streams[0]), self._now_s()
@@ -368,88 +339,42 @@ class FleetActors:
 
     def close(self) -> None:
         """Ends all actors; no process is left when this returns."""
-        for actor in self._processes:
-            ray.kill(actor)
-        wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
-        self._processes.clear()
+        self._processes.close()
 
     def make_spares(self) -> None:
-        """Makes a spare inference process for each GPU, where memory allows; they load at low priority.
-
-        They wait for the trainers and the micro-profiler, which must be loaded before window 1. One that has
-        died since the last call is replaced.
-        """
-        for gpu, (spare, warm) in tuple(self._spares.items()):
-            if ray.wait([warm], timeout=0)[0] and not self._is_alive(spare, warm):
-                _LOG.warning("a spare process has died and is made again")
-                del self._spares[gpu]
+        """Makes a spare inference process for each GPU; see ``SpareProcesses.renew``."""
+        weights: dict[int, Any] = {}
         for own in self.streams.values():
-            gpu = own.config.gpu
-            if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
-                continue
-            name = self._free_name(_SPARE)
-            config = ProcessConfig(self._config, name, gpu, ())
-            others = (*self.workers(Role.RETRAINING), self.preparation)
-            loading = [actor.ready.remote() for actor in others if self._runs(actor)]
-            # Its share is that of any inference on this GPU.
-            spare = self._make(SPARE, name, ShareJob(_SPARE, "inference", 0, gpu), config, *loading)
-            self._spares[gpu] = (spare, spare.warm_up.remote(own.weights))
-
-    def _runs(self, actor: Any) -> bool:
-        """Returns whether an actor has a process; that of a stream that was set aside has ended."""
-        process = self._processes.get(actor)
-        return process is not None and process.pid is not None
+            weights.setdefault(own.config.gpu, own.weights)
+        self._spares.renew(self._config, weights, (*self.workers(Role.RETRAINING), self.preparation))
 
     def _take_or_make_process(self, role: Role, streams: Sequence[StreamId]) -> None:
         """Puts workers that join later into the spare process of their GPU, or into one that is made."""
-        spare = self._take_spare(self.streams[streams[0]].config.gpu) if role is Role.INFERENCE else None
+        spare = self._spares.take(self.streams[streams[0]].config.gpu) if role is Role.INFERENCE else None
         if spare is None:
             self._make_process(role, streams, joining=True)
         else:
             self._put(spare, role, streams)
-
-    def _take_spare(self, gpu: int) -> Any:
-        """Removes and returns the spare process of a GPU; None if none is ready."""
-        spare, warm = self._spares.get(gpu, (None, None))
-        if spare is None or not ray.wait([warm], timeout=0)[0]:
-            return None
-        del self._spares[gpu]
-        return spare if self._is_alive(spare, warm) else None
-
-    def _is_alive(self, spare: Any, warm: Any) -> bool:
-        """Returns whether a spare process that has replied still runs; one that does not is forgotten.
-
-        The replies of a process stay readable after its death, so the kernel is asked.
-        """
-        try:
-            _, pid = ray.get([warm, self._processes[spare].pid])
-        except RayError as error:
-            _LOG.warning("a spare process was dead: %s", error)
-        else:
-            if find_process(pid) is not None:
-                return True
-        self.has_died(spare)
-        return False
 
     def make_preparation(self, low_priority: bool = False) -> Any:
         """Makes the micro-profiler's actor."""
         share_milli = self.fleet.preparation.share_milli
         job = ShareJob(_MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
         kind = replace(PREPARATION, low_priority=low_priority)
-        return self._make(kind, self._free_name(_MICRO_PROFILER), job, self._config)
+        return self._processes.make(kind, self._processes.free_name(_MICRO_PROFILER), job, self._config)
 
     def _make_process(
         self, role: Role, streams: Sequence[StreamId], joining: bool = False, low_priority: bool = False
     ) -> Any:
         """Makes a process for workers of these streams; ``joining`` streams come to an inference later."""
         gpu = self.streams[streams[0]].config.gpu
-        name = self._free_name(self._process_name(role, streams[0]))
+        name = self._processes.free_name(self._process_name(role, streams[0]))
         kind, job_role = _WORKERS[role]
         inside = () if joining and role is Role.INFERENCE else streams
         configs = tuple(self.streams[stream].config for stream in inside)
         config = ProcessConfig(self._config, name, gpu, configs)
         kind = replace(kind, low_priority=low_priority)
-        actor = self._make(kind, name, ShareJob(name, job_role, 0, gpu), config)
+        actor = self._processes.make(kind, name, ShareJob(name, job_role, 0, gpu), config)
         self._put(actor, role, streams)
         return actor
 
@@ -460,26 +385,11 @@ class FleetActors:
         for stream in streams:
             self.streams[stream].put(role, actor)
 
-    def _make(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
-        """Makes an actor that holds shares."""
-        gpu_part = GPU_PART if self._config.device == "cuda" else 0.0
-        environment = self._config.shares.actor_env(job)
-        actor = make_actor(kind.actor_class(name), name, environment, gpu_part, *arguments)
-        self._processes[actor] = _Process(actor.process.remote())
-        return actor
-
     def _process_name(self, role: Role, stream: StreamId) -> str:
         """Returns the name of a worker's process; streams with the same name share it."""
         if self._config.processes is Processes.STREAM or (role, stream) in self._alone:
             return f"{role}/{stream}"
         return f"{role}/gpu-{self.streams[stream].config.gpu}"
-
-    def _free_name(self, name: str) -> str:
-        """Makes a name unique: a dead actor's name is not available immediately."""
-        made = self._names[name]
-        self._names[name] += 1
-        server = f"{self._config.server}/" if self._config.server else ""
-        return server + name + (f" (restart {made})" if made else "")
 
 
 _WORKERS: Mapping[Role, tuple[ActorKind, JobRole]] = {

@@ -1,11 +1,8 @@
 """Control of a live run: what an operator asks becomes an event of the loop."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from functools import partial
+from concurrent.futures import Future
 from pathlib import PurePath
-from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -28,10 +25,8 @@ from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.driver.executor import RayExecutor
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class
+from ekya.runtime.driver.loop_calls import LoopCalls
 from ekya.runtime.driver.resuming import kept_models
-
-_ANSWER_S = 15.0
-"""Longest wait for the thread of the loop, which never waits itself for long."""
 
 _ADDED_S = 60.0
 """Longest wait for a new stream: a process may have to be started for it."""
@@ -40,11 +35,6 @@ _PICTURE_S = 3.0
 
 LABELLED_US = 10 * US_PER_S
 """Newest frames of a stream that are labelled when an operator asks for it."""
-
-_OVER = "the service is stopping"
-_UNWRITTEN = "it is asked for, but not in the journal yet; see whether the disk is full"
-
-_T = TypeVar("_T")
 
 
 class LiveControl:
@@ -70,12 +60,11 @@ class LiveControl:
         limits: RunLimits,
     ) -> None:
         self._executor, self._actors, self._clock = executor, actors, clock
+        self._loop = LoopCalls(executor)
         self._folder, self._store, self._limits = folder, store, limits
         self._fleet = actors.fleet
         # Cameras that are being added; of the loop's thread.
         self._adding: dict[StreamId, StreamConfig] = {}
-        self._open: set[Future[Any]] = set()
-        self._is_over = False
 
     @property
     def fleet(self) -> FleetConfig:
@@ -118,16 +107,14 @@ class LiveControl:
             self._adding[stream.id] = stream
             self._executor.changes.add(fleet, stream.id, dearest(self._limits.costs.streams), added)
 
-        self._open.add(serves)  # before the loop knows it, since the loop may end at once
-        try:
-            self._in_loop(change)
-            serves.result(_ADDED_S)
-        except TimeoutError:
-            raise UserError(
-                f"{stream.id}: it is still being added after {_ADDED_S:g} s; see its state"
-            ) from None
-        finally:
-            self._open.discard(serves)
+        with self._loop.fail_at_end(serves):  # before the loop knows it, since the loop may end at once
+            try:
+                self._loop.make_call(change)
+                serves.result(_ADDED_S)
+            except TimeoutError:
+                raise UserError(
+                    f"{stream.id}: it is still being added after {_ADDED_S:g} s; see its state"
+                ) from None
 
     def remove(self, stream: StreamId) -> None:
         """Removes a camera; its records stay in the folder.
@@ -145,7 +132,7 @@ class LiveControl:
             self._keep(_with(self._fleet, others))
             self._executor.changes.remove(stream)
 
-        self._in_loop(change)
+        self._loop.make_call(change)
 
     def pause(self, stream: StreamId, paused: bool) -> None:
         """Closes a camera and gives its share to the others, or opens it again.
@@ -158,7 +145,7 @@ class LiveControl:
             self.require(stream)
             self._executor.changes.pause(stream, paused)
 
-        self._in_loop(change)
+        self._loop.make_call(change)
 
     def freeze(self, stream: StreamId, frozen: bool) -> None:
         """Has a camera keep the model that serves, or lets it be retrained again.
@@ -187,7 +174,7 @@ class LiveControl:
             self._keep(fleet)
             self._emit_terms(changed)
 
-        self._in_loop(change)
+        self._loop.make_call(change)
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
         """Changes terms of the fleet; see ``fleet_change``.
@@ -206,7 +193,7 @@ class LiveControl:
                     self._executor.resize_pool(event.capacity_milli)
                 self._executor.emit(event)
 
-        self._in_loop(change)
+        self._loop.make_call(change)
 
     def add_class(self, name: str) -> None:
         """Adds a class to the fleet; the service starts again for it.
@@ -232,7 +219,7 @@ class LiveControl:
                 self._folder.exemplars(stream).unlink(missing_ok=True)
             self._executor.emit(rq.RestartRequested(self.now_us(), f"the class {name} was added"))
 
-        self._in_loop(change)
+        self._loop.make_call(change)
 
     def ask_labels(self, stream: StreamId) -> None:
         """Has a camera labelled now, on its newest frames, and retrained if that gains.
@@ -261,7 +248,7 @@ class LiveControl:
                 raise NotThereError(f"there is no camera {stream}, and no picture of one")
 
         check_stream_name(stream)
-        self._in_loop(change)
+        self._loop.make_call(change)
 
     def roll_back(self, stream: StreamId, version: ModelVersion | None = None) -> None:
         """Has a camera serve earlier weights again.
@@ -296,7 +283,7 @@ class LiveControl:
             NotThereError: there is no such camera.
         """
         self.require(stream)
-        return self._in_loop(lambda: tuple(kept_models(self._folder, self._store, stream)), reads=True)
+        return self._loop.make_call(lambda: tuple(kept_models(self._folder, self._store, stream)), reads=True)
 
     def picture(self, stream: StreamId) -> bytes | None:
         """Returns the newest frame of a camera with its boxes, as a JPEG; None where there is none.
@@ -332,58 +319,11 @@ class LiveControl:
         return max(self._clock.now_us(), 0)
 
     def _emit(self, event: Callable[[int], ev.Event]) -> None:
-        self._in_loop(lambda: self._executor.emit(event(self.now_us())))
+        self._loop.make_call(lambda: self._executor.emit(event(self.now_us())))
 
     def close(self) -> None:
         """Ends what waits for the loop, which has ended."""
-        self._is_over = True
-        for waiting in tuple(self._open):
-            with suppress(InvalidStateError):
-                waiting.set_exception(UserError(_OVER))
-
-    def _in_loop(self, change: Callable[[], _T], reads: bool = False) -> _T:
-        """Returns the result of a call that the thread of the loop makes; raises as the call.
-
-        What the call emits is in the journal when this returns. One that only ``reads`` emits nothing.
-
-        Raises:
-            UserError: the loop does not answer, and the call is not made any more then; or the journal cannot
-                be written.
-        """
-        done: Future[_T] = Future()
-
-        def call() -> None:
-            if not done.set_running_or_notify_cancel():
-                return
-            try:
-                result = change()
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                settle = partial(_settle, done, result)
-                settle() if reads else self._executor.when_written(settle)
-
-        self._open.add(done)
-        try:
-            if self._is_over:
-                raise UserError(_OVER)
-            self._executor.post(call)
-            return done.result(_ANSWER_S)
-        except TimeoutError:
-            if done.cancel():
-                raise UserError(f"the service has not answered within {_ANSWER_S:g} s; try again") from None
-            try:
-                return done.result(_ANSWER_S)
-            except TimeoutError:
-                raise UserError(_UNWRITTEN) from None
-        finally:
-            self._open.discard(done)
-
-
-def _settle(done: Future[_T], result: _T) -> None:
-    """Gives a future its result, unless it has one: what waits for the loop is ended with it."""
-    with suppress(InvalidStateError):
-        done.set_result(result)
+        self._loop.close()
 
 
 def _served_first_as(row: ModelRow, rows: Collection[ModelRow]) -> int:
