@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.control.loop_state import LoopState, as_asked
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import make_scheduler
@@ -107,7 +107,7 @@ def _segment_wrong(path: Path) -> list[str]:
     except UserError as error:
         return [f"replay: {error}"] if path.exists() else []
     chosen = make_scheduler(scheduler)
-    for number, done in enumerate(replay(steps, options, chosen.needs, chosen.plan, state)):
+    for number, done in enumerate(replay_journal(steps, options, chosen.needs, chosen.plan, state)):
         if not done.same:
             return [f"replay: step {number} of {path.name} gives other commands"]
         capacity_milli = as_asked(options, done.state.fleet).capacity_milli

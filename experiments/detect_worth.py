@@ -129,7 +129,9 @@ def after(
     """Returns the F1 of all frames from a time on, counted together; None if there is no such time."""
     if from_us is None:
         return None
-    windows = score(predictions, reference.only(reference.frame[reference.t_us >= from_us]), labelled).windows
+    windows = score(
+        predictions, reference.select_frames(reference.frame[reference.t_us >= from_us]), labelled
+    ).windows
     counted = sum(window.counted for window in windows)
     return sum(window.correct for window in windows) / counted if counted else None
 
@@ -168,7 +170,7 @@ def golden_every(
                 confidence=np.full(len(boxes), SURE, np.float32),
             )
         )
-    return PredictionColumns.of(rows)
+    return PredictionColumns.from_rows(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +210,8 @@ def rows_of(case: Case) -> list[Row]:
             write_bytes_atomic(reference_file, own_file.read_bytes())
     adapted = runs[ADAPTED]
     arrived = adapted.predictions.frame
-    reference = read_reference(reference_file).only(arrived)
-    labelled = LabelledBoxes.joined(one.labelled for one in runs.values())
+    reference = read_reference(reference_file).select_frames(arrived)
+    labelled = LabelledBoxes.join_boxes(one.labelled for one in runs.values())
     golden_s = priced.proposing_gpu_s(golden_operations(fleet))
     flow_s = priced.proposing_gpu_s(BoxFlow().operations(TYPICAL_FRAME, _BOXES))
 

@@ -148,7 +148,7 @@ def alarms_of(case: Case) -> list[Alarms]:
     rows = []
     for rate in RATES:
         monitor = DriftMonitor(KINDS, rate)
-        drifts: list[Drift] = [drift for frame in seen.frames if (drift := monitor.see(frame))]
+        drifts: list[Drift] = [drift for frame in seen.frames if (drift := monitor.observe_frame(frame))]
         at_s, reasons = tuple(drift.t_us / US_PER_S for drift in drifts), tuple(d.reason for d in drifts)
         rows.append(Alarms(case.kind, case.seed, rate, seconds, seen.change_s, at_s, reasons))
     return rows

@@ -360,7 +360,7 @@ def main(
         cameras = {stream.id for stream in fleet.streams}
         trace = replace(trace, streams=tuple(one for one in trace.streams if one.stream in cameras))
         for stream in trace.streams:
-            labelled[stream.stream] = LabelledBoxes.joined([labelled[stream.stream], boxes_of(stream)])
+            labelled[stream.stream] = LabelledBoxes.join_boxes([labelled[stream.stream], boxes_of(stream)])
         rows: list[Row] = []
         times: list[Duration] = []
         for folder in folders:

@@ -35,7 +35,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
@@ -162,7 +162,7 @@ def play(name: str, scheduler: Noted) -> list[Span]:
         ends = [view.now_us for view, _ in scheduler.turns[1:]] + [WINDOW_US]
         for (view, plan), end_us in zip(scheduler.turns, ends, strict=True):
             phase = plan.phases[0]
-            values = dict(evaluate(replace(view, window_end_us=end_us), (phase,)).per_stream)
+            values = dict(evaluate_phases(replace(view, window_end_us=end_us), (phase,)).per_stream)
             for given in phase.assignments:
                 runs = given.retrain is not None and given.retrain_share_milli > 0
                 spans.append(
@@ -178,7 +178,7 @@ def play(name: str, scheduler: Noted) -> list[Span]:
                     )
                 )
             accuracy = {str(stream.stream): stream.accuracy for stream in view.streams}
-            for stream, _ in evaluate(view, (phase,)).completions_us:
+            for stream, _ in evaluate_phases(view, (phase,)).completions_us:
                 (option,) = _running(view, phase, stream)
                 accuracy[stream] = max(accuracy[stream], option.accuracy_after)
     return spans

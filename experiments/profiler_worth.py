@@ -58,7 +58,7 @@ from ekya.core.view import RetrainOption
 from ekya.models.golden.golden_model import open_golden
 from ekya.pipeline.costs import load_card
 from ekya.pipeline.discover_classes import fleet_classes
-from ekya.planning.profiling.estimate import options
+from ekya.planning.profiling.estimate import estimate_options
 from ekya.system.files import atomic_path, write_text_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,7 +110,7 @@ def by_the_paper(row: Recorded) -> tuple[RetrainOption, ...]:
 
 def _options(row: Recorded, curves: Sequence[FamilyCurve], profiler: Profiler) -> tuple[RetrainOption, ...]:
     configs = [given.config for given in row.given]
-    return options(
+    return estimate_options(
         curves, configs, row.training_crops, validation_crops=row.validation_crops, profiler=profiler
     )
 

@@ -35,7 +35,12 @@ from scipy.stats import t as student_t
 from ekya.cli.output import output
 from ekya.core.errors import UserError
 from ekya.core.weights import Compared
-from ekya.planning.adaptation.kept_models import MOST_CANDIDATES, OF_ANOTHER_SCENE, expected, why_offered
+from ekya.planning.adaptation.kept_models import (
+    MOST_CANDIDATES,
+    OF_ANOTHER_SCENE,
+    expected_accuracies,
+    why_offered,
+)
 from ekya.planning.adaptation.shadow_gate import why_adopted
 from ekya.system.files import write_text_atomic
 
@@ -48,7 +53,7 @@ Rule = Callable[[Compared, float], bool]
 
 RULES: dict[str, Rule] = {
     "kept": lambda compared, before: (
-        why_offered(compared, expected(compared, before, OF_ANOTHER_SCENE)) is not None
+        why_offered(compared, expected_accuracies(compared, before, OF_ANOTHER_SCENE)) is not None
     ),
     "12 points": lambda compared, _: why_adopted(compared) is not None,
     "best": lambda compared, _: compared.new > compared.old,
@@ -168,7 +173,10 @@ def _one_seed(
                 who: float(scores[who, camera]) if who == camera else OF_ANOTHER_SCENE for who in candidates
             }
             compared = {who: Compared(right[who], right[serves], objects) for who in candidates}
-            best = max(candidates, key=lambda who: expected(compared[who], known[who], OF_ANOTHER_SCENE).new)
+            best = max(
+                candidates,
+                key=lambda who: expected_accuracies(compared[who], known[who], OF_ANOTHER_SCENE).new,
+            )
             served.append(scores[best if rule(compared[best], known[best]) else serves, camera])
     return fmean(served)
 

@@ -97,7 +97,7 @@ def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:
         table.add_column(heading, justify="right")
     curves = (speeds.training.alone, planned, speeds.inference.alone)
     for share in sorted({share for curve in curves for share, _ in curve.points if share}):
-        table.add_row(f"{share / 10:g}%", *(f"{curve.speed(share):.3f}" for curve in curves))
+        table.add_row(f"{share / 10:g}%", *(f"{curve.speed_at(share):.3f}" for curve in curves))
     for own, other in zip(speeds.training.together, speeds.inference.together, strict=True):
         table.add_row(f"{own.jobs} jobs together", f"{own.throughput:.3f}", "", f"{other.throughput:.3f}")
     return table

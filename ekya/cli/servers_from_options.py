@@ -13,7 +13,7 @@ from ekya.fleet.policy.names import SiteName
 
 if TYPE_CHECKING:
     from ekya.fleet.servers_file import ServerConfig, Servers, ServerSpec
-    from ekya.planning.sizing.fleet_sizes import Machine
+    from ekya.planning.sizing.fleet_sizes import MachineSize
 
 
 def all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
@@ -83,15 +83,15 @@ def _require_each(servers: "Servers", clock: Clock) -> None:
             )
 
 
-def _part_of_machine(shares: str, servers: int) -> "Machine":
+def _part_of_machine(shares: str, servers: int) -> "MachineSize":
     from ekya.gpu.backends.registry import choose_backend
-    from ekya.planning.sizing.fleet_sizes import Machine
+    from ekya.planning.sizing.fleet_sizes import MachineSize
 
     there = choose_backend(shares).capability
     on_cores, all_milli = there.device != "cuda", there.capacity_milli
     if servers > 1 and not on_cores:
         all_milli = min(all_milli, FULL_GPU_MILLI)  # All begin with the first GPU.
-    return Machine(all_milli // servers, on_cores)
+    return MachineSize(all_milli // servers, on_cores)
 
 
 def _fitted(server: "ServerConfig") -> "ServerConfig":
@@ -102,7 +102,7 @@ def _fitted(server: "ServerConfig") -> "ServerConfig":
     return replace(server, fleet=fleet)
 
 
-def _with_gpus(server: "ServerConfig", part: "Machine") -> "ServerConfig":
+def _with_gpus(server: "ServerConfig", part: "MachineSize") -> "ServerConfig":
     """Gives this part of a machine to a fleet without ``gpus``.
 
     Its other sizes are chosen when its run opens, by what the machine really takes for its work.

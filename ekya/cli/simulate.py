@@ -284,7 +284,7 @@ def _why_labels_late(trace: Trace, conditions: "Conditions") -> str | None:
     for stream in trace.streams:
         for window in stream.windows:
             by_window[window.window] = by_window.get(window.window, 0.0) + window.labelling_gpu_s
-    speed = trace.training_speed.speed(options.preparation_share_milli)
+    speed = trace.training_speed.speed_at(options.preparation_share_milli)
     took_s, has_s = max(by_window.values()) / speed, us_to_seconds(options.preparation_us)
     if took_s <= has_s:
         return None

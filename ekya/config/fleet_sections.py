@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
-from ekya.core.unique_tuple import UniqueTuple, distinct
+from ekya.core.unique_tuple import UniqueTuple, require_distinct
 from ekya.core.units import StreamId
 from ekya.models.edge.spec import SIDE_STEP
 from ekya.models.proposer import ObjectsSpec
@@ -210,7 +210,7 @@ class InferencesConfig(FleetSection):
 
     every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=640)]] = (32, 24)
-    golden_every: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(distinct)] = ()
+    golden_every: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(require_distinct)] = ()
 
     def of_detector(self, finest: int) -> "InferencesConfig":
         """Returns the same lists, with a detector's values for those that the file does not set.

@@ -8,15 +8,15 @@ from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, fra
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.architecture_table import Task
-from ekya.planning.sizing.choose_sizes import fit
-from ekya.planning.sizing.fleet_sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes
+from ekya.planning.sizing.choose_sizes import choose_fleet_sizes
+from ekya.planning.sizing.fleet_sizes import COARSER_RESOLUTION, RESOLUTIONS, MachineSize, Sizes, Wishes
 
-ANY_MACHINE = Machine(None)
+ANY_MACHINE = MachineSize(None)
 """Machine of a run on virtual time."""
 
 
 def fitted(
-    fleet: FleetConfig, costs: HostCosts, machine: Machine, *, overload: bool = False
+    fleet: FleetConfig, costs: HostCosts, machine: MachineSize, *, overload: bool = False
 ) -> tuple[FleetConfig, tuple[str, ...]]:
     """Returns the fleet with all of its sizes, and sentences about what was given up for them.
 
@@ -32,7 +32,7 @@ def fitted(
     Raises:
         UserError: the fleet does not fit; says how many cameras would, and what to change.
     """
-    found = fit(_wishes(fleet), costs, machine, overload=overload)
+    found = choose_fleet_sizes(_wishes(fleet), costs, machine, overload=overload)
     values = _values(fleet, found.sizes)
     chosen = {
         key: value

@@ -11,12 +11,12 @@ from ekya.core.stream_faults import Status
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.core.weights import WHOLE
-from ekya.planning.adaptation.kept_models import used
+from ekya.planning.adaptation.kept_models import mark_used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
 
 
-def diff(
+def diff_plan(
     view: WindowView,
     assignments: tuple[Assignment, ...],
     state: FleetState,
@@ -98,7 +98,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             stream = state.stream(command.stream)
             accuracy = command.validation_accuracy
             if command.kept is not None:
-                state = replace(state, zoo=used(state.zoo, command.kept))
+                state = replace(state, zoo=mark_used(state.zoo, command.kept))
             return state.with_stream(replace(stream, accuracy=accuracy, adopting_over=stream.accuracy))
         case cmd.KeepModel():
             stream, number = state.stream(command.stream), command.model.number

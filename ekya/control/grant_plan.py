@@ -8,9 +8,9 @@ from ekya.core.plan import Plan
 from ekya.core.shares import Job, Work
 from ekya.core.state import FleetState
 from ekya.core.view import WindowView
-from ekya.planning.granting.regrant import regrant
+from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.homes import AtHome, Grants
-from ekya.planning.placement.pack import pack
+from ekya.planning.placement.pack import pack_shares
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import (
     inference_floors,
@@ -28,7 +28,7 @@ def at_granted_shares(
     shares = shares_of(plan.phases[0])
     if not needs.fixed_shares:
         shares = _with_floors(view, shares, fleet, options)
-    return regrant(view, plan, _grants(shares, fleet, options), needs)
+    return regrant_plan(view, plan, _grants(shares, fleet, options), needs)
 
 
 def _with_floors(
@@ -64,7 +64,7 @@ def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) 
         homes = homes_of(fleet, options)
         free = free_milli_at_home(fleet, options)
         return AtHome(options.packing, shares, lambda job: homes[job.stream], free, steps)
-    return pack(
+    return pack_shares(
         options.packing,
         shares,
         capacity_milli=options.capacity_milli,

@@ -12,12 +12,12 @@ from ekya.core import requests as rq
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.stream_faults import OVER, Status
 from ekya.core.weights import Compared, KeptModel
-from ekya.planning.adaptation.kept_models import superseded, why_offered
+from ekya.planning.adaptation.kept_models import numbers_to_forget, why_offered
 from ekya.planning.adaptation.shadow_gate import why_back, why_not
 from ekya.planning.schedulers.scheduler import Needs
 
 
-def answers(
+def immediate_commands(
     before: FleetState,
     after: LoopState,
     event: ev.Event,
@@ -45,7 +45,7 @@ def answers(
             yield from _adopting(after.fleet, event)
         case ev.ModelSwapped() if options.zoo:
             yield from _to_keep(after.fleet, event, options)
-        case ev.PreparationEnded() if before.ends(event):
+        case ev.PreparationEnded() if before.ends_preparation(event):
             yield cmd.EndPreparation(event.window, event.round)
         case ev.RetrainProgress():
             stream = after.fleet.stream(event.stream)
@@ -159,7 +159,7 @@ def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) ->
     model = KeptModel(
         fleet.next_kept, event.stream, event.version, event.t_us, event.validation_accuracy, scene
     )
-    yield cmd.KeepModel(event.stream, model, superseded(fleet.zoo, model, options.zoo))
+    yield cmd.KeepModel(event.stream, model, numbers_to_forget(fleet.zoo, model, options.zoo))
 
 
 def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:

@@ -32,7 +32,7 @@ class Replayed:
         return self.recorded.commands == self.commands
 
 
-def replay(
+def replay_journal(
     steps: Iterable[StepRecord],
     options: LoopOptions,
     needs: Needs,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from ekya.control.loop_state import LoopState, scheduler_of
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor, Journal, Planner
-from ekya.control.step import StepResult, due, next_due_us, step
+from ekya.control.step import StepResult, loop_events_due, next_due_us, step
 from ekya.core.events import WindowClosed, WindowOpened
 from ekya.core.state import FleetState
 from ekya.planning.schedulers.registry import make_scheduler
@@ -39,12 +39,14 @@ def run_loop(
 ) -> LoopState:
     """Runs windows until the last has closed, and returns the final state; arguments as in ``steps``."""
     known = first_state() if state is None else state
-    for after in steps(executor, journal, planner, needs, options, observe, state, snapshot, planner_of):
+    for after in iterate_steps(
+        executor, journal, planner, needs, options, observe, state, snapshot, planner_of
+    ):
         known = after
     return known
 
 
-def steps(
+def iterate_steps(
     executor: Executor,
     journal: Journal,
     planner: Planner,
@@ -66,16 +68,16 @@ def steps(
         fleet = state.fleet
         until_us = 0 if fleet.window < 0 else next_due_us(fleet, options)
         came = executor.wait(until_us)
-        batch = Batch(came.now_us, (*came.events, *due(fleet, came.now_us, options)))
+        batch = Batch(came.now_us, (*came.events, *loop_events_due(fleet, came.now_us, options)))
         if fleet.window >= 0 and any(isinstance(event, WindowOpened) for event in batch.events):
             snapshot(state)
-        journal.batch(batch)
+        journal.record_batch(batch)
         chosen = scheduler_of(fleet, batch)
         if chosen is not None and chosen != scheduler:
             scheduler, needs, planner = chosen, make_scheduler(chosen).needs, planner_of(chosen)
         result = step(state, batch, options, needs, planner)
-        journal.decision(batch.now_us, result.plan, result.commands)
-        executor.execute(result.commands)
+        journal.record_decision(batch.now_us, result.plan, result.commands)
+        executor.execute_commands(result.commands)
         observe(batch, result)
         state = result.state
         yield state

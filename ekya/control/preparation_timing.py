@@ -13,13 +13,13 @@ from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
 from ekya.core.view import WindowView
 from ekya.core.weights import WHOLE, Dose, SceneOf
-from ekya.planning.adaptation.kept_models import candidates
+from ekya.planning.adaptation.kept_models import nearest_candidates
 from ekya.planning.adaptation.label_pooling import same_scene
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.preparation.steps import next_prepared
 from ekya.planning.preparation.worth import Prospect, best_investment
 from ekya.planning.profiling.history import ProfileHistory, expected_gain, unseen_error
-from ekya.planning.profiling.pruning import select
+from ekya.planning.profiling.pruning import select_families
 from ekya.planning.schedulers.allocation import left_by_inference
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -40,7 +40,7 @@ DOES_NOT_PAY = "labels and a retraining would take more from inference than they
 def time_limit_us(share_milli: int, options: LoopOptions) -> int:
     """Returns the time limit of a preparation at a share: for the same work, within ``LONGEST_PART``."""
     most, share = (
-        options.training_speed.speed(milli) for milli in (options.preparation_share_milli, share_milli)
+        options.training_speed.speed_at(milli) for milli in (options.preparation_share_milli, share_milli)
     )
     longest_us = max(int(options.window_us * LONGEST_PART), options.preparation_us)
     return min(round(options.preparation_us * most / share), longest_us) if share > 0.0 else longest_us
@@ -73,7 +73,7 @@ def window_preparation(
                 stream=stream.stream,
                 inference=options.inference_configs if _profiles_inference(stream, window, needs) else (),
                 families=_families(fleet, histories, stream.stream, options, needs),
-                candidates=candidates(fleet.zoo, stream.picture, stream.kept),
+                candidates=nearest_candidates(fleet.zoo, stream.picture, stream.kept),
                 kept=stream.kept,
                 scenes=_scenes(fleet, stream, options, needs),
                 dose=Dose(options.doses),
@@ -109,7 +109,7 @@ def may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bo
     return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
 
 
-def reaction(
+def plan_mid_window_preparation(
     fleet: FleetState,
     histories: Histories,
     now_us: int,
@@ -149,7 +149,7 @@ def reaction(
             (),
             _families(fleet, histories, stream.stream, options, needs),
             _since_us(fleet, stream, stream in new_scenes),
-            candidates(fleet.zoo, stream.picture, stream.kept),
+            nearest_candidates(fleet.zoo, stream.picture, stream.kept),
             stream.kept,
             _scenes(fleet, stream, options, needs),
             WHOLE if stream in new_scenes else Dose(options.doses, stream.accuracy),
@@ -208,7 +208,7 @@ def _invested(
         return most, everything
     accuracies = {stream.stream: stream.accuracy for stream in view.streams}
     costs = [stream.prepared_gpu_s for stream in fleet.streams if stream.prepared_gpu_s is not None]
-    speed = options.training_speed.speed(options.preparation_share_milli)
+    speed = options.training_speed.speed_at(options.preparation_share_milli)
     budget_gpu_s = us_to_seconds(options.preparation_us) * speed / options.doses
     part_gpu_s = budget_gpu_s / max(len(wanting), 1)
     mean_gpu_s = fmean(costs) if costs else part_gpu_s
@@ -237,7 +237,7 @@ def _invested(
     share_milli = best.share_milli if best.streams else most
     groups = options.training_groups
     requested = (stream.stream for stream in wanting if stream.requested)
-    return groups.down(share_milli) if groups else share_milli, {*best.streams, *requested}
+    return groups.floor_share(share_milli) if groups else share_milli, {*best.streams, *requested}
 
 
 def _retrain_gpu_s(history: ProfileHistory, usual_gpu_s: float) -> float:
@@ -262,15 +262,15 @@ def _left_milli(view: WindowView, fleet: FleetState, options: LoopOptions) -> in
         free_milli = free_milli_at_home(fleet, options)[PREPARATION_GPU]
         view = replace(view, streams=streams, capacity_milli=free_milli)
     share_milli = min(max(left_by_inference(view), options.quantum_milli), most)
-    return options.training_groups.down(share_milli) if options.training_groups else share_milli
+    return options.training_groups.floor_share(share_milli) if options.training_groups else share_milli
 
 
 def _places(streams: int, share_milli: int, options: LoopOptions) -> int:
     """Returns the number of streams that a preparation has time for at its share, of those that want one."""
     most = streams if options.prepared_streams is None else min(streams, options.prepared_streams)
     speed = options.training_speed
-    work = time_limit_us(share_milli, options) * speed.speed(share_milli)
-    whole = options.preparation_us * speed.speed(options.preparation_share_milli)
+    work = time_limit_us(share_milli, options) * speed.speed_at(share_milli)
+    whole = options.preparation_us * speed.speed_at(options.preparation_share_milli)
     # The limit is whole microseconds, which must not cost a stream.
     return max(min(int(most * work / whole + 1e-3), most), 1) if whole else most
 
@@ -287,7 +287,7 @@ def _cheapest_us(stream: StreamState, histories: Histories, options: LoopOptions
         for config in options.retrain_configs
         if family_of(config) == cost.family
     ]
-    speed = options.training_speed.speed(min(options.capacity_milli, FULL_GPU_MILLI))
+    speed = options.training_speed.speed_at(min(options.capacity_milli, FULL_GPU_MILLI))
     return round(min(known or priors, default=0.0) / speed * US_PER_S)
 
 
@@ -298,4 +298,4 @@ def _families(
         return ()
     if needs.true_profile:
         return tuple(sorted({family_of(config) for config in options.retrain_configs}))
-    return select(options.retrain_configs, history_of(histories, stream), fleet.window)
+    return select_families(options.retrain_configs, history_of(histories, stream), fleet.window)

@@ -30,15 +30,15 @@ class Executor(Protocol):
         ``now_us`` never goes back, and is at least ``until_us`` where there are no events.
         """
 
-    def execute(self, commands: Sequence[Command]) -> None:
+    def execute_commands(self, commands: Sequence[Command]) -> None:
         """Starts to carry out commands, in their order, without waiting for their effects."""
 
 
 class Journal(Protocol):
     """Append-only journal. A step with commands, and all before it, is on disk when ``decision`` returns."""
 
-    def batch(self, batch: Batch) -> None:
+    def record_batch(self, batch: Batch) -> None:
         """Records a batch before its events are applied."""
 
-    def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
+    def record_decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Records a decision before its commands are carried out."""

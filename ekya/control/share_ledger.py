@@ -137,7 +137,9 @@ class ShareLedger:
         self._pools_milli = tuple(pools_milli)
         return self._grow(now_us)
 
-    def aim(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int) -> list[ShareCommand]:
+    def set_target(
+        self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int
+    ) -> list[ShareCommand]:
         """Sets a holder's planned share; returns the commands to it and to others that can grow now.
 
         Args:
@@ -159,17 +161,17 @@ class ShareLedger:
                 commands.append(self._command(holder, one, one.held_milli))
         return [*commands, *self._grow(now_us)]
 
-    def leave(self, holder: ShareHolder, now_us: int) -> list[ShareCommand]:
+    def release_holder(self, holder: ShareHolder, now_us: int) -> list[ShareCommand]:
         """Ends a holder; one without any command is removed immediately."""
         one = self._holders.get(holder)
         if one is None or one.leaving:
             return []
         one.target_milli, one.leaving = 0, True
         if one.command is None:
-            return self.gone([holder], now_us)
+            return self.remove_dead_holders([holder], now_us)
         return [self._shrink(holder, one, now_us), *self._grow(now_us)]
 
-    def answer(self, command: ShareCommand, now_us: int) -> list[ShareCommand]:
+    def confirm_command(self, command: ShareCommand, now_us: int) -> list[ShareCommand]:
         """Confirms that a holder has carried out a command; ignored for a superseded one."""
         one = self._holders.get(command.holder)
         if one is None or one.asked_us is None or one.command is None or one.command.serial != command.serial:
@@ -179,7 +181,7 @@ class ShareLedger:
             del self._holders[command.holder]
         return self._grow(now_us)
 
-    def gone(self, holders: Iterable[ShareHolder], now_us: int) -> list[ShareCommand]:
+    def remove_dead_holders(self, holders: Iterable[ShareHolder], now_us: int) -> list[ShareCommand]:
         """Removes holders whose process has ended, so that they no longer use any share."""
         for holder in holders:
             self._holders.pop(holder, None)

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.checkpointing import gpu_s_left
-from ekya.control.diff import after_command, diff
+from ekya.control.diff import after_command, diff_plan
 from ekya.control.grant_plan import at_granted_shares
-from ekya.control.immediate_commands import answers
+from ekya.control.immediate_commands import immediate_commands
 from ekya.control.loop_state import LoopState, as_asked, options_known
 from ekya.control.options import LoopOptions
-from ekya.control.preparation_timing import reaction, time_limit_us
+from ekya.control.preparation_timing import plan_mid_window_preparation, time_limit_us
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     falls_behind,
@@ -20,14 +20,14 @@ from ekya.control.views import (
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.effects import apply
+from ekya.core.effects import apply_event
 from ekya.core.plan import Plan
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.stream_faults import OVER
 from ekya.core.units import us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.history import LabelledWindow, Observation
-from ekya.planning.profiling.speed_curves import refined
+from ekya.planning.profiling.speed_curves import refine_curve
 from ekya.planning.schedulers.scheduler import Needs
 
 ESTIMATE_CHANGE = 0.02
@@ -98,7 +98,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         matters = isinstance(event, PLANNED_AGAIN_AFTER)
         if isinstance(event, ev.StreamReadmitted) and event.stream in back:
             continue
-        for command in answers(before.fleet, state, event, batch.now_us, options, needs):
+        for command in immediate_commands(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command, event.t_us))
         if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
@@ -110,7 +110,11 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     asks = plan_again or any(isinstance(event, PREPARED_AGAIN_AFTER) for event in batch.events)
     dose_due = any(isinstance(event, ev.DoseDue) for event in batch.events)
     options = as_asked(options, state.fleet)
-    answer = reaction(state.fleet, state.histories, batch.now_us, options, needs, dose_due) if asks else None
+    answer = (
+        plan_mid_window_preparation(state.fleet, state.histories, batch.now_us, options, needs, dose_due)
+        if asks
+        else None
+    )
     if answer is not None:
         commands.append(answer)
         state = replace(state, fleet=after_command(state.fleet, answer, batch.now_us))
@@ -128,7 +132,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     plan = replace(granted, epoch=state.epoch + 1)
     state = replace(state, phases=plan.phases, epoch=plan.epoch)
     begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
-    fewest = diff(view, plan.phases[0].assignments, state.fleet, begun)
+    fewest = diff_plan(view, plan.phases[0].assignments, state.fleet, begun)
     planned = [cmd.of_plan(command, plan.epoch) for command in fewest]
     for command in planned:
         if not isinstance(command, cmd.BeginPreparation):  # it has begun above
@@ -153,7 +157,7 @@ def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
     ]
 
 
-def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
+def loop_events_due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
     """Returns the loop's own events: borders of windows, the time limit of preparation, further labels.
 
     A dose is due when no preparation runs; of those that are due by then only the last.
@@ -217,7 +221,7 @@ def next_due_us(state: FleetState, options: LoopOptions) -> int:
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
     """Returns the state after an event, including histories of γ and speeds."""
-    learnt = replace(state, fleet=apply(state.fleet, event))
+    learnt = replace(state, fleet=apply_event(state.fleet, event))
     match event:
         case ev.LabelsReady() if event.window == state.fleet.window and event.since_us is None:
             return _remember_labels(learnt, state.fleet.stream(event.stream).accuracy, event)
@@ -234,7 +238,7 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
                 return _remember_retraining(learnt, before, before.job, event.gpu_s)
         case ev.WindowClosed():
             paces = [pace for stream in state.fleet.streams for pace in stream.paces]
-            speed = refined(options.training_speed, paces)
+            speed = refine_curve(options.training_speed, paces)
             return learnt if speed == options.training_speed else replace(learnt, training_speed=speed)
     return learnt
 

@@ -16,8 +16,8 @@ from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
+from ekya.planning.profiling.estimate import estimate_options as estimated_options
 from ekya.planning.profiling.estimate import objects_shown, served_after
-from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.inference_profile import at_measured_use
 from ekya.planning.profiling.pruning import in_need
@@ -160,7 +160,7 @@ def _stream_view(
     promised = [
         replace(option, accuracy_after=served_after(option, serving, history, objects))
         for option in _offered(stream, state, accuracy, options, needs, history)
-        if stream.profiles.fits(option.config)
+        if stream.profiles.has_room_for(option.config)
     ]
     return StreamView(
         stream=stream.stream,
@@ -232,7 +232,7 @@ def _offered(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     if not needs.elsewhere:
-        preparing = state.prepares(stream.stream)
+        preparing = state.is_preparing(stream.stream)
         return retrain_options(stream, preparing, accuracy, options, needs, history)
     # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
     if state.window < 1 or stream.frozen or not _idle(stream):

@@ -16,7 +16,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 
 
-def encode(fact: Event | Command | Plan) -> dict[str, Any]:
+def encode_fact(fact: Event | Command | Plan) -> dict[str, Any]:
     """Returns a fact as JSON values, with the name of its type under ``kind``."""
     name = type(fact).__name__
     if name not in _KINDS or not is_dataclass(fact):
@@ -25,7 +25,7 @@ def encode(fact: Event | Command | Plan) -> dict[str, Any]:
     return {"kind": name, **_ADAPTERS[name].dump_python(fact, mode="json", exclude_defaults=True)}
 
 
-def decode(values: dict[str, Any]) -> Any:
+def decode_fact(values: dict[str, Any]) -> Any:
     """Returns the fact that `encode` wrote.
 
     Raises:

@@ -23,7 +23,7 @@ process hangs.
 """
 
 
-def apply(state: FleetState, event: ev.Event) -> FleetState:
+def apply_event(state: FleetState, event: ev.Event) -> FleetState:
     """Returns the state after an event. Events of a past job or window change nothing."""
     match event:
         case ev.WindowOpened():
@@ -59,7 +59,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
         case ev.ShareResized():
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
-            return _with_cost(state, event).without_preparation() if state.ends(event) else state
+            return _with_cost(state, event).without_preparation() if state.ends_preparation(event) else state
         case ev.ProfilerBack() | rq.RestartRequested():
             return state
         case ev.DoseDue():
@@ -202,7 +202,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.WorkerBack(role=ev.Role.INFERENCE):
             return replace(stream, faults=replace(stream.faults, down=None))
         case ev.StreamReadmitted() if stream.faults.set_aside is not None:
-            return replace(stream, faults=stream.faults.readmitted())
+            return replace(stream, faults=stream.faults.after_readmission())
         case ev.StreamLost():
             return _not_serving(stream, lost=event.reason)
         case ev.StreamBack():
@@ -215,7 +215,9 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return _not_serving(stream, paused=True)
         case rq.StreamPaused():
             resumed = replace(stream.faults, paused=False)
-            return replace(stream, faults=resumed if resumed.set_aside is None else resumed.readmitted())
+            return replace(
+                stream, faults=resumed if resumed.set_aside is None else resumed.after_readmission()
+            )
         case rq.ModelFrozen():
             return replace(stream, frozen=event.frozen)
         case rq.TermsChanged():
@@ -341,7 +343,7 @@ def _apply_to_job(
                 accuracy = max(accuracy or 0.0, job.best_accuracy)
             return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
         case ev.RetrainFailed():
-            try_another = not job.accuracies and not stream.profiles.fits(job.config)
+            try_another = not job.accuracies and not stream.profiles.has_room_for(job.config)
             return replace(stream, job=None, finished=None if try_another else job)
 
 

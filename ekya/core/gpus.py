@@ -31,14 +31,14 @@ class GpuGroups:
         """Returns the smallest share that pays for this number of groups."""
         return -(-groups * self.group_sms * FULL_GPU_MILLI // self.sms)
 
-    def down(self, share_milli: int) -> int:
+    def floor_share(self, share_milli: int) -> int:
         """Returns the largest possible share that is not above this one."""
         groups = self.groups_for(share_milli)
         return self.share_milli(groups) if groups else share_milli
 
-    def up(self, share_milli: int) -> int:
+    def ceil_share(self, share_milli: int) -> int:
         """Returns the smallest possible share that is not below this one; can be more than a GPU."""
-        down = self.down(share_milli)
+        down = self.floor_share(share_milli)
         return down if down == share_milli else self.share_milli(self.groups_for(share_milli) + 1)
 
 
@@ -78,7 +78,7 @@ class DidNotFit:
     data_fraction: float
 
     @staticmethod
-    def of(config: RetrainConfig) -> "DidNotFit":
+    def from_config(config: RetrainConfig) -> "DidNotFit":
         """Returns the record of a γ that did not fit."""
         return DidNotFit(family_of(config), config.data_fraction)
 

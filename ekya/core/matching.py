@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.objects import DOUBTFUL, SAME_OBJECT_IOU, iou
-from ekya.core.ragged import pairs, spans_of
+from ekya.core.ragged import iterate_pairs, spans_of
 
 SURE = 0.5
 """Confidence from which a prediction counts as detected; the same for every model, so that they compare."""
@@ -94,7 +94,7 @@ def match_frames(predicted: FrameBoxes, confidence: NDArray[np.float32], referen
     frame = np.repeat(np.arange(len(predicted.offsets) - 1), np.diff(predicted.offsets))
     ignored = np.zeros(len(frame), np.bool_)
     candidates = [_NO_CANDIDATES]
-    for some, others in pairs(*spans_of(frame, reference.offsets)):
+    for some, others in iterate_pairs(*spans_of(frame, reference.offsets)):
         classes = reference.classes[others]
         comparable = (classes == DOUBTFUL) | (classes == predicted.classes[some])
         left, right = some[comparable], others[comparable]

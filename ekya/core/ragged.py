@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 _PAIRS_AT_ONCE = 500_000
 
 
-def pairs(
+def iterate_pairs(
     first: NDArray[np.int64], count: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yields all pairs of a left item and each of its right items, some hundred thousand at a time.

@@ -96,7 +96,7 @@ class PredictionColumns:
     confidence: NDArray[np.float32]
 
     @staticmethod
-    def of(rows: Sequence[FramePrediction]) -> "PredictionColumns":
+    def from_rows(rows: Sequence[FramePrediction]) -> "PredictionColumns":
         """Returns columns of rows, which must be in rising order of ``frame``."""
         large = _frame_columns(rows, np.int64, "frame", "t_us", "answered_by")
         small = _frame_columns(rows, np.int32, "window", "model_version")
@@ -105,7 +105,7 @@ class PredictionColumns:
         objects = _object_columns(rows, classes=np.int16, confidence=np.float32)
         return PredictionColumns(**large, **small, **sides, **analysed, **objects)
 
-    def after(self, frame: int) -> "PredictionColumns":
+    def rows_after(self, frame: int) -> "PredictionColumns":
         """Returns the rows of later frames."""
         row = int(np.searchsorted(self.frame, frame, side="right"))
         begin = int(self.offsets[row])
@@ -144,7 +144,7 @@ class ReferenceColumns:
     classes: NDArray[np.int16]
     tracks: NDArray[np.int64]
 
-    def only(self, frames: NDArray[np.int64]) -> "ReferenceColumns":
+    def select_frames(self, frames: NDArray[np.int64]) -> "ReferenceColumns":
         """Returns the rows of these frames."""
         wanted = np.isin(self.frame, frames)
         counts = np.diff(self.offsets)
@@ -159,7 +159,7 @@ class ReferenceColumns:
         )
 
     @staticmethod
-    def of(rows: Sequence[FrameReference]) -> "ReferenceColumns":
+    def from_rows(rows: Sequence[FrameReference]) -> "ReferenceColumns":
         """Returns columns of rows, which must be in rising order of ``frame``."""
         return ReferenceColumns(
             **_frame_columns(rows, np.int64, "frame", "t_us"),
@@ -180,7 +180,7 @@ class LabelledBoxes:
     boxes: NDArray[np.float32]
 
     @staticmethod
-    def joined(parts: Iterable["LabelledBoxes"]) -> "LabelledBoxes":
+    def join_boxes(parts: Iterable["LabelledBoxes"]) -> "LabelledBoxes":
         """Returns the concatenation of the parts."""
         every = [NO_LABELS, *parts]
         return LabelledBoxes(

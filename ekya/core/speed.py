@@ -29,7 +29,7 @@ class SpeedCurve:
         if any(b < a for a, b in pairwise(speeds)):
             raise ValueError("the speeds of a speed curve must not fall")
 
-    def speed(self, share_milli: int) -> float:
+    def speed_at(self, share_milli: int) -> float:
         """Returns the relative speed in [0, 1]; a job cannot use more than one GPU."""
         if share_milli <= 0:
             return 0.0
@@ -69,9 +69,9 @@ class SpeedCurve:
 
     def speed_needed(self, share_milli: int) -> float:
         """Returns the speed for which ``share_for`` gives this share; above 1 where no GPU is enough."""
-        return self.speed(share_milli) if share_milli <= FULL_GPU_MILLI else share_milli / FULL_GPU_MILLI
+        return self.speed_at(share_milli) if share_milli <= FULL_GPU_MILLI else share_milli / FULL_GPU_MILLI
 
-    def worth(self, used: float, share_milli: int) -> float:
+    def whole_gpu_time(self, used: float, share_milli: int) -> float:
         """Converts GPU time used at a share to the time that a whole GPU would need, in the same unit.
 
         For example, a tenth of a GPU that runs at 0.36 of full speed uses one GPU-second in ten seconds,
@@ -79,7 +79,7 @@ class SpeedCurve:
         """
         if share_milli <= 0:
             return 0.0
-        return used * self.speed(share_milli) * FULL_GPU_MILLI / min(share_milli, FULL_GPU_MILLI)
+        return used * self.speed_at(share_milli) * FULL_GPU_MILLI / min(share_milli, FULL_GPU_MILLI)
 
 
 LINEAR = SpeedCurve(((0, 0.0), (FULL_GPU_MILLI, 1.0)))

@@ -135,7 +135,7 @@ class WindowProfiles:
     options: tuple[RetrainOption, ...] = ()
     did_not_fit: tuple[DidNotFit, ...] = ()
 
-    def fits(self, config: RetrainConfig) -> bool:
+    def has_room_for(self, config: RetrainConfig) -> bool:
         """Returns False if a γ or profile that needs no more memory failed for lack of it."""
         return not any(one.rules_out(config) for one in self.did_not_fit)
 
@@ -242,7 +242,7 @@ class StreamState:
         if self.inference is None or not self.inference.by_golden:
             return self.accuracy
         options = (option for option in self.inference_options if option.config == self.inference)
-        return next((option.accuracy(0.0) for option in options), None)
+        return next((option.accuracy_with(0.0) for option in options), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +287,11 @@ class FleetState:
         """True while labels and profiles are being made."""
         return self.preparation is not None
 
-    def prepares(self, stream: StreamId) -> bool:
+    def is_preparing(self, stream: StreamId) -> bool:
         """Returns whether labels and profiles of a stream are being made."""
         return self.preparation is not None and stream in self.preparation.streams
 
-    def ends(self, event: ev.PreparationEnded) -> bool:
+    def ends_preparation(self, event: ev.PreparationEnded) -> bool:
         """Returns whether the event is about the running preparation, and not about an earlier one."""
         running = self.preparation
         return running is not None and (event.window, event.round) == (self.window, running.round)

@@ -108,7 +108,7 @@ class Faults:
         waits_us = after_us << (len(self.asides_us) - 1)
         return self.asides_us[-1] + min(waits_us, max(after_us, READMITTED_LATEST_US))
 
-    def readmitted(self) -> "Faults":
+    def after_readmission(self) -> "Faults":
         """Returns the faults of a stream that is set aside no more; its workers are started again."""
         down = "it was set aside and is started again"
         return Faults(down=down, ended=self.ended, paused=self.paused, asides_us=self.asides_us)

@@ -73,13 +73,13 @@ class Origin:
     trained_in: int
     family: Family | None = None
 
-    def distance(self, other: "Origin") -> tuple[int, bool]:
+    def distance_to(self, other: "Origin") -> tuple[int, bool]:
         """Returns a distance of two models: windows between their trainings, then whether families differ."""
         return abs(self.trained_in - other.trained_in), self.family != other.family
 
-    def rank(self, other: "Origin") -> tuple[int, bool, int]:
+    def rank_by_distance(self, other: "Origin") -> tuple[int, bool, int]:
         """Returns a key that sorts models by distance, of two equally near ones the younger first."""
-        return (*self.distance(other), -other.trained_in)
+        return (*self.distance_to(other), -other.trained_in)
 
 
 BASE = Origin(BASE_WINDOW)
@@ -126,7 +126,7 @@ class Training:
     started_from: Origin
     epochs: tuple[Epoch, ...]
 
-    def has(self, config: RetrainConfig) -> bool:
+    def covers_config(self, config: RetrainConfig) -> bool:
         """Returns whether this training is valid for γ and has enough epochs."""
         same = self.family == family_of(config) and self.data_fraction == config.data_fraction
         return same and config.epochs <= len(self.epochs)
@@ -228,7 +228,7 @@ class StreamWindow:
     def start_of(self, origin: Origin) -> Standing:
         """Returns the accuracy here of the recorded model nearest to that origin, of two the older."""
         nearest = min(
-            self.starts, key=lambda start: (*origin.distance(start.origin), start.origin.trained_in)
+            self.starts, key=lambda start: (*origin.distance_to(start.origin), start.origin.trained_in)
         )
         return nearest.standing
 
@@ -237,8 +237,8 @@ class StreamWindow:
 
         None where none was recorded. Of two equally near ones, the one from the younger model.
         """
-        fitting = [training for training in self.trainings if training.has(config)]
-        return min(fitting, key=lambda one: origin.rank(one.started_from), default=None)
+        fitting = [training for training in self.trainings if training.covers_config(config)]
+        return min(fitting, key=lambda one: origin.rank_by_distance(one.started_from), default=None)
 
     def best_trial(self, family: Family, origin: Origin, profiler: Profiler) -> Trial | None:
         """Returns a family's trial on a model near that origin, chosen like trainings; None without one.
@@ -247,7 +247,7 @@ class StreamWindow:
         """
         own = [trial for trial in self.trials if trial.family == family]
         fitting = [trial for trial in own if trial.profiler in (None, profiler)] or own
-        return min(fitting, key=lambda one: origin.rank(one.started_from), default=None)
+        return min(fitting, key=lambda one: origin.rank_by_distance(one.started_from), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 _Value = TypeVar("_Value")
 
 
-def distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
+def require_distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
     """Returns the values unchanged.
 
     Raises:
@@ -18,5 +18,5 @@ def distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
     return values
 
 
-UniqueTuple = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(distinct)]
+UniqueTuple = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(require_distinct)]
 """At least one value, without duplicates."""

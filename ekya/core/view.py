@@ -58,7 +58,7 @@ class InferenceOption:
         """
         return 1.0 if self.config.by_golden else model_accuracy
 
-    def accuracy(self, model_accuracy: float) -> float:
+    def accuracy_with(self, model_accuracy: float) -> float:
         """Returns the accuracy of the answers where λ keeps up, with an edge model of this accuracy."""
         return self.full_accuracy(model_accuracy) * self.relative_accuracy
 

@@ -113,7 +113,7 @@ class Dose:
     parts: int = 1
     known: float | None = None
 
-    def of(self, most: int) -> int:
+    def label_count(self, most: int) -> int:
         """Returns the dose of an upper bound on the labels of a window."""
         return min(max(most // self.parts, FEWEST_LABELS), most)
 

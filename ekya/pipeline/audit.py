@@ -17,7 +17,7 @@ from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import LONGEST_SIDE
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.label_policy import affordable
+from ekya.planning.profiling.label_policy import affordable_count
 from ekya.streams.ingest.crops import shrunk
 from ekya.streams.ingest.frame import Frame
 
@@ -165,7 +165,7 @@ def audit(
     count = len(drawn.frames)
     if count and settings.label_gpu_s is not None:
         one_gpu_s = golden_gpu_s([_question(drawn.frames[0], stream)])
-        count = affordable(BUDGET_PART * settings.label_gpu_s, one_gpu_s, count)
+        count = affordable_count(BUDGET_PART * settings.label_gpu_s, one_gpu_s, count)
     judged = []
     for frame in drawn.frames[:count]:
         with scope():

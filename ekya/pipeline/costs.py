@@ -33,7 +33,7 @@ from ekya.models.training.operations import (
     training_cost,
 )
 from ekya.pipeline.setup import crop_side, proposer_for
-from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.system.files import write_text_atomic
@@ -220,7 +220,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
 
 def fitted_by_card(
     fleet: FleetConfig,
-    machine: Machine = ANY_MACHINE,
+    machine: MachineSize = ANY_MACHINE,
     *,
     overload: bool = False,
     card: CostCard | None = None,

@@ -23,7 +23,7 @@ from ekya.pipeline.labels import (
 )
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
-from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable
+from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable_count
 
 if TYPE_CHECKING:
     from ekya.pipeline.stream_preparation import Scope, StreamPreparation
@@ -44,20 +44,20 @@ class CropLabelling:
         """
         settings, material = prepared.settings, prepared.material
         dose = material.dose
-        policy, most = LABEL_POLICIES[settings.label_policy], dose.of(settings.labels_per_window)
+        policy, most = LABEL_POLICIES[settings.label_policy], dose.label_count(settings.labels_per_window)
         one_gpu_s = _one_gpu_s(prepared, material.sample)
         left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s / dose.parts
         crop_gpu_s = prepared.crop_gpu_s if policy.asks_model else 0.0
         if prepared.golden.background is None:
-            most = affordable(left_gpu_s, one_gpu_s + POOL * crop_gpu_s, most)
+            most = affordable_count(left_gpu_s, one_gpu_s + POOL * crop_gpu_s, most)
             warn_if_none(prepared, most, one_gpu_s + POOL * crop_gpu_s)
             return choose(material, most, settings.seed, policy, prepared.serving.predictor.embed)
         pool = POOL * most
         if left_gpu_s is not None:
             # Pictures cost more than crops in the serving model, which may use half of the budget.
-            pool = affordable(left_gpu_s / 2, crop_gpu_s, pool)
+            pool = affordable_count(left_gpu_s / 2, crop_gpu_s, pool)
             left_gpu_s -= pool * crop_gpu_s
-        pictures = affordable(left_gpu_s, one_gpu_s, dose.of(LABELLED_PICTURES))
+        pictures = affordable_count(left_gpu_s, one_gpu_s, dose.label_count(LABELLED_PICTURES))
         warn_if_none(prepared, pictures, one_gpu_s)
         embed = prepared.serving.predictor.embed
         return choose_pictures(material, pictures, settings.seed, policy, embed, pool)
@@ -70,7 +70,7 @@ class CropLabelling:
             asked,
             prepared.golden,
             settings.side,
-            prepared.material.dose.of(settings.labels_per_window),
+            prepared.material.dose.label_count(settings.labels_per_window),
             settings.seed,
         )
 
@@ -188,10 +188,10 @@ def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
     if prepared.golden.background is not None:
         unseen = np.cumsum([frame.found is None for frame in frames])
-        most = affordable(left_gpu_s, one_gpu_s, len(frames))
+        most = affordable_count(left_gpu_s, one_gpu_s, len(frames))
         return [frame for frame, count in zip(frames, unseen.tolist(), strict=True) if count <= most]
     followed = _followed(prepared, [frame.tracks for frame in frames])
-    most = affordable(left_gpu_s, one_gpu_s, len(followed) * len(frames))
+    most = affordable_count(left_gpu_s, one_gpu_s, len(followed) * len(frames))
     for count in range(len(followed), -1, -1):
         kept = [frame.take(np.flatnonzero(np.isin(frame.tracks, followed[:count]))) for frame in frames]
         if sum(len(frame.boxes) for frame in kept) <= most or count == 0:

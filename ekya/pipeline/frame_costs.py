@@ -67,7 +67,7 @@ class FrameCosts:
         self._measure_shortfall()
         self._frames = self._found = self._due = 0
         self._configs = {}
-        used_gpu_s = self._speed.worth(used_us, held_milli) / US_PER_S
+        used_gpu_s = self._speed.whole_gpu_time(used_us, held_milli) / US_PER_S
         if len(configs) != 1 or used_gpu_s <= 0.0:
             return None
         (config,) = configs.values()

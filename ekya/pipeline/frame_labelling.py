@@ -27,7 +27,7 @@ from ekya.pipeline.crop_labelling import longest_run, warn_if_none
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
-from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable
+from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable_count
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import whole_frame
 
@@ -64,7 +64,9 @@ class FrameLabelling:
         dose, budget_gpu_s = prepared.material.dose, settings.label_gpu_s
         if budget_gpu_s is not None:
             budget_gpu_s *= SAMPLE_PART / dose.parts
-        count = affordable(budget_gpu_s, one_gpu_s, min(dose.of(settings.frames_per_window), len(sample)))
+        count = affordable_count(
+            budget_gpu_s, one_gpu_s, min(dose.label_count(settings.frames_per_window), len(sample))
+        )
         if sample:
             warn_if_none(prepared, count, one_gpu_s)
         return ChosenFrames(tuple(spread(sample, count)))
@@ -244,4 +246,4 @@ def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
     """Returns the burst to label; a budget shortens it to the part that is not reserved for the sample."""
     frames, budget_gpu_s = longest_run(prepared.material.burst), prepared.settings.label_gpu_s
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
-    return frames[: affordable(left_gpu_s, _one_gpu_s(prepared, frames), len(frames))]
+    return frames[: affordable_count(left_gpu_s, _one_gpu_s(prepared, frames), len(frames))]

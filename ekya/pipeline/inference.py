@@ -251,7 +251,7 @@ class FrameSteps:
             seen = SeenFrame(
                 row.t_us, row.model_version, row.resolution, row.confidence, row.classes, described
             )
-            self._drift = self._monitor.see(seen) or self._drift
+            self._drift = self._monitor.observe_frame(seen) or self._drift
             self._seen.append(described)
 
     def _rows(

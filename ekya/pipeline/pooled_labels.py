@@ -10,7 +10,7 @@ from ekya.core.units import StreamId
 from ekya.core.weights import PooledLabels, SceneOf
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.pipeline.labels import StreamLabels
-from ekya.planning.adaptation.label_pooling import AGEING, LABELLINGS, MOST_POOLED, pays
+from ekya.planning.adaptation.label_pooling import AGEING, LABELLINGS, MOST_POOLED, pooling_pays
 
 
 class LabelPool:
@@ -83,6 +83,6 @@ def judge_pooled(
     assert both.pooled is not None
     accuracy, before = with_pooled.accuracies[-1], alone.accuracies[-1]
     objects = alone.validation_crops or len(np.unique(both.validation.examples.tracks))
-    learns = pays(accuracy, before, objects)
+    learns = pooling_pays(accuracy, before, objects)
     curve = replace(with_pooled, accuracies=(alone.accuracies[0], *with_pooled.accuracies[1:]))
     return PooledLabels(streams, len(both.pooled), accuracy, before, objects, learns), curve

@@ -29,7 +29,7 @@ from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.drift import DriftMonitor
-from ekya.planning.placement.homes import PREPARATION_GPU, deal
+from ekya.planning.placement.homes import PREPARATION_GPU, assign_home_gpus
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_options
 from ekya.results.metrics.energy import JobPlaces
 from ekya.results.metrics.script_events import Cue, Happening
@@ -89,7 +89,7 @@ def loop_options(
 def preparation_milli(fleet: FleetConfig, training_groups: GpuGroups | None) -> int:
     """Returns the largest share of a fleet's preparations that can be enforced."""
     share_milli = fleet.preparation.share_milli
-    return training_groups.down(share_milli) if training_groups else share_milli
+    return training_groups.floor_share(share_milli) if training_groups else share_milli
 
 
 def _kept_models(fleet: FleetConfig) -> int:
@@ -119,7 +119,7 @@ def _heads_bytes(fleet: FleetConfig) -> int:
 
 def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:
     """Returns the GPU of each job of a live run; ``capacity_milli`` is the run's capacity over all GPUs."""
-    homes = deal(len(fleet.streams), capacity_milli)
+    homes = assign_home_gpus(len(fleet.streams), capacity_milli)
     streams = {stream.id: gpu for stream, gpu in zip(fleet.streams, homes, strict=True)}
     return JobPlaces(streams, PREPARATION_GPU)
 

@@ -7,7 +7,7 @@ from ekya.core.speed import KindSpeeds, ModelSpeeds
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.pipeline.speed_jobs import KINDS, ProbeSpec, Rate, probes, rates_at
-from ekya.planning.profiling.speed_curves import curve_through, throughput
+from ekya.planning.profiling.speed_curves import curve_through, joint_throughput
 
 SHARES_MILLI = (100, 200, 300, 400, 500, 650, 800, 1000)
 TOGETHER = (2, 4)
@@ -47,7 +47,7 @@ def measure_speeds(
         for jobs in together:
             with probes(backend, spec, [kind] * jobs) as pipes:
                 rates = tuple(rate.batches_per_s for rate in undisturbed(pipes, FULL_GPU_MILLI // jobs))
-            beside.append(throughput(rates, full))
+            beside.append(joint_throughput(rates, full))
             progress()
         speeds.append(KindSpeeds(curve_through(alone), tuple(beside)))
     training, inference = speeds

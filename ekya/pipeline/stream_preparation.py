@@ -31,7 +31,7 @@ from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.adaptation.kept_models import expected, known, why_offered
+from ekya.planning.adaptation.kept_models import expected_accuracies, prior_accuracy, why_offered
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS, NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
 from ekya.streams.ingest.box_flow import BoxFlow
@@ -256,7 +256,9 @@ class StreamPreparation:
 
         def tried(model: OtherModel) -> tuple[Compared, Compared]:
             compared = Compared(_right(model.serving, newest), old, objects)
-            return compared, expected(compared, known(model.kept, picture), known(serves, picture))
+            return compared, expected_accuracies(
+                compared, prior_accuracy(model.kept, picture), prior_accuracy(serves, picture)
+            )
 
         results = [tried(model) for model in kept]
         best = int(np.argmax([likely.new for _, likely in results]))

@@ -16,7 +16,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.weights import KeptModel
 from ekya.pipeline.discover_classes import fleet_classes
-from ekya.planning.adaptation.kept_models import used
+from ekya.planning.adaptation.kept_models import mark_used
 from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.system.files import link_atomic, user_errors, write_bytes_atomic
 
@@ -113,7 +113,7 @@ class ZooFolder:
 
     def use(self, number: int) -> None:
         """Records that a model serves again: it is the last to be removed."""
-        order = used(self.models, number)
+        order = mark_used(self.models, number)
         self._files = {model.number: self._files[model.number] for model in order}
         self._write()
 

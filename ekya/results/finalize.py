@@ -136,7 +136,7 @@ def score_run(
         scores[stream.id] = score(
             read_predictions(folder.predictions(stream.id)),
             read_reference(folder.reference(stream.id)),
-            LabelledBoxes.joined([labelled_in(folder, stream.id), others]),
+            LabelledBoxes.join_boxes([labelled_in(folder, stream.id), others]),
             decoded=_decoded(folder, stream.id),
         )
     return scores
@@ -156,7 +156,7 @@ def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shado
     for stream in fleet.streams:
         base = read_predictions(folder.without_retraining(stream.id))
         served = read_predictions(folder.predictions(stream.id))
-        reference = read_reference(folder.reference(stream.id)).only(base.frame)
+        reference = read_reference(folder.reference(stream.id)).select_frames(base.frame)
         labelled = labelled_in(folder, stream.id)
         shadows[stream.id] = Shadow(
             score(base, reference, labelled, decoded=0), score(served, reference, labelled, decoded=0)
@@ -172,7 +172,7 @@ def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
 
 def labelled_in_any(folders: Iterable[RunFolder], stream: StreamId) -> LabelledBoxes:
     """Returns frames and boxes of labels that any of several runs of a fleet used."""
-    return LabelledBoxes.joined(labelled_in(folder, stream) for folder in folders)
+    return LabelledBoxes.join_boxes(labelled_in(folder, stream) for folder in folders)
 
 
 def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHistory) -> None:

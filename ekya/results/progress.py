@@ -60,7 +60,7 @@ class ProgressObserver:
             window_end_us=fleet.window_end_us,
             capacity_milli=self._options.capacity_milli,
             rows=tuple(
-                self._row(stream, fleet.prepares(stream.stream), health.get(stream.stream, WELL))
+                self._row(stream, fleet.is_preparing(stream.stream), health.get(stream.stream, WELL))
                 for stream in fleet.streams
             ),
             note=self._note,

@@ -157,7 +157,7 @@ class VirtualExecutor(Generic[ModelT]):
         events, self._outbox = (*self._shares.take_events(), *self._outbox), []
         return Batch(self._now_us, events)
 
-    def execute(self, commands: Sequence[cmd.Command]) -> None:
+    def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
         """Executes commands at the current virtual time."""
         for command in commands:
             self._execute(command)
@@ -296,7 +296,7 @@ class VirtualExecutor(Generic[ModelT]):
             if not running.is_local:
                 raise
             # Its best weights so far stay; its γ is not tried again in the window.
-            what, reason = DidNotFit.of(running.config), str(error)
+            what, reason = DidNotFit.from_config(running.config), str(error)
             events.append(ev.MemoryShort(t_us, stream, running.window, what, reason))
             events.append(ev.RetrainFailed(t_us, stream, running.job, reason))
         if events and not isinstance(events[-1], ev.RetrainProgress):

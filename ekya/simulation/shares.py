@@ -32,7 +32,7 @@ class ShareWork:
     @property
     def due_us(self) -> int | None:
         """End of the current step; None while the share is 0."""
-        speed = self._speed.speed(self._share_milli)
+        speed = self._speed.speed_at(self._share_milli)
         if speed == 0.0:
             return None
         return self._since_us + max(round(self._left_gpu_s / speed * US_PER_S), 1)
@@ -59,7 +59,7 @@ class ShareWork:
 
     def _advance(self, now_us: int) -> None:
         passed_us = max(now_us - self._since_us, 0)
-        worked = min(self._left_gpu_s, passed_us / US_PER_S * self._speed.speed(self._share_milli))
+        worked = min(self._left_gpu_s, passed_us / US_PER_S * self._speed.speed_at(self._share_milli))
         self._left_gpu_s -= worked
         self._used_gpu_s += worked
         self._since_us = max(self._since_us, now_us)
@@ -93,7 +93,7 @@ class InstantShares:
             ValueError: other holders occupy the planned share.
         """
         self._jobs[holder] = go_to
-        self._carry_out(self._ledger.aim(holder, share_milli, epoch, now_us), now_us)
+        self._carry_out(self._ledger.set_target(holder, share_milli, epoch, now_us), now_us)
         if holder in self._ledger.holders and self._ledger.held_milli(holder) != share_milli:
             raise ValueError(f"there are not {share_milli} thousandths of a GPU for {holder}")
 
@@ -122,7 +122,7 @@ class InstantShares:
 
     def leave(self, holder: ShareHolder, now_us: int) -> None:
         """Removes a job that has ended."""
-        self._carry_out(self._ledger.leave(holder, now_us), now_us)
+        self._carry_out(self._ledger.release_holder(holder, now_us), now_us)
         self._jobs.pop(holder, None)
 
     def take_events(self) -> tuple[ShareResized, ...]:
@@ -137,4 +137,4 @@ class InstantShares:
                 self._events.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
             if not order.leaves:
                 self._jobs[order.holder](order.share_milli)
-            self._carry_out(self._ledger.answer(order, now_us), now_us)
+            self._carry_out(self._ledger.confirm_command(order, now_us), now_us)

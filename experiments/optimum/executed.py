@@ -11,7 +11,7 @@ from ekya.core.plan import Assignment
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bend_of, early_part_left, mean_part
-from ekya.planning.schedulers.objective import evaluate, weighted_mean
+from ekya.planning.schedulers.objective import evaluate_phases, weighted_mean
 from ekya.planning.schedulers.scheduler import Scheduler
 
 
@@ -51,11 +51,11 @@ def execute(view: WindowView, scheduler: Scheduler) -> Executed:
 def _carry_out(view: WindowView) -> tuple[WindowView, dict[StreamId, float]]:
     """Runs the first phase of ``view.previous`` to its first completion; returns view and accuracy · µs."""
     phase = view.previous[0]
-    completions = evaluate(view, (phase,)).completions_us
+    completions = evaluate_phases(view, (phase,)).completions_us
     until_us = min([view.window_end_us, *(end_us for _, end_us in completions)])
     reached = replace(view, window_end_us=until_us)
     lasts_us = until_us - view.now_us
-    gained = {stream: value * lasts_us for stream, value in evaluate(reached, (phase,)).per_stream}
+    gained = {stream: value * lasts_us for stream, value in evaluate_phases(reached, (phase,)).per_stream}
     ended = {stream for stream, end_us in completions if end_us == until_us}
     given = {assignment.stream: assignment for assignment in phase.assignments}
     streams = tuple(
@@ -76,7 +76,7 @@ def _after(
         reached = max(stream.accuracy, option.accuracy_after)
         return replace(stream, accuracy=reached, retrain_options=(), running=None)
     share_milli = given.retrain_share_milli
-    done_gpu_s = view.training_speed.speed(share_milli) * lasts_us / US_PER_S
+    done_gpu_s = view.training_speed.speed_at(share_milli) * lasts_us / US_PER_S
     left, accuracy = going_on(option, stream.accuracy, done_gpu_s)
     job = running.job if running else JobId(index + 1)
     running = RunningRetraining(job, left, share_milli)

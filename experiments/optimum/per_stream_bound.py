@@ -217,7 +217,7 @@ def _rising_floors(
 def _segments(view: WindowView) -> Segments:
     """Returns the envelope of the training speed, which is straight between the points of its curve."""
     shares = sorted(_around((share for share, _ in view.training_speed.points), view.quantum_milli))
-    line = [(share / FULL_GPU_MILLI, view.training_speed.speed(share)) for share in shares]
+    line = [(share / FULL_GPU_MILLI, view.training_speed.speed_at(share)) for share in shares]
     corners = np.array(_envelope(line))
     widths = np.diff(corners[:, 0])
     slopes = np.diff(corners[:, 1]) / widths

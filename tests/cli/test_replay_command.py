@@ -41,9 +41,9 @@ def losing(world):
             (ev.StreamAdded(0, CAM, ()), 400),
             (ev.StreamLost(3 * S, CAM, "so"), None),
         ):
-            journal.batch(Batch(event.t_us, (event,)))
+            journal.record_batch(Batch(event.t_us, (event,)))
             commands = () if share_milli is None else (cmd.SetInference(CAM, EVERY, share_milli),)
-            journal.decision(event.t_us, None, commands)
+            journal.record_decision(event.t_us, None, commands)
         journal.close()
 
     world.during = write_journal

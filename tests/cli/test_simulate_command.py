@@ -95,7 +95,7 @@ def test_simulate_with_generate_and_keep_writes_the_trace(capfd, tmp_path):
     kept = tmp_path / "kept.parquet"
     arguments = ("--generate", 5, "--streams", 2, "--windows", 2, "--speed", "measured", "--keep", kept)
     drawn = as_json(capfd, *arguments, "--scheduler", "no-retrain")
-    assert read_trace(kept).training_speed.speed(100) == pytest.approx(0.36, abs=0.005)
+    assert read_trace(kept).training_speed.speed_at(100) == pytest.approx(0.36, abs=0.005)
     assert as_json(capfd, kept, "--scheduler", "no-retrain") == drawn
 
 

@@ -17,7 +17,7 @@ from ekya.models.golden.resnext import build_resnext29
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
 from ekya.pipeline.costs import fitted_by_card
 from ekya.planning.sizing.choose_sizes import DRAWN_FRAMES
-from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.planning.sizing.fleet_sizes import MachineSize
 
 
 def fleet_of(tmp_path, cameras, **said):
@@ -35,18 +35,18 @@ def said(fleet):
 @pytest.mark.parametrize("cameras", [1, 4, 10, 20, 30])
 @pytest.mark.parametrize("milli", [None, 1000, 2000, 64_000])
 def test_fitted_sets_all_sizes_and_is_stable(tmp_path, cameras, milli):
-    fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras), Machine(milli))
+    fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras), MachineSize(milli))
     assert said(fleet) == set(OPEN)
     (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))
     again = load_fleet(tmp_path / "fleet.yaml")
     assert again == fleet
-    assert fitted_by_card(again, Machine(milli))[0] == fleet
+    assert fitted_by_card(again, MachineSize(milli))[0] == fleet
 
 
 def test_fitted_needs_overload_for_too_many_cameras(tmp_path):
     with pytest.raises(UserError, match=r"gpus: 30 cameras are too many .* of them fit"):
-        fitted_by_card(fleet_of(tmp_path, 30), Machine(200))
-    fleet, gave_up = fitted_by_card(fleet_of(tmp_path, 30), Machine(200), overload=True)
+        fitted_by_card(fleet_of(tmp_path, 30), MachineSize(200))
+    fleet, gave_up = fitted_by_card(fleet_of(tmp_path, 30), MachineSize(200), overload=True)
     assert (
         "overload: not even one frame a second of each camera can be analysed; frames are dropped" in gave_up
     )
@@ -59,7 +59,7 @@ def test_fitted_needs_overload_for_too_many_cameras(tmp_path):
 def test_fitted_chooses_sizes_for_detectors(tmp_path, data_dir, cameras, finest):
     golden = {"model": "onnx", "weights": data_dir / "weights" / "FastestDet.onnx"}
     detect = {"golden": golden, "edge": {"task": "detect", "resolution": finest}}
-    fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras, **detect), Machine(2000))
+    fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras, **detect), MachineSize(2000))
     assert said(fleet) == set(OPEN)
     assert fleet.inference.resolutions == frame_sides(finest)
     assert fleet.retraining.trainable_blocks == (0, 1, 3)
@@ -68,7 +68,7 @@ def test_fitted_chooses_sizes_for_detectors(tmp_path, data_dir, cameras, finest)
     (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))
     again = load_fleet(tmp_path / "fleet.yaml")
     assert again == fleet
-    assert fitted_by_card(again, Machine(2000))[0] == fleet
+    assert fitted_by_card(again, MachineSize(2000))[0] == fleet
 
 
 def test_fitted_prepares_few_frames_in_a_shorter_window(tmp_path, data_dir):
@@ -76,7 +76,7 @@ def test_fitted_prepares_few_frames_in_a_shorter_window(tmp_path, data_dir):
     windows = [
         fitted_by_card(
             fleet_of(tmp_path, 4, edge={"task": "detect"}, golden={**golden, "frames_per_window": frames}),
-            Machine(2000),
+            MachineSize(2000),
         )[0].window_s
         for frames in (24, 48)
     ]
@@ -115,7 +115,7 @@ def test_fitted_keeps_shipped_servers(name):
 
 @pytest.mark.parametrize("milli", [1000, 500])
 def test_fitted_on_one_core_and_half_of_one_lowers_gpus(milli):
-    fleet, gave_up = fitted_by_card(load_fleet(shipped_path(DEFAULT_FLEET)), Machine(milli))
+    fleet, gave_up = fitted_by_card(load_fleet(shipped_path(DEFAULT_FLEET)), MachineSize(milli))
     assert milli / 2 < fleet.capacity_milli < milli, "a part of the cores decodes video and plans"
     assert gave_up[0].startswith(f"gpus: 1.2 is lowered to {fleet.gpus:g}, of {milli / 1000:g} core")
     assert any(sentence.startswith("λ: at most every ") for sentence in gave_up)
@@ -123,7 +123,7 @@ def test_fitted_on_one_core_and_half_of_one_lowers_gpus(milli):
 
 def test_fitted_keeps_gpus_of_the_file(tmp_path):
     for gpus in (0.3, 1, 1.23):
-        fleet, _ = fitted_by_card(fleet_of(tmp_path, 4, gpus=gpus), Machine(2000))
+        fleet, _ = fitted_by_card(fleet_of(tmp_path, 4, gpus=gpus), MachineSize(2000))
         assert fleet.gpus == gpus
         assert yaml.safe_load(dump_fleet(fleet))["gpus"] == gpus
 

@@ -121,12 +121,12 @@ class Job:
 
     def work_until(self, now_us: int) -> None:
         passed_s = max(now_us - self.since_us, 0) / S
-        self.left_gpu_s = max(self.left_gpu_s - passed_s * BENT.speed(self.share_milli), 0.0)
+        self.left_gpu_s = max(self.left_gpu_s - passed_s * BENT.speed_at(self.share_milli), 0.0)
         self.since_us = max(self.since_us, now_us)
 
     @property
     def due_us(self) -> int | None:
-        speed = BENT.speed(self.share_milli)
+        speed = BENT.speed_at(self.share_milli)
         return self.since_us + round(self.left_gpu_s / speed * S) if speed else None
 
 

@@ -88,7 +88,7 @@ class ScriptedFleet:
         events, self._outbox = tuple(self._outbox), []
         return Batch(self.now_us, events)
 
-    def execute(self, commands) -> None:
+    def execute_commands(self, commands) -> None:
         for command in commands:
             before_milli = self.held_milli
             self._execute(command)
@@ -332,7 +332,7 @@ class ScriptedFleet:
                 self._tell(make())
                 self._prepare(steps[1:])
 
-        self._at(self.now_us + round(gpu_s / BENT.speed(begun.share_milli) * S), finish)
+        self._at(self.now_us + round(gpu_s / BENT.speed_at(begun.share_milli) * S), finish)
 
     def _labels(self, camera: Camera, window: int, asked: cmd.PrepareStream) -> ev.LabelsReady:
         camera.labelled = window

@@ -7,7 +7,7 @@ from byhand import EVERY, FAULTS, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, A, B, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.control.diff import after_command, diff
+from ekya.control.diff import after_command, diff_plan
 from ekya.control.views import window_view
 from ekya.core import commands as cmd
 from ekya.core.plan import Assignment
@@ -35,7 +35,7 @@ def fleet(*streams, next_job=7):
 
 def asked(state, *assignments):
     view = window_view(state, 110 * S, OPTIONS, NEEDS, {})
-    return diff(view, assignments, state)
+    return diff_plan(view, assignments, state)
 
 
 def given_to(name, inference_milli, retrain_milli=0, gamma=None, config=EVERY):
@@ -78,7 +78,7 @@ def test_diff_puts_preparation_after_shrinks():
     )
     begin = cmd.BeginPreparation(1, 500, ())
     view = window_view(state, 110 * S, OPTIONS, NEEDS, {})
-    commands = diff(view, (given_to(A, 700), given_to(B, 300)), state, [begin])
+    commands = diff_plan(view, (given_to(A, 700), given_to(B, 300)), state, [begin])
     assert commands == (cmd.SetInference(B, EVERY, 300), begin, cmd.SetInference(A, EVERY, 700))
 
 
@@ -109,7 +109,7 @@ def test_diff_with_zero_share_pauses_and_starts_nothing():
 @pytest.mark.parametrize("status", [one for one in Status if one is not Status.SERVING])
 def test_diff_ignores_streams_not_serving(status):
     state = fleet(stream(A, faults=FAULTS[status]))
-    assert diff(window_view(state, 0, OPTIONS, NEEDS, {}), (given_to(A, 900, 100, SHORT),), state) == ()
+    assert diff_plan(window_view(state, 0, OPTIONS, NEEDS, {}), (given_to(A, 900, 100, SHORT),), state) == ()
 
 
 def test_diff_of_unoffered_retraining_raises():

@@ -24,8 +24,8 @@ from script import CAM_1, CAM_2, MISFORTUNES
 from script import OPTIONS as SCRIPTED
 from whole_runs import run
 
-from ekya.control.journal_replay import replay
-from ekya.control.step import due, next_due_us
+from ekya.control.journal_replay import replay_journal
+from ekya.control.step import loop_events_due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.step_record import StepRecord
@@ -74,8 +74,8 @@ def test_doses_are_due_at_equal_times_of_the_window():
     times = []
     for dose in (1, 2, 3):
         at_us = next_due_us(hand.state.fleet, DOSES)
-        assert due(hand.state.fleet, at_us - 1, DOSES) == ()
-        (event,) = due(hand.state.fleet, at_us, DOSES)
+        assert loop_events_due(hand.state.fleet, at_us - 1, DOSES) == ()
+        (event,) = loop_events_due(hand.state.fleet, at_us, DOSES)
         assert event == ev.DoseDue(at_us, 1, dose)
         hand.give(at_us, event)
         hand.give(at_us + S, ev.PreparationEnded(at_us + S, 1, dose))
@@ -86,9 +86,9 @@ def test_doses_are_due_at_equal_times_of_the_window():
 
 def test_doses_that_a_preparation_delays_are_due_once_after_it():
     hand = opened_1(options=replace(DOSES, preparation_us=60 * S))
-    assert due(hand.state.fleet, 155 * S, hand.options) == ()
+    assert loop_events_due(hand.state.fleet, 155 * S, hand.options) == ()
     hand.give(156 * S, ev.PreparationEnded(156 * S, 1))
-    assert due(hand.state.fleet, 156 * S, hand.options) == (ev.DoseDue(156 * S, 1, 2),)
+    assert loop_events_due(hand.state.fleet, 156 * S, hand.options) == (ev.DoseDue(156 * S, 1, 2),)
 
 
 def test_windows_own_preparation_is_the_first_dose():
@@ -118,7 +118,7 @@ def test_first_window_has_later_doses():
 def test_run_without_doses_has_none():
     hand = prepared(opened_1())
     assert next_due_us(hand.state.fleet, OPTIONS) == 200 * S
-    assert due(hand.state.fleet, 199 * S, OPTIONS) == ()
+    assert loop_events_due(hand.state.fleet, 199 * S, OPTIONS) == ()
 
 
 def test_dose_of_the_same_scene_lets_a_retraining_go_on():
@@ -252,6 +252,6 @@ def test_journal_with_doses_is_replayed_to_the_byte(tmp_path_factory, doses):
     scheduler, read, turns = read_journal(path)
     assert (scheduler, read, turns) == ("thief", replace(SCRIPTED, doses=doses), done.turns)
     chosen = make_scheduler(scheduler)
-    again = list(replay(turns, read, chosen.needs, chosen.plan))
+    again = list(replay_journal(turns, read, chosen.needs, chosen.plan))
     assert all(one.same for one in again)
     assert again[-1].state == done.states[-1]

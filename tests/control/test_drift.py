@@ -11,9 +11,9 @@ from script import CAM_1, CAM_2, CAM_3, MISFORTUNES
 from script import OPTIONS as SCRIPTED
 from whole_runs import run
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.control.preparation_timing import MOST_REACTIONS
-from ekya.control.step import due, next_due_us
+from ekya.control.step import loop_events_due, next_due_us
 from ekya.control.views import lendable_milli
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -71,8 +71,8 @@ def test_drift_is_prepared_within_the_limit_counted_from_its_begin():
     hand = quiet()
     hand.give(120 * S, drift(120 * S))
     assert next_due_us(hand.state.fleet, REACTS) == 135 * S
-    assert due(hand.state.fleet, 135 * S, REACTS) == (ev.PreparationEnded(135 * S, 1, 1),)
-    ended = hand.give(135 * S, *due(hand.state.fleet, 135 * S, REACTS))
+    assert loop_events_due(hand.state.fleet, 135 * S, REACTS) == (ev.PreparationEnded(135 * S, 1, 1),)
+    ended = hand.give(135 * S, *loop_events_due(hand.state.fleet, 135 * S, REACTS))
     assert only(cmd.EndPreparation, ended) == [cmd.EndPreparation(1, 1)]
 
 
@@ -167,9 +167,9 @@ def test_scene_labelled_at_once_is_labelled_again_when_it_has_shown_more():
     hand.give(121 * S, new_labels(121 * S, 118 * S))
     hand.give(122 * S, ev.PreparationEnded(122 * S, 1, 1))
     assert next_due_us(hand.state.fleet, REACTS) == 118 * S + ENOUGH_SCENE_US
-    assert due(hand.state.fleet, 118 * S + ENOUGH_SCENE_US - 1, REACTS) == ()
+    assert loop_events_due(hand.state.fleet, 118 * S + ENOUGH_SCENE_US - 1, REACTS) == ()
     at_us = 125 * S
-    more = due(hand.state.fleet, at_us, REACTS)
+    more = loop_events_due(hand.state.fleet, at_us, REACTS)
     assert more == (ev.MoreLabelsDue(at_us, A, 1),)
     assert asked_since(hand.give(at_us, *more)) == [(A, 118 * S)]
     served = hand.give(126 * S, progress(126 * S, 1, 0.9))
@@ -325,7 +325,7 @@ def test_journal_with_drifts_is_replayed_to_the_byte(tmp_path_factory, times):
     scheduler, read, turns = read_journal(path)
     assert (scheduler, read, turns) == ("thief", ALL_ANSWERS, done.turns)
     chosen = make_scheduler(scheduler)
-    again = list(replay(turns, read, chosen.needs, chosen.plan))
+    again = list(replay_journal(turns, read, chosen.needs, chosen.plan))
     assert len(again) == len(turns)
     assert all(one.same for one in again)
     assert again[-1].state == done.states[-1]

@@ -7,7 +7,7 @@ from byhand import LONG, SHORT, A, B, Hand, S, labels, opened_1, retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import decode, encode
+from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.plan import Plan
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import CachedModel, Elsewhere
@@ -180,4 +180,4 @@ def test_remote_lost_host_without_epochs_leaves_nothing():
     ],
 )
 def test_remote_retrainings_are_in_the_journal(fact):
-    assert decode(encode(fact)) == fact
+    assert decode_fact(encode_fact(fact)) == fact

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from script import MISFORTUNES, OPTIONS, S
 from whole_runs import run
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import requests as rq
-from ekya.core.codec import decode, encode
+from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.weights import LabelBudget
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
@@ -33,7 +33,7 @@ def replays(done, name="thief"):
     half, chosen = len(done.turns) // 2, make_scheduler(name)
     for since, state in ((0, None), (half, done.states[half - 1])):
         turns = done.turns[since:]
-        again = list(replay(turns, done.options, chosen.needs, chosen.plan, state))
+        again = list(replay_journal(turns, done.options, chosen.needs, chosen.plan, state))
         if not (len(again) == len(turns) and all(one.same for one in again)):
             return False
     return True
@@ -66,7 +66,7 @@ def test_changed_scheduler_decides_from_the_step_of_its_change(tmp_path):
     name, options, turns = read_journal(path)
     assert (name, turns) == ("thief", done.turns), "the header names the one with which the run began"
     chosen = make_scheduler(name)
-    again = list(replay(turns, options, chosen.needs, chosen.plan))
+    again = list(replay_journal(turns, options, chosen.needs, chosen.plan))
     assert all(one.same for one in again)
     assert again[-1].state == done.states[-1]
 
@@ -86,7 +86,7 @@ def test_replay_of_another_scheduler_differs_after_the_change():
         for turn in done.turns
     ]
     chosen = make_scheduler("thief")
-    assert not all(one.same for one in replay(turns, OPTIONS, chosen.needs, chosen.plan))
+    assert not all(one.same for one in replay_journal(turns, OPTIONS, chosen.needs, chosen.plan))
 
 
 # The budget of labels
@@ -97,8 +97,8 @@ def test_changed_budget_is_that_of_all_later_preparations():
     done = run("thief", misfortunes=(rq.LabelBudgetChanged(40 * S, budget),))
     begun = done.commands(cmd.BeginPreparation)
     assert [(one.window, one.budget) for one in begun] == [(1, None), (2, budget), (3, budget)]
-    assert "budget" not in encode(begun[0]), "a journal without requests is as before"
-    assert decode(encode(begun[1])) == begun[1]
+    assert "budget" not in encode_fact(begun[0]), "a journal without requests is as before"
+    assert decode_fact(encode_fact(begun[1])) == begun[1]
 
 
 # The capacity

@@ -18,7 +18,7 @@ from whole_runs import run
 from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
 from ekya.control.step import step
-from ekya.core.codec import encode
+from ekya.core.codec import encode_fact
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 
@@ -75,7 +75,7 @@ def test_golden_events_give_golden_commands():
     for recorded in turns:
         batch = Batch(recorded.now_us, recorded.events)
         turn = step(state, batch, options, chosen.needs, chosen.plan)
-        then, now = ([rounded(encode(c)) for c in cs] for cs in (recorded.commands, turn.commands))
+        then, now = ([rounded(encode_fact(c)) for c in cs] for cs in (recorded.commands, turn.commands))
         assert now == then
         state = turn.state
 

@@ -13,7 +13,7 @@ from ekya.core import events as ev
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.stream_faults import Faults, Status
 from ekya.core.units import StreamId
-from ekya.planning.placement.homes import PREPARATION_GPU, deal, guests_gpu
+from ekya.planning.placement.homes import PREPARATION_GPU, assign_home_gpus, guests_gpu
 from ekya.planning.placement.pack import Packing, free_milli_by_gpu
 
 STREAMS = tuple(StreamId(f"cam-{number}") for number in range(7))
@@ -69,7 +69,7 @@ class Town:
     """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports."""
 
     def __init__(self, gpus_milli, streams, packing, wishes):
-        self.streams, self.homes = STREAMS[:streams], deal(streams, gpus_milli)
+        self.streams, self.homes = STREAMS[:streams], assign_home_gpus(streams, gpus_milli)
         options = replace(
             OPTIONS,
             windows=None,

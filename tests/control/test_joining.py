@@ -8,7 +8,7 @@ from byhand import OPTIONS as OPTIONS_BY_HAND
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
 from whole_runs import run
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
@@ -97,7 +97,7 @@ def test_run_with_late_camera_keeps_shares_and_replays(scheduler, tmp_path):
     assert CAM_3 in shares_in(added.plan)
     name, constants, turns = read_journal(path)
     chosen = make_scheduler(name)
-    assert all(turn.same for turn in replay(turns, constants, chosen.needs, chosen.plan))
+    assert all(turn.same for turn in replay_journal(turns, constants, chosen.needs, chosen.plan))
 
 
 def test_window_without_time_prepares_streams_alternately():

@@ -6,7 +6,7 @@ import pytest
 from script import MISFORTUNES, OPTIONS
 from whole_runs import run
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
@@ -15,7 +15,7 @@ from ekya.results.storage.journal import read_journal
 
 def replayed(turns, name="thief", options=OPTIONS):
     chosen = make_scheduler(name)
-    return replay(turns, options, chosen.needs, chosen.plan)
+    return replay_journal(turns, options, chosen.needs, chosen.plan)
 
 
 def first_difference(turns, options=OPTIONS):

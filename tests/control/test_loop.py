@@ -96,14 +96,14 @@ class Watched:
         self.order.append("wait")
         return self._fleet.wait(until_us)
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         self.order.append("execute")
-        self._fleet.execute(commands)
+        self._fleet.execute_commands(commands)
 
-    def batch(self, batch):
+    def record_batch(self, batch):
         self.order.append("events written")
 
-    def decision(self, now_us, plan, commands):
+    def record_decision(self, now_us, plan, commands):
         self.order.append("commands written")
 
     def plan(self, view):

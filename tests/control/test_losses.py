@@ -19,7 +19,7 @@ from byhand import (
     started,
 )
 
-from ekya.control.step import due, next_due_us
+from ekya.control.step import loop_events_due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
@@ -111,7 +111,7 @@ def set_aside(hand, at_s):
 def next_window(hand):
     """Opens the next window as the loop does by itself; returns what it commands for the first stream."""
     now_us = hand.state.fleet.window_end_us
-    turn = hand.give(now_us, *due(hand.state.fleet, now_us, hand.options))
+    turn = hand.give(now_us, *loop_events_due(hand.state.fleet, now_us, hand.options))
     return tuple(command for command in turn.commands if command in RESTARTS)
 
 
@@ -223,7 +223,7 @@ def test_window_without_profiler_is_prepared_on_return():
     assert hand.views[-1].capacity_milli == 1500
     assert next_due_us(hand.state.fleet, hand.options) == 155 * S, "it has as long as any other"
     hand.give(145 * S, labels(145 * S, A), labels(145 * S, B))
-    ended = hand.give(155 * S, *due(hand.state.fleet, 155 * S, hand.options))
+    ended = hand.give(155 * S, *loop_events_due(hand.state.fleet, 155 * S, hand.options))
     assert only(cmd.EndPreparation, ended) == [cmd.EndPreparation(1)]
     assert hand.views[-1].streams[0].retrain_options != ()
     turn = close(hand)

@@ -8,7 +8,7 @@ from byhand import A, S, Wish, progress, retraining
 from script import BENT, MISFORTUNES, OPTIONS
 from whole_runs import run
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
@@ -74,7 +74,7 @@ def test_paces_of_other_jobs_and_windows_are_ignored():
 
 
 def error(curve):
-    return max(abs(math.log(curve.speed(share) / BENT.speed(share))) for share in (200, 500))
+    return max(abs(math.log(curve.speed_at(share) / BENT.speed_at(share))) for share in (200, 500))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_run_with_refined_curve_replays(corrected):
     done, path = corrected
     _, options, turns = read_journal(path)
     chosen = make_scheduler("thief")
-    again = list(replay(turns, options, chosen.needs, chosen.plan))
+    again = list(replay_journal(turns, options, chosen.needs, chosen.plan))
     assert len(again) == len(turns) and all(one.same for one in again)
     assert again[-1].state == done.states[-1]
 

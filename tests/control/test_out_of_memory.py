@@ -14,7 +14,7 @@ from ekya.core.units import JobId
 
 
 def short_of_memory(t_us, config, window=1, stream=A):
-    return ev.MemoryShort(t_us, stream, window, DidNotFit.of(config), "it did not fit")
+    return ev.MemoryShort(t_us, stream, window, DidNotFit.from_config(config), "it did not fit")
 
 
 def offered(hand):

@@ -19,7 +19,7 @@ from byhand import (
     started,
 )
 
-from ekya.control.step import due
+from ekya.control.step import loop_events_due
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
@@ -147,7 +147,7 @@ def test_removed_stream_may_be_added_again():
 def test_fleet_whose_streams_may_still_be_added_goes_on_without_any():
     hand = started(options=replace(OPTIONS, windows=None, last_join_us=1 << 62))
     hand.give(10 * S, rq.StreamRemoved(10 * S, A), rq.StreamRemoved(10 * S, B))
-    events = due(hand.state.fleet, 100 * S, hand.options)
+    events = loop_events_due(hand.state.fleet, 100 * S, hand.options)
     assert [type(event) for event in events] == [ev.WindowClosed, ev.WindowOpened]
     hand.give(100 * S, *events)
     assert hand.state.fleet.streams == ()
@@ -243,7 +243,7 @@ def test_requested_labels_of_few_frames_are_made_again(reacts):
     hand.give(120 * S, rq.LabelsRequested(120 * S, A, 120 * S))
     hand.give(121 * S, replace(labels(121 * S, A, crops=0), since_us=120 * S))
     assert not of(cmd.BeginPreparation, hand.give(122 * S, ev.PreparationEnded(122 * S, 1, round=1)))
-    again = hand.give(126 * S, *due(hand.state.fleet, 126 * S, hand.options))
+    again = hand.give(126 * S, *loop_events_due(hand.state.fleet, 126 * S, hand.options))
     (begun,) = of(cmd.BeginPreparation, again)
     assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 120 * S)]
     hand.give(127 * S, replace(labels(127 * S, A), since_us=120 * S))

@@ -24,146 +24,150 @@ def asked(orders):
 def holding(ledger, **shares_milli):
     """Returns the ledger, in which these inference jobs now hold their shares."""
     for name, share_milli in shares_milli.items():
-        ledger.aim(inference_holder(StreamId(name)), share_milli, 1, 0)
+        ledger.set_target(inference_holder(StreamId(name)), share_milli, 1, 0)
     return ledger
 
 
 def test_free_share_is_granted_immediately():
     ledger = one_pool()
-    assert asked(ledger.aim(inference_holder(A), 400, 1, 0)) == [(inference_holder(A), 400)]
-    assert asked(ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)) == [(retraining_holder(A, JOB_1), 600)]
+    assert asked(ledger.set_target(inference_holder(A), 400, 1, 0)) == [(inference_holder(A), 400)]
+    assert asked(ledger.set_target(retraining_holder(A, JOB_1), 600, 1, 0)) == [
+        (retraining_holder(A, JOB_1), 600)
+    ]
     assert ledger.free_milli(0) == 0
 
 
 def test_grower_waits_for_shrinkers_confirmation():
     ledger = holding(one_pool(), a=800, b=200)
-    (shrink,) = ledger.aim(inference_holder(A), 300, 2, 10)
-    assert ledger.aim(inference_holder(B), 700, 2, 10) == []
+    (shrink,) = ledger.set_target(inference_holder(A), 300, 2, 10)
+    assert ledger.set_target(inference_holder(B), 700, 2, 10) == []
     assert ledger.held_milli(inference_holder(A)) == 800
-    assert asked(ledger.answer(shrink, 30)) == [(inference_holder(B), 700)]
+    assert asked(ledger.confirm_command(shrink, 30)) == [(inference_holder(B), 700)]
     assert ledger.next_due_us(30) is None
 
 
 def test_fitting_holder_waits_for_nobody():
     ledger = holding(one_pool(), a=600, b=200)
-    ledger.aim(inference_holder(A), 300, 2, 10)
-    assert asked(ledger.aim(inference_holder(B), 400, 2, 10)) == [(inference_holder(B), 400)]
+    ledger.set_target(inference_holder(A), 300, 2, 10)
+    assert asked(ledger.set_target(inference_holder(B), 400, 2, 10)) == [(inference_holder(B), 400)]
 
 
 def test_pools_do_not_wait_for_each_other():
     ledger = ShareLedger((1000, 1000), lambda holder: int(holder.stream == B), PATIENCE)
     holding(ledger, a=1000, b=500)
-    ledger.aim(inference_holder(A), 100, 2, 10)
-    assert asked(ledger.aim(inference_holder(B), 1000, 2, 10)) == [(inference_holder(B), 1000)]
+    ledger.set_target(inference_holder(A), 100, 2, 10)
+    assert asked(ledger.set_target(inference_holder(B), 1000, 2, 10)) == [(inference_holder(B), 1000)]
 
 
 def test_growers_after_timeout_get_free_share_then_rest():
     ledger = holding(one_pool(step_milli=100), a=750, b=100)
-    (shrink,) = ledger.aim(inference_holder(A), 200, 2, 0)
-    assert ledger.aim(inference_holder(B), 800, 2, 0) == []
+    (shrink,) = ledger.set_target(inference_holder(A), 200, 2, 0)
+    assert ledger.set_target(inference_holder(B), 800, 2, 0) == []
     assert ledger.next_due_us(0) == 100
     assert ledger.pass_time(99) == ([], [])
     overdue, orders = ledger.pass_time(100)
     assert (overdue, asked(orders)) == ([], [(inference_holder(B), 200)])
-    assert asked(ledger.answer(shrink, 150)) == [(inference_holder(B), 800)]
+    assert asked(ledger.confirm_command(shrink, 150)) == [(inference_holder(B), 800)]
 
 
 def test_smaller_pool_lets_nobody_grow_until_enough_has_shrunk():
     ledger = holding(one_pool(), a=600, b=300)
     assert ledger.resize_pool(0, 700, 5) == []
     assert ledger.free_milli(0) == -200
-    (first,) = ledger.aim(inference_holder(A), 200, 2, 10)
-    assert ledger.aim(inference_holder(B), 400, 2, 10) == []
+    (first,) = ledger.set_target(inference_holder(A), 200, 2, 10)
+    assert ledger.set_target(inference_holder(B), 400, 2, 10) == []
     ledger.pass_time(110)
     assert ledger.held_milli(inference_holder(B)) == 300
-    assert asked(ledger.answer(first, 120)) == [(inference_holder(B), 400)]
+    assert asked(ledger.confirm_command(first, 120)) == [(inference_holder(B), 400)]
 
 
 def test_larger_pool_lets_those_grow_that_wait():
     ledger = holding(one_pool(400), a=300)
-    assert ledger.aim(inference_holder(B), 500, 2, 10) == [ledger._holders[inference_holder(B)].command]
+    assert ledger.set_target(inference_holder(B), 500, 2, 10) == [
+        ledger._holders[inference_holder(B)].command
+    ]
     assert asked(ledger.resize_pool(0, 1000, 20)) == [(inference_holder(B), 500)]
 
 
 def test_overdue_holder_is_reported_once_and_counts():
     ledger = holding(one_pool(), a=1000)
-    ledger.aim(inference_holder(A), 200, 2, 0)
-    ledger.aim(inference_holder(B), 800, 2, 0)
+    ledger.set_target(inference_holder(A), 200, 2, 0)
+    ledger.set_target(inference_holder(B), 800, 2, 0)
     ledger.pass_time(100)
     assert ledger.next_due_us(100) == 1000
     assert ledger.pass_time(1000) == ([Overdue(inference_holder(A), 2, 1000)], [])
     assert ledger.pass_time(2000) == ([], [])
     assert ledger.next_due_us(2000) is None
-    assert asked(ledger.gone([inference_holder(A)], 2100)) == [(inference_holder(B), 800)]
+    assert asked(ledger.remove_dead_holders([inference_holder(A)], 2100)) == [(inference_holder(B), 800)]
 
 
 def test_new_plan_does_not_extend_timeout():
     ledger = holding(one_pool(), a=1000)
-    ledger.aim(inference_holder(A), 600, 2, 0)
-    ledger.aim(inference_holder(A), 300, 3, 900)
+    ledger.set_target(inference_holder(A), 600, 2, 0)
+    ledger.set_target(inference_holder(A), 300, 3, 900)
     assert ledger.pass_time(1000)[0] == [Overdue(inference_holder(A), 3, 1000)]
 
 
 def test_late_reply_to_superseded_command_is_ignored():
     ledger = holding(one_pool(), a=1000)
-    (first,) = ledger.aim(inference_holder(A), 600, 2, 0)
-    (second,) = ledger.aim(inference_holder(A), 300, 3, 10)
+    (first,) = ledger.set_target(inference_holder(A), 600, 2, 0)
+    (second,) = ledger.set_target(inference_holder(A), 300, 3, 10)
     assert (first.epoch, second.epoch) == (2, 3)
-    ledger.aim(inference_holder(B), 400, 3, 10)
-    assert ledger.answer(first, 20) == []
+    ledger.set_target(inference_holder(B), 400, 3, 10)
+    assert ledger.confirm_command(first, 20) == []
     assert ledger.held_milli(inference_holder(A)) == 1000
-    assert asked(ledger.answer(second, 30)) == [(inference_holder(B), 400)]
+    assert asked(ledger.confirm_command(second, 30)) == [(inference_holder(B), 400)]
 
 
 def test_revoked_shrink_sends_new_command():
     ledger = holding(one_pool(), a=800)
-    (shrink,) = ledger.aim(inference_holder(A), 300, 2, 0)
-    (keep,) = ledger.aim(inference_holder(A), 800, 3, 10)
+    (shrink,) = ledger.set_target(inference_holder(A), 300, 2, 0)
+    (keep,) = ledger.set_target(inference_holder(A), 800, 3, 10)
     assert (keep.share_milli, keep.serial > shrink.serial) == (800, True)
-    assert ledger.answer(shrink, 20) == []
+    assert ledger.confirm_command(shrink, 20) == []
     assert ledger.held_milli(inference_holder(A)) == 800
     assert ledger.pass_time(5000) == ([], [])
 
 
 def test_inference_with_same_share_gets_command_for_config():
     ledger = holding(one_pool(), a=800)
-    (again,) = ledger.aim(inference_holder(A), 800, 2, 0)
+    (again,) = ledger.set_target(inference_holder(A), 800, 2, 0)
     assert (again.share_milli, again.changes) == (800, False)
 
 
 def test_ended_retraining_frees_share_on_reply():
     ledger = holding(one_pool(), a=400)
-    ledger.aim(retraining_holder(A, JOB_1), 600, 2, 0)
-    (end,) = ledger.leave(retraining_holder(A, JOB_1), 10)
+    ledger.set_target(retraining_holder(A, JOB_1), 600, 2, 0)
+    (end,) = ledger.release_holder(retraining_holder(A, JOB_1), 10)
     assert (end.share_milli, end.leaves) == (0, True)
-    assert ledger.leave(retraining_holder(A, JOB_1), 20) == []
-    assert ledger.aim(retraining_holder(B, JOB_2), 600, 3, 20) == []
-    assert asked(ledger.answer(end, 30)) == [(retraining_holder(B, JOB_2), 600)]
+    assert ledger.release_holder(retraining_holder(A, JOB_1), 20) == []
+    assert ledger.set_target(retraining_holder(B, JOB_2), 600, 3, 20) == []
+    assert asked(ledger.confirm_command(end, 30)) == [(retraining_holder(B, JOB_2), 600)]
     assert retraining_holder(A, JOB_1) not in ledger.holders
 
 
 def test_paused_retraining_gets_command_to_end():
     ledger = one_pool()
-    ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)
-    (pause,) = ledger.aim(retraining_holder(A, JOB_1), 0, 2, 10)
-    ledger.answer(pause, 20)
-    (end,) = ledger.leave(retraining_holder(A, JOB_1), 30)
+    ledger.set_target(retraining_holder(A, JOB_1), 600, 1, 0)
+    (pause,) = ledger.set_target(retraining_holder(A, JOB_1), 0, 2, 10)
+    ledger.confirm_command(pause, 20)
+    (end,) = ledger.release_holder(retraining_holder(A, JOB_1), 30)
     assert end.leaves
 
 
 def test_waiting_job_without_command_is_removed():
     ledger = holding(one_pool(), a=1000)
-    ledger.aim(inference_holder(A), 200, 2, 0)
-    assert ledger.aim(preparation_holder(1), 500, 2, 0) == []
-    assert ledger.aim(preparation_holder(1), 0, 3, 0) == []
-    assert ledger.leave(preparation_holder(1), 10) == []
+    ledger.set_target(inference_holder(A), 200, 2, 0)
+    assert ledger.set_target(preparation_holder(1), 500, 2, 0) == []
+    assert ledger.set_target(preparation_holder(1), 0, 3, 0) == []
+    assert ledger.release_holder(preparation_holder(1), 10) == []
     assert preparation_holder(1) not in ledger.holders
 
 
 def test_unknown_holder_has_no_effect():
     ledger = one_pool()
-    assert ledger.leave(preparation_holder(1), 10) == []
-    assert ledger.gone([inference_holder(A)], 10) == []
+    assert ledger.release_holder(preparation_holder(1), 10) == []
+    assert ledger.remove_dead_holders([inference_holder(A)], 10) == []
 
 
 class Job:
@@ -226,7 +230,7 @@ class Shares(RuleBasedStateMachine):
         for holder in reversed(wants) if turned else wants:
             if holder not in self.ends and holder not in self.over:
                 self.wanted[holder] = wants[holder]
-                self.send(self.ledger.aim(holder, wants[holder], self.epoch, self.now_us))
+                self.send(self.ledger.set_target(holder, wants[holder], self.epoch, self.now_us))
 
     @precondition(lambda self: len(self.over) < 2)
     @rule(holder=st.sampled_from([HOLDERS[1], HOLDERS[2], HOLDERS[4]]))
@@ -234,7 +238,7 @@ class Shares(RuleBasedStateMachine):
         if holder in self.wanted and holder not in self.ends:
             self.over.add(holder)
             del self.wanted[holder]
-            self.send(self.ledger.leave(holder, self.now_us))
+            self.send(self.ledger.release_holder(holder, self.now_us))
 
     @precondition(lambda self: self.orders)
     @rule(place=places)
@@ -258,7 +262,7 @@ class Shares(RuleBasedStateMachine):
     @rule(place=places)
     def hear_answer(self, place):
         order = self.answers.pop(place % len(self.answers))
-        self.send(self.ledger.answer(order, self.now_us))
+        self.send(self.ledger.confirm_command(order, self.now_us))
 
     @rule(passed_us=st.sampled_from([10, 100, 1000, 3000]))
     def pass_time(self, passed_us):
@@ -290,7 +294,7 @@ class Shares(RuleBasedStateMachine):
     def hear_of_end(self, place):
         holder = self.ends.pop(place % len(self.ends))
         self.wanted.pop(holder, None)
-        self.send(self.ledger.gone([holder], self.now_us))
+        self.send(self.ledger.remove_dead_holders([holder], self.now_us))
 
     @invariant()
     def nobody_uses_what_another_may_be_using(self):

@@ -38,10 +38,10 @@ class Run:
 class _Ignored:
     """A journal that is discarded."""
 
-    def batch(self, batch):
+    def record_batch(self, batch):
         pass
 
-    def decision(self, now_us, plan, commands):
+    def record_decision(self, now_us, plan, commands):
         pass
 
 

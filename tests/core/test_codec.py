@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
-from ekya.core.codec import decode, encode
+from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.commands import Command
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event
@@ -29,7 +29,8 @@ CHARACTERS = 'ab0 "\\/\n\t\x00\x7fé\u2028🚲'
 
 PLAIN = {
     int: st.integers(-(2**53), 2**53),
-    float: st.floats(allow_nan=False, allow_infinity=False),
+    # Minus zero equals the default 0.0, which the journal leaves out; no event has it.
+    float: st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0),
     str: st.text(CHARACTERS, max_size=12),
     bool: st.booleans(),
     # Arbitrary points do not make a curve.
@@ -63,7 +64,7 @@ def values_of(hint):
 @given(data=st.data())
 def test_decode_of_encoded_fact_is_equal(kind, data):
     fact = data.draw(values_of(kind))
-    back = decode(json.loads(json.dumps(encode(fact))))
+    back = decode_fact(json.loads(json.dumps(encode_fact(fact))))
     assert back == fact
     # Equality does not distinguish an int from a float, or an enum from a string.
     assert repr(back) == repr(fact)
@@ -76,18 +77,18 @@ def test_kinds_have_unique_names():
 def test_encode_gives_plain_json_with_kind():
     event = ev.ShareMeasured(5, StreamId("cam"), ev.Role.RETRAINING, 250)
     expected = {"kind": "ShareMeasured", "t_us": 5, "stream": "cam", "role": "retraining", "share_milli": 250}
-    assert encode(event) == expected
+    assert encode_fact(event) == expected
 
 
 @pytest.mark.parametrize("name", ["InferenceConfig", "RetrainJob", "os.system", "", None, 3])
 def test_decode_unknown_kind_raises(name):
     with pytest.raises(ValueError, match="unknown kind"):
-        decode({"kind": name, "t_us": 0})
+        decode_fact({"kind": name, "t_us": 0})
 
 
 def test_decode_without_kind_raises():
     with pytest.raises(ValueError, match="unknown kind"):
-        decode({"t_us": 0, "index": 1})
+        decode_fact({"t_us": 0, "index": 1})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_decode_without_kind_raises():
 )
 def test_decode_invalid_values_raises(values):
     with pytest.raises(ValueError, match="validation error"):
-        decode(values)
+        decode_fact(values)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,10 @@ def test_decode_invalid_values_raises(values):
 )
 def test_encode_of_other_type_raises(thing):
     with pytest.raises(TypeError, match="not a kind"):
-        encode(thing)
+        encode_fact(thing)
 
 
 def test_decode_leaves_input_unchanged():
-    values = encode(ev.WindowClosed(7, 2))
-    decode(values)
+    values = encode_fact(ev.WindowClosed(7, 2))
+    decode_fact(values)
     assert values["kind"] == "WindowClosed"

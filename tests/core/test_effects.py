@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.effects import MOST_FORGOTTEN, apply
+from ekya.core.effects import MOST_FORGOTTEN, apply_event
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import (
     FleetState,
@@ -56,12 +56,14 @@ def in_window_2(**changes) -> FleetState:
 
 def after(state, *events) -> StreamState:
     for event in events:
-        state = apply(state, event)
+        state = apply_event(state, event)
     return state.stream(A)
 
 
 def test_streams_are_sorted_by_id():
-    state = apply(apply(FleetState(), ev.StreamAdded(0, B, OPTIONS)), ev.StreamAdded(0, A, OPTIONS))
+    state = apply_event(
+        apply_event(FleetState(), ev.StreamAdded(0, B, OPTIONS)), ev.StreamAdded(0, A, OPTIONS)
+    )
     assert [stream.stream for stream in state.streams] == [A, B]
     assert state.stream(A).version == BASE_VERSION
     assert state.stream(A).accuracy is None
@@ -72,18 +74,18 @@ def test_streams_are_sorted_by_id():
 def test_removed_streams_are_remembered_the_newest_of_many():
     state, names = in_window_2(), [StreamId(f"gone-{number}") for number in range(MOST_FORGOTTEN + 2)]
     for at, name in enumerate(names):
-        state = apply(state, ev.StreamAdded(30 + at, name, OPTIONS))
-        state = apply(
-            apply(state, rq.StreamRemoved(30 + at, name)), ev.WindowOpened(31 + at, 3 + at, 32 + at)
+        state = apply_event(state, ev.StreamAdded(30 + at, name, OPTIONS))
+        state = apply_event(
+            apply_event(state, rq.StreamRemoved(30 + at, name)), ev.WindowOpened(31 + at, 3 + at, 32 + at)
         )
     assert [stream.stream for stream in state.streams] == [A, B]
     assert state.forgotten == tuple(names[2:])
-    again = apply(state, ev.StreamAdded(10_000, names[7], OPTIONS))
+    again = apply_event(state, ev.StreamAdded(10_000, names[7], OPTIONS))
     assert again.forgotten == (*names[2:7], *names[8:])
 
 
 def test_opened_window_resets_labels_profiles_and_jobs():
-    state = apply(
+    state = apply_event(
         in_window_2(finished=JOB, labels=WindowLabels(80, 20, new_classes=True)), ev.WindowOpened(30, 3, 40)
     )
     assert (state.window, state.window_open_us, state.window_end_us) == (3, 30, 40)
@@ -110,7 +112,7 @@ def test_opened_window_resets_labels_profiles_and_jobs():
     ids=lambda event: type(event).__name__,
 )
 def test_outdated_events_change_nothing(event):
-    assert apply(in_window_2(), event) == in_window_2()
+    assert apply_event(in_window_2(), event) == in_window_2()
 
 
 def test_labels_and_profiles_of_open_window_count():
@@ -135,7 +137,7 @@ def test_labels_without_validation_keep_accuracy():
 
 
 def test_preparation_ended_of_open_window_counts():
-    assert not apply(in_window_2(), ev.PreparationEnded(21, 2)).preparing
+    assert not apply_event(in_window_2(), ev.PreparationEnded(21, 2)).preparing
 
 
 def test_progress_counts_for_running_job_only():
@@ -285,4 +287,4 @@ def test_reason_names_the_remaining_fault():
 def test_event_changes_only_its_stream():
     before = in_window_2()
     for event in (died(), ev.StreamLost(21, A, ""), ev.RetrainFinished(21, A, JobId(3), 1.0)):
-        assert apply(before, event).stream(B) == before.stream(B)
+        assert apply_event(before, event).stream(B) == before.stream(B)

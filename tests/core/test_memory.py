@@ -36,7 +36,7 @@ gammas = st.builds(
     ],
 )
 def test_did_not_fit_rules_out_same_or_larger_gamma(change, ruled_out):
-    assert DidNotFit.of(GAMMA).rules_out(replace(GAMMA, **change)) is ruled_out
+    assert DidNotFit.from_config(GAMMA).rules_out(replace(GAMMA, **change)) is ruled_out
 
 
 def test_did_not_fit_of_profile_rules_out_family():
@@ -47,5 +47,5 @@ def test_did_not_fit_of_profile_rules_out_family():
 
 @given(gammas, gammas, gammas)
 def test_did_not_fit_is_transitive(small, middle, large):
-    if DidNotFit.of(small).rules_out(middle) and DidNotFit.of(middle).rules_out(large):
-        assert DidNotFit.of(small).rules_out(large)
+    if DidNotFit.from_config(small).rules_out(middle) and DidNotFit.from_config(middle).rules_out(large):
+        assert DidNotFit.from_config(small).rules_out(large)

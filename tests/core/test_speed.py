@@ -9,20 +9,20 @@ BENT = SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))
 
 @pytest.mark.parametrize(("share", "speed"), [(0, 0.0), (50, 0.18), (100, 0.36), (300, 0.595), (750, 0.915)])
 def test_speed_interpolates_between_points(share, speed):
-    assert BENT.speed(share) == pytest.approx(speed)
+    assert BENT.speed_at(share) == pytest.approx(speed)
 
 
 @given(st.integers(-10, 3000), st.integers(-10, 3000))
 def test_speed_rises_up_to_one_gpu(a, b):
     low, high = sorted((a, b))
-    assert 0.0 <= BENT.speed(low) <= BENT.speed(high) <= 1.0
-    assert LINEAR.speed(high) == min(max(high, 0), 1000) / 1000
+    assert 0.0 <= BENT.speed_at(low) <= BENT.speed_at(high) <= 1.0
+    assert LINEAR.speed_at(high) == min(max(high, 0), 1000) / 1000
 
 
 @given(st.integers(-10, 3000))
 def test_linear_milli_is_share_of_equal_speed(share):
     assert BENT.linear_milli(share) == pytest.approx(
-        max(1000 * BENT.speed(share), share if share > 1000 else 0)
+        max(1000 * BENT.speed_at(share), share if share > 1000 else 0)
     )
     # Bit-identical: plans made in proportion stay as they were.
     assert LINEAR.linear_milli(share) == max(share, 0)
@@ -51,12 +51,12 @@ def test_curve_with_invalid_points_raises(points):
 
 @pytest.mark.parametrize(("share", "worth"), [(100, 3.6), (1000, 1.0), (2000, 1.0), (0, 0.0)])
 def test_worth_is_whole_gpu_time(share, worth):
-    assert BENT.worth(1.0, share) == pytest.approx(worth)
+    assert BENT.whole_gpu_time(1.0, share) == pytest.approx(worth)
 
 
 @given(st.floats(0, 1e6), st.integers(1, 1000))
 def test_worth_on_linear_curve_is_used_time(used, share):
-    assert LINEAR.worth(used, share) == pytest.approx(used)
+    assert LINEAR.whole_gpu_time(used, share) == pytest.approx(used)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_share_for_speed_is_interpolated(speed, share):
 @given(st.floats(0.0, 1.0))
 def test_share_for_is_smallest_that_reaches_speed(speed):
     share = BENT.share_for(speed)
-    assert BENT.speed(share) >= speed - 1e-6
-    assert share == 0 or BENT.speed(share - 1) < speed
+    assert BENT.speed_at(share) >= speed - 1e-6
+    assert share == 0 or BENT.speed_at(share - 1) < speed
 
 
 def test_share_for_on_flat_part_is_least():

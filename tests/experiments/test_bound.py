@@ -13,7 +13,7 @@ from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 
 TINY = 1e-9
@@ -47,7 +47,7 @@ def plans(draw):
 @given(plans())
 def test_bound_is_not_exceeded_by_any_plan(case):
     view, phases = case
-    assert evaluate(view, phases).score <= upper_bound(view, **ROUGH) + TINY
+    assert evaluate_phases(view, phases).score <= upper_bound(view, **ROUGH) + TINY
 
 
 @settings(max_examples=10)

@@ -64,8 +64,8 @@ def write_journal(folder, energies):
     journal = FileJournal(folder / "journal.jsonl", "ekya", OPTIONS)
     for window, energy_j in enumerate(energies):
         use = GpuUse(0, "GPU-1", 1, 8, 4, 5, 0.9, "sm-utilization", 500.0, 90.0, energy_j, "counter", 2)
-        journal.batch(Batch(window, (GpuMeasured(window, window, (use,)),)))
-        journal.decision(window, None, ())
+        journal.record_batch(Batch(window, (GpuMeasured(window, window, (use,)),)))
+        journal.record_decision(window, None, ())
     journal.close()
 
 

@@ -67,7 +67,7 @@ def test_handle_batch_runs_on_sms_of_its_share(process):
 @pytest.mark.parametrize("planned", [100, 230, 500, 669, 960])
 def test_handle_share_equals_what_the_planner_grants(process, planned):
     groups = process.pool.layout.grouping
-    granted = groups.down(planned)
+    granted = groups.floor_share(planned)
     resized = process.job(0).resize(granted)
     assert (resized.share_milli, resized.note) == (granted, "")
 

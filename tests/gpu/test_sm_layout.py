@@ -32,7 +32,7 @@ def test_layout_grant_is_whole_steps_within_request_and_capacity(shares, layouts
     assert granted.share_milli.keys() == shares.keys()
     assert granted.spans.keys() == {job for job, share in granted.share_milli.items() if share > 0}
     for job, share in granted.share_milli.items():
-        assert share == 0 or share == step.down(share) >= step.share_milli(1)
+        assert share == 0 or share == step.floor_share(share) >= step.share_milli(1)
         assert 0 <= share <= min(shares[job], 1000)
     # Each share is rounded up to a whole thousandth, and together they pay for no more than there is.
     assert sum(max(share - 1, 0) for share in granted.share_milli.values()) <= 1000 * len(layouts)

@@ -143,7 +143,10 @@ def test_judgement_is_the_score_of_the_frame(task):
         doubtful = random_frame(rng)[0][:1] if task is Task.DETECT else []
         row = seen(0, list(zip(boxes, classes, confidence.tolist(), strict=True)))
         items = [*zip(objects, names, strict=True), *((box, DOUBTFUL) for box in doubtful)]
-        predicted, reference = PredictionColumns.of([row]), ReferenceColumns.of([true(0, items)])
+        predicted, reference = (
+            PredictionColumns.from_rows([row]),
+            ReferenceColumns.from_rows([true(0, items)]),
+        )
         score = score_detections if task is Task.DETECT else score_stream
         (whole,) = score(predicted, reference, NO_LABELS, decoded=1, class_count=CLASSES).windows
         golden = GoldenObjects(

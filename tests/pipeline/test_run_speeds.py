@@ -47,7 +47,7 @@ def test_speeds_command_shows_and_keeps_the_curve(measured, tmp_path):
 
     chosen = choose_backend("cpu")
     assert kept_speeds(chosen, "mobilenet_v3_small") == MEASURED
-    assert training_speed(MEASURED).speed(500) == pytest.approx(0.6)
+    assert training_speed(MEASURED).speed_at(500) == pytest.approx(0.6)
     assert kept_speeds(chosen, "resnet18") is None
     assert speed_key(chosen, "resnet18")["device"]
 

@@ -30,7 +30,7 @@ def device(monkeypatch, request):
         full = {"training": 10.0, "inference": 50.0}[pipes[0]]
         beside = 1.0 if len(pipes) == 1 else 0.6
         granted = min(share_milli // 100 * 100, limit)
-        return [Rate(full * beside * BENT.speed(granted), granted, granted)] * len(pipes)
+        return [Rate(full * beside * BENT.speed_at(granted), granted, granted)] * len(pipes)
 
     monkeypatch.setattr(probing, "probes", asked)
     monkeypatch.setattr(probing, "undisturbed", rates)
@@ -98,5 +98,5 @@ def test_probes_job_that_cannot_begin_says_why():
 def test_measure_speeds_without_whole_gpu_takes_the_highest_rate(device):
     curve = measure_speeds(CpuShares(1), SPEC, (500, 1000), (2,)).training.alone
     assert [share for share, _ in curve.points] == [0, 500, 900, 1000]
-    assert curve.speed(900) == 1.0
-    assert curve.speed(500) == pytest.approx(0.8 / BENT.speed(900))
+    assert curve.speed_at(900) == 1.0
+    assert curve.speed_at(500) == pytest.approx(0.8 / BENT.speed_at(900))

@@ -13,15 +13,15 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.core.weights import CachedModel, Elsewhere
-from ekya.planning.granting.regrant import regrant
-from ekya.planning.placement.pack import Packing, pack
+from ekya.planning.granting.regrant import regrant_plan
+from ekya.planning.placement.pack import Packing, pack_shares
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.cloud import Cloud
 from ekya.planning.schedulers.network import Network
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.schedulers.reuse import closest
+from ekya.planning.schedulers.reuse import closest_model
 
 S = 1_000_000
 LAMBDAS = (
@@ -46,14 +46,14 @@ FAST = Network(uplink_mbps=4.0, downlink_mbps=39.8)
 def cloud(seen, **options):
     scheduler = Cloud(network=FAST, **options)
     plan = scheduler.plan(seen)
-    grants = pack(
+    grants = pack_shares(
         Packing.POOL,
         shares_of(plan.phases[0]),
         capacity_milli=seen.capacity_milli,
         held_milli=(),
         steps=Steps(1),
     )
-    assert regrant(seen, plan, grants, scheduler.needs).phases == plan.phases
+    assert regrant_plan(seen, plan, grants, scheduler.needs).phases == plan.phases
     return plan.phases[0].assignments
 
 
@@ -93,14 +93,14 @@ def test_cloud_arrival_counts_from_its_time():
     waits = Assignment(
         StreamId("a"), GAMMAS[0], 0, InferenceConfig(1, 32), 400, False, "so", elsewhere=Elsewhere(120 * S)
     )
-    found = evaluate(seen, (Phase((waits,)),))
+    found = evaluate_phases(seen, (Phase((waits,)),))
     assert found.score == pytest.approx(0.2 * 0.5 + 0.8 * 0.9)
     assert found.completions_us == ((StreamId("a"), 120 * S),)
     late = replace(waits, elsewhere=Elsewhere(250 * S))
-    assert evaluate(seen, (Phase((late,)),)).score == pytest.approx(0.5)
+    assert evaluate_phases(seen, (Phase((late,)),)).score == pytest.approx(0.5)
     unknown = replace(waits, elsewhere=Elsewhere(120 * S, trained_in=3))
     with pytest.raises(ValueError, match="not offered"):
-        evaluate(seen, (Phase((unknown,)),))
+        evaluate_phases(seen, (Phase((unknown,)),))
 
 
 KEPT = (
@@ -112,12 +112,12 @@ KEPT = (
 
 
 def test_reuse_picks_most_similar_mix_then_youngest():
-    assert closest((7, 3, 0), KEPT).trained_in == 2
-    assert closest((0, 1, 5), KEPT).trained_in == 3
-    assert closest((0, 0, 0), KEPT) is None
-    assert closest((1, 0, 0), ()) is None
+    assert closest_model((7, 3, 0), KEPT).trained_in == 2
+    assert closest_model((0, 1, 5), KEPT).trained_in == 3
+    assert closest_model((0, 0, 0), KEPT) is None
+    assert closest_model((1, 0, 0), ()) is None
     assert (
-        closest(
+        closest_model(
             (1, 0), (CachedModel(GAMMAS[0], 1, (1, 0, 9)), CachedModel(GAMMAS[0], 2, (5, 4, 0)))
         ).trained_in
         == 2
@@ -126,7 +126,7 @@ def test_reuse_picks_most_similar_mix_then_youngest():
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.permutations(KEPT), st.integers(1, 7))
 def test_closest_ignores_order_and_amount(histogram, kept, times):
-    assert closest(histogram, kept) == closest([times * one for one in histogram], KEPT)
+    assert closest_model(histogram, kept) == closest_model([times * one for one in histogram], KEPT)
 
 
 def test_reuse_serves_now_and_gives_all_to_inference():
@@ -172,7 +172,7 @@ def test_plan_ignores_option_order_and_matches_objective(name, seen):
         for stream in seen.streams
     ]
     assert make_scheduler(name).plan(replace(seen, streams=tuple(shuffled))) == plan
-    assert plan.expected_accuracy == evaluate(seen, plan.phases).score
+    assert plan.expected_accuracy == evaluate_phases(seen, plan.phases).score
 
 
 @both

@@ -65,7 +65,7 @@ def camera(seconds, **known):
 
 def drifts(frames, monitor=None):
     monitor = monitor or DriftMonitor(CLASSES)
-    return [drift for one in frames if (drift := monitor.see(one)) is not None]
+    return [drift for one in frames if (drift := monitor.observe_frame(one)) is not None]
 
 
 def from_s(at_s, before, after):
@@ -241,11 +241,11 @@ def test_monitor_rebase_forgets_all_before(changes, at_s):
     seen = list(camera(70, **changes))
     earlier, later = seen[: at_s * FPS], seen[at_s * FPS :]
     drifts(earlier, used)
-    used.rebase(at_s * US_PER_S)
+    used.relearn_references(at_s * US_PER_S)
     assert drifts(later, used) == drifts(later)
 
 
 def test_monitor_rebase_ignores_frames_before_it():
     monitor = DriftMonitor(CLASSES)
-    monitor.rebase(round((LEARNT_S + 5) * US_PER_S))
+    monitor.relearn_references(round((LEARNT_S + 5) * US_PER_S))
     assert drifts(camera(LEARNT_S + 12, scene=from_s(LEARNT_S + 6, 0.0, 1.0)), monitor) == []

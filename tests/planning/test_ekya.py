@@ -9,7 +9,7 @@ from optimum.problems import problem
 from views import V100, paper_view, window_views
 
 from ekya.core.speed import LINEAR
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.plan_remainder import best_remainder
 from ekya.planning.schedulers.registry import make_scheduler
@@ -64,7 +64,7 @@ def test_remainder_is_worth_what_plan_forecast(view):
     remainder = best_remainder(replace(view, previous=plan.phases))
     if view.streams:
         assert remainder.score == plan.expected_accuracy
-        assert evaluate(view, remainder.phases).score == remainder.score
+        assert evaluate_phases(view, remainder.phases).score == remainder.score
 
 
 def test_remainder_that_no_longer_fits_is_dropped():

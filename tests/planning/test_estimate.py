@@ -10,7 +10,7 @@ from ekya.core.view import RetrainOption
 from ekya.planning.profiling.estimate import (
     DATA_EXPONENT,
     EPOCHS_EXPONENT,
-    options,
+    estimate_options,
     outcome_sd,
     reestimated_accuracy,
     served_after,
@@ -25,7 +25,7 @@ CURVE = FamilyCurve(16, 0, 1, 64, (0.5, 0.58, 0.63, 0.66), epoch_gpu_s=0.5, prep
 
 
 def test_options_gpu_seconds_scale_with_crops_and_epochs():
-    by_config = {o.config: o for o in options([CURVE], [SHORT, LONG, OTHER], 128)}
+    by_config = {o.config: o for o in estimate_options([CURVE], [SHORT, LONG, OTHER], 128)}
     assert set(by_config) == {SHORT, LONG}, "a family that was not profiled has no estimate"
     assert by_config[SHORT].gpu_s == pytest.approx(0.2 + 4 * 0.5)
     assert by_config[LONG].gpu_s == pytest.approx(2 * (0.2 + 12 * 0.5))
@@ -33,26 +33,26 @@ def test_options_gpu_seconds_scale_with_crops_and_epochs():
 
 def test_options_early_part_of_steep_curve_excludes_preparation():
     longer = replace(SHORT, epochs=40)
-    steep, (early,) = (options([CURVE], [config], 128) for config in (SHORT, longer))
+    steep, (early,) = (estimate_options([CURVE], [config], 128) for config in (SHORT, longer))
     assert 0.0 < steep[0].early_part < early.early_part < 1.0
     prepared = replace(CURVE, prepare_gpu_s=40 * CURVE.epoch_gpu_s)
-    (late,) = options([prepared], [longer], 128)
+    (late,) = estimate_options([prepared], [longer], 128)
     assert late.accuracy_after == early.accuracy_after
     assert late.early_part < 0.52 * early.early_part
-    (flat,) = options([replace(CURVE, accuracies=(0.99, 0.3, 0.3))], [SHORT], 128)
+    (flat,) = estimate_options([replace(CURVE, accuracies=(0.99, 0.3, 0.3))], [SHORT], 128)
     assert flat.early_part == 0.0
 
 
 def test_options_with_more_epochs_promise_more():
     longer = replace(SHORT, epochs=4 * SHORT.epochs)
-    few, many = (of.accuracy_after for of in options([CURVE], [SHORT, longer], 128))
+    few, many = (of.accuracy_after for of in estimate_options([CURVE], [SHORT, longer], 128))
     assert few < many < 0.95
 
 
 def test_options_with_half_the_labels_twice_promise_less():
     """The model sees the same number of crops; the error grows by 2^0.35, less the effect of more epochs."""
     half = replace(SHORT, epochs=2 * SHORT.epochs, data_fraction=SHORT.data_fraction / 2)
-    by_config = {o.config: o for o in options([CURVE], [SHORT, half], 128)}
+    by_config = {o.config: o for o in estimate_options([CURVE], [SHORT, half], 128)}
     error_of = {config: 1.0 - option.accuracy_after for config, option in by_config.items()}
     assert 2 ** (DATA_EXPONENT - EPOCHS_EXPONENT) <= error_of[half] / error_of[SHORT] <= 2**DATA_EXPONENT
     assert by_config[half].gpu_s == pytest.approx(by_config[SHORT].gpu_s, rel=0.05)
@@ -68,7 +68,10 @@ TIMED = FamilyCurve(16, 0, 1, 16, (), 0.5, 0.2, None, 0.3, 0.1)
 def test_options_of_timed_family_follow_other_families():
     head = replace(SHORT, trainable_blocks=0)
     low, high = (
-        {o.config: o for o in options([replace(ALL_LABELS, accuracies=points), TIMED], [head, SHORT], 64)}
+        {
+            o.config: o
+            for o in estimate_options([replace(ALL_LABELS, accuracies=points), TIMED], [head, SHORT], 64)
+        }
         for points in ((0.4, 0.5, 0.5), (0.4, 0.7, 0.75))
     )
     assert low[SHORT].accuracy_after < high[SHORT].accuracy_after
@@ -79,7 +82,9 @@ def test_options_of_timed_family_follow_other_families():
 
 def test_options_with_more_crops_have_smaller_sd():
     few, many = (
-        options([replace(ALL_LABELS, validation_crops=crops)], [replace(SHORT, trainable_blocks=0)], 64)[0]
+        estimate_options(
+            [replace(ALL_LABELS, validation_crops=crops)], [replace(SHORT, trainable_blocks=0)], 64
+        )[0]
         for crops in (16, 1600)
     )
     assert many.accuracy_sd < few.accuracy_sd
@@ -89,7 +94,7 @@ def test_options_of_blocks_gain_with_more_objects():
     head = replace(SHORT, trainable_blocks=0)
     ratios = []
     for crops in (15, 30, 120):
-        promised = options([replace(ALL_LABELS, validation_crops=crops), TIMED], [head, SHORT], 64)
+        promised = estimate_options([replace(ALL_LABELS, validation_crops=crops), TIMED], [head, SHORT], 64)
         by_config = {o.config: 1.0 - o.accuracy_after for o in promised}
         ratios.append(by_config[SHORT] / by_config[head])
     assert ratios == sorted(ratios, reverse=True)
@@ -98,7 +103,9 @@ def test_options_of_blocks_gain_with_more_objects():
 
 def test_options_after_surprises_have_larger_sd():
     surprised, confirmed = history(0.4, -0.4, 0.4, -0.4), history(0.0, 0.0, 0.0, 0.0)
-    sds = [options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)]
+    sds = [
+        estimate_options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)
+    ]
     assert sds[0] < sds[1]
 
 
@@ -141,7 +148,7 @@ def test_options_stay_in_range_and_rise_with_work(points, crops, timed):
         for epochs in (1, 4, 32)
     ]
     curves = [curve, TIMED] if timed else [curve]
-    promised = {o.config: o for o in options(curves, asked, 60, validation_crops=15)}
+    promised = {o.config: o for o in estimate_options(curves, asked, 60, validation_crops=15)}
     assert len(promised) == (12 if timed else 6)
     for config, option in promised.items():
         assert 0.0 <= option.accuracy_after <= 1.0
@@ -151,7 +158,7 @@ def test_options_stay_in_range_and_rise_with_work(points, crops, timed):
 
 def test_options_of_paper_profiler_are_the_plain_curve():
     """The paper's version: no uncertainty, and no estimate for a family without a curve."""
-    promised = options(
+    promised = estimate_options(
         [ALL_LABELS, TIMED], [SHORT, replace(SHORT, trainable_blocks=0)], 64, profiler=Profiler.PAPER
     )
     assert [option.config.trainable_blocks for option in promised] == [0]
@@ -169,26 +176,26 @@ def history(*errors, config=SHORT):
 
 def test_options_correct_lasting_bias_not_one_surprise():
     lasting, single = history(-0.1, -0.1, -0.1, -0.1, -0.1), history(-0.1)
-    plain = options([CURVE], [SHORT], 128)[0].accuracy_after
-    after_many = options([CURVE], [SHORT], 128, history=lasting)[0].accuracy_after
-    after_one = options([CURVE], [SHORT], 128, history=single)[0].accuracy_after
+    plain = estimate_options([CURVE], [SHORT], 128)[0].accuracy_after
+    after_many = estimate_options([CURVE], [SHORT], 128, history=lasting)[0].accuracy_after
+    after_one = estimate_options([CURVE], [SHORT], 128, history=single)[0].accuracy_after
     assert -0.1 < after_many - plain < -0.06
     assert -0.05 < after_one - plain < 0.0
 
 
 def test_bias_correction_ignores_one_outlier():
-    assert bias_correction(history(0.0, 0.0, 0.5, 0.0, 0.0)).of(family_of(SHORT)) == 0.0
+    assert bias_correction(history(0.0, 0.0, 0.5, 0.0, 0.0)).correction_for_family(family_of(SHORT)) == 0.0
 
 
 def test_bias_correction_without_history_uses_all():
     bias = bias_correction(history(-0.1, -0.1, -0.1))
-    assert bias.of(family_of(OTHER)) == pytest.approx(-0.05)
-    assert bias.of(family_of(SHORT)) < bias.of(family_of(OTHER))
+    assert bias.correction_for_family(family_of(OTHER)) == pytest.approx(-0.05)
+    assert bias.correction_for_family(family_of(SHORT)) < bias.correction_for_family(family_of(OTHER))
 
 
 def test_options_with_two_curves_of_a_family_raise():
     with pytest.raises(ValueError, match="two curves"):
-        options([CURVE, CURVE], [SHORT], 128)
+        estimate_options([CURVE, CURVE], [SHORT], 128)
 
 
 def test_with_observation_replaces_and_forgets_old_windows():

@@ -11,8 +11,8 @@ from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.units import StreamId
 from ekya.planning.profiling.inference_profile import floor_milli
-from ekya.planning.sizing.choose_sizes import fit
-from ekya.planning.sizing.fleet_sizes import Machine, Wishes
+from ekya.planning.sizing.choose_sizes import choose_fleet_sizes
+from ekya.planning.sizing.fleet_sizes import MachineSize, Wishes
 
 MACHINES = (500, 1000, 2000, 4000, 16_000, 64_000)
 CAMERAS = (1, 4, 10, 20, 30)
@@ -65,7 +65,7 @@ def check(fitted, costs):
 def test_fit_without_wishes_fits_or_names_remedy(milli, cameras, times):
     costs = costs_of(cameras, times)
     try:
-        sizes = check(fit(nothing(), costs, Machine(milli)), costs)
+        sizes = check(choose_fleet_sizes(nothing(), costs, MachineSize(milli)), costs)
     except UserError as error:
         assert milli < 10 + cameras * (1150 * times * FRAME_GPU_S[16] + 5)
         assert ("one camera is" if cameras == 1 else f"{cameras} cameras are") in str(error)
@@ -82,7 +82,7 @@ def test_fit_without_wishes_fits_or_names_remedy(milli, cameras, times):
 @pytest.mark.parametrize("said", [None, 1000])
 def test_fit_on_two_cores_runs_twenty_cameras(cameras, said):
     costs = costs_of(cameras)
-    fitted = fit(nothing(capacity_milli=said), costs, Machine(2000))
+    fitted = choose_fleet_sizes(nothing(capacity_milli=said), costs, MachineSize(2000))
     assert check(fitted, costs).capacity_milli == (said or 1500)
     coarser = [sentence for sentence in fitted.gave_up if sentence.startswith("λ: at most every")]
     assert bool(coarser) == (cameras > 1)
@@ -91,23 +91,23 @@ def test_fit_on_two_cores_runs_twenty_cameras(cameras, said):
 def test_fit_runs_as_many_cameras_as_refusal_says():
     def refusal(cameras):
         with pytest.raises(UserError) as caught:
-            fit(nothing(), costs_of(cameras, times=3), Machine(1000))
+            choose_fleet_sizes(nothing(), costs_of(cameras, times=3), MachineSize(1000))
         return str(caught.value)
 
     fitting = int(refusal(30).split(" of them fit")[0].split()[-1])
     costs = costs_of(fitting, times=3)
-    check(fit(nothing(), costs, Machine(1000)), costs)
+    check(choose_fleet_sizes(nothing(), costs, MachineSize(1000)), costs)
     refusal(fitting + 1)
 
 
 def test_fit_of_camera_beyond_a_gpu_raises():
     with pytest.raises(UserError, match="0 of them fit"):
-        fit(nothing(), costs_of(1, times=80), Machine(64_000))
+        choose_fleet_sizes(nothing(), costs_of(1, times=80), MachineSize(64_000))
 
 
 def test_fit_with_overload_never_raises():
     for said in (nothing(), nothing(quantum_milli=50), nothing(preparation_milli=700)):
-        sizes = fit(said, costs_of(30, times=10), Machine(500), overload=True).sizes
+        sizes = choose_fleet_sizes(said, costs_of(30, times=10), MachineSize(500), overload=True).sizes
         assert sizes.preparation_milli + 30 * sizes.quantum_milli <= sizes.capacity_milli
         assert sizes.prepared >= 1
 
@@ -125,7 +125,7 @@ def test_fit_keeps_wishes_that_fit():
         resolutions=(32,),
         trainable_blocks=(2,),
     )
-    fitted = fit(said, costs_of(4), Machine(64_000))
+    fitted = choose_fleet_sizes(said, costs_of(4), MachineSize(64_000))
     milli = ("capacity_milli", "quantum_milli", "steal_milli", "preparation_milli")
     for key in (*milli, "window_s", "prepared"):
         assert getattr(fitted.sizes, key) == getattr(said, key)
@@ -135,7 +135,7 @@ def test_fit_keeps_wishes_that_fit():
 
 def test_fit_lowers_file_of_larger_machine():
     said = nothing(capacity_milli=1200, window_s=21.0, preparation_milli=700, every=(1, 2, 3, 5, 10))
-    fitted = fit(said, costs_of(4, fps=10.0), Machine(500))
+    fitted = choose_fleet_sizes(said, costs_of(4, fps=10.0), MachineSize(500))
     check(fitted, costs_of(4, fps=10.0))
     assert fitted.sizes.capacity_milli == 360
     lowered = "gpus: 1.2 is lowered to 0.36, of 0.5 cores that are there; the rest decodes video and plans"
@@ -146,7 +146,7 @@ def test_fit_lowers_file_of_larger_machine():
 def test_fit_on_virtual_time_takes_half_of_need():
     for cameras in CAMERAS:
         costs = costs_of(cameras)
-        fitted = fit(nothing(), costs, Machine(None))
+        fitted = choose_fleet_sizes(nothing(), costs, MachineSize(None))
         every_frame_milli = 1000 * cameras * 25 * FRAME_GPU_S[32] * 1.15
         assert 0 <= 2 * check(fitted, costs).capacity_milli - every_frame_milli < 1000 or cameras < 4
 
@@ -155,27 +155,32 @@ def test_fit_on_virtual_time_takes_half_of_need():
 def test_fit_draws_frames_for_few_cameras_only(cameras, draws):
     for finding_gpu_s, drawn in ((0.014, draws), (0.0, True)):
         costs = costs_of(cameras, finding_gpu_s=finding_gpu_s)
-        fitted = fit(nothing(), costs, Machine(2000))
+        fitted = choose_fleet_sizes(nothing(), costs, MachineSize(2000))
         assert check(fitted, costs).draws_frames == drawn
         assert any("frames that are analysed anyway" in one for one in fitted.gave_up) != drawn
         for said in (True, False):
-            assert fit(nothing(draws_frames=said), costs, Machine(2000)).sizes.draws_frames == said
+            assert (
+                choose_fleet_sizes(nothing(draws_frames=said), costs, MachineSize(2000)).sizes.draws_frames
+                == said
+            )
 
 
 @pytest.mark.parametrize(("cameras", "kept"), [(1, 0.4), (4, 0.4), (10, 0.0), (20, 0.0)])
 def test_fit_drops_minimum_that_starves_retraining(cameras, kept):
     costs = costs_of(cameras)
-    fitted = fit(nothing(), costs, Machine(2000))
+    fitted = choose_fleet_sizes(nothing(), costs, MachineSize(2000))
     assert check(fitted, costs).min_accuracy == kept
     assert any(one.startswith("min_accuracy: none") for one in fitted.gave_up) == (kept == 0.0)
-    assert fit(nothing(min_accuracy=0.3), costs, Machine(2000)).sizes.min_accuracy == 0.3
+    assert choose_fleet_sizes(nothing(min_accuracy=0.3), costs, MachineSize(2000)).sizes.min_accuracy == 0.3
     larger = nothing(min_accuracy=0.4, capacity_milli=4000)
-    assert fit(larger, costs, Machine(2000)).sizes.min_accuracy == (0.4 if cameras < 10 else 0.0)
+    assert choose_fleet_sizes(larger, costs, MachineSize(2000)).sizes.min_accuracy == (
+        0.4 if cameras < 10 else 0.0
+    )
 
 
 def test_fit_on_slow_machine_retrains_heads_only():
     costs = costs_of(4, times=20)
-    fitted = fit(nothing(window_s=16.0), costs, Machine(64_000))
+    fitted = choose_fleet_sizes(nothing(window_s=16.0), costs, MachineSize(64_000))
     assert check(fitted, costs).trainable_blocks == (0,)
     assert any(sentence.startswith("γ: ") for sentence in fitted.gave_up)
 
@@ -201,10 +206,10 @@ def test_fit_sizes_add_up_or_name_what_is_given_up(
         cores=1.0,
     )
     said = nothing(preparation_milli=preparation, quantum_milli=quantum)
-    machine = Machine(milli, on_cores)
+    machine = MachineSize(milli, on_cores)
     try:
-        check(fit(said, costs, machine), costs)
+        check(choose_fleet_sizes(said, costs, machine), costs)
     except UserError as error:
         assert "\n" not in str(error)
-        sizes = fit(said, costs, machine, overload=True).sizes
+        sizes = choose_fleet_sizes(said, costs, machine, overload=True).sizes
         assert sizes.preparation_milli > 0

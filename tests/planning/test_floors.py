@@ -11,8 +11,8 @@ from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
-from ekya.planning.granting.regrant import regrant
-from ekya.planning.placement.pack import Packing, pack
+from ekya.planning.granting.regrant import regrant_plan
+from ekya.planning.placement.pack import Packing, pack_shares
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import (
     inference_floors,
@@ -33,8 +33,10 @@ def granted(name, view):
     shares = with_floors(
         shares_of(plan.phases[0]), inference_floors(view), view.capacity_milli, view.quantum_milli
     )
-    grants = pack(Packing.POOL, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(1))
-    return regrant(view, plan, grants, scheduler.needs)
+    grants = pack_shares(
+        Packing.POOL, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(1)
+    )
+    return regrant_plan(view, plan, grants, scheduler.needs)
 
 
 @settings(max_examples=200)

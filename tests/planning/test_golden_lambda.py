@@ -13,7 +13,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import StreamChoices
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.tables import value_tables
@@ -61,7 +61,7 @@ def test_value_tables_hold_the_picked_detector_at_every_share(view):
     for row, choice in enumerate(choices_by_stream(view).values()):
         accuracy = choice.stream.accuracy
         for quanta in range(tables.levels):
-            picked = choice.inference(quanta * view.quantum_milli)
+            picked = choice.choose_inference(quanta * view.quantum_milli)
             best = max(accuracy * tables.part[row, quanta], tables.golden[row, quanta])
             assert picked.option.full_accuracy(accuracy) * picked.part == pytest.approx(best, abs=1e-9)
 
@@ -78,7 +78,7 @@ def test_kept_floors_are_first_shares_that_keep_constraints(view):
 def test_plans_are_valid_and_worth_what_they_promise(view):
     for name in PLANNERS:
         plan = make_scheduler(name).plan(view)
-        assert plan.expected_accuracy == pytest.approx(evaluate(view, plan.phases).score)
+        assert plan.expected_accuracy == pytest.approx(evaluate_phases(view, plan.phases).score)
         for phase in plan.phases:
             given = sum(one.inference_share_milli + one.retrain_share_milli for one in phase.assignments)
             assert given <= view.capacity_milli
@@ -87,15 +87,15 @@ def test_plans_are_valid_and_worth_what_they_promise(view):
 def test_golden_detector_is_picked_where_the_model_is_worse():
     for accuracy, config in ((0.6, FIFTH), (0.9, EVERY), (0.95, EVERY)):
         view = window(camera("a", accuracy, 500))
-        picked = StreamChoices(view, view.streams[0]).inference(500)
+        picked = StreamChoices(view, view.streams[0]).choose_inference(500)
         assert picked.option.config == config
-    assert StreamChoices(view, camera("a", 0.1, 500)).inference(450).option.config == EVERY, "too dear"
+    assert StreamChoices(view, camera("a", 0.1, 500)).choose_inference(450).option.config == EVERY, "too dear"
 
 
 def test_limits_hold_for_the_accuracy_of_the_golden_detector():
     view = replace(window(camera("a", 0.3, 500)), min_accuracy=0.8)
-    assert not StreamChoices(view, view.streams[0]).inference(500).below_min
-    assert StreamChoices(view, view.streams[0]).inference(450).below_min
+    assert not StreamChoices(view, view.streams[0]).choose_inference(500).below_min
+    assert StreamChoices(view, view.streams[0]).choose_inference(450).below_min
     (floor,) = kept_floors(view, 1000).values()
     assert floor == 500
 
@@ -106,7 +106,7 @@ def test_retraining_gains_nothing_while_the_golden_detector_answers():
 
     def value(config):
         assigned = Assignment(StreamId("a"), GAMMAS[0], 500, config, 500, False, "")
-        return evaluate(view, (Phase((assigned,)),)).score
+        return evaluate_phases(view, (Phase((assigned,)),)).score
 
     assert value(EVERY) == pytest.approx(0.6)
     assert value(FIFTH) == pytest.approx(0.9)

@@ -51,7 +51,7 @@ gammas = st.builds(
 @given(gammas, gammas, st.integers(0, 400))
 def test_did_not_fit_never_rules_out_smaller_gamma(one, other, training):
     crops = JobCrops(training, 10)
-    if DidNotFit.of(one).rules_out(other):
+    if DidNotFit.from_config(one).rules_out(other):
         assert retraining_bytes(FOOTPRINT, one, crops) <= retraining_bytes(FOOTPRINT, other, crops)
 
 
@@ -63,20 +63,20 @@ def test_retraining_bytes_ignore_epochs(gamma, training, validation):
 
 
 def test_marks_empty_keep_estimate():
-    assert MemoryMarks().refined(HEAD, 1000) == 1000
+    assert MemoryMarks().corrected_estimate(HEAD, 1000) == 1000
 
 
 def test_marks_of_own_family_correct_both_ways():
     marks = MemoryMarks().with_mark(HEAD, 1000, 500).with_mark(BLOCK, 1000, 1500)
-    assert marks.refined(HEAD, 2000) == 1000
-    assert marks.refined(BLOCK, 2000) == 3000
+    assert marks.corrected_estimate(HEAD, 2000) == 1000
+    assert marks.corrected_estimate(BLOCK, 2000) == 3000
 
 
 def test_marks_keep_highest_ratio():
     marks = MemoryMarks().with_mark(HEAD, 1000, 800).with_mark(HEAD, 1000, 300)
-    assert marks.refined(HEAD, 1000) == 800
+    assert marks.corrected_estimate(HEAD, 1000) == 800
 
 
 @pytest.mark.parametrize(("measured", "expected"), [(500, 1000), (1500, 1500)])
 def test_marks_of_other_families_only_raise(measured, expected):
-    assert MemoryMarks().with_mark(HEAD, 1000, measured).refined(BLOCK, 1000) == expected
+    assert MemoryMarks().with_mark(HEAD, 1000, measured).corrected_estimate(BLOCK, 1000) == expected

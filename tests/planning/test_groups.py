@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.core.gpus import GpuGroups
 from ekya.planning.placement.homes import AtHome
-from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack
+from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import Steps
 
 GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108)])
@@ -22,14 +22,16 @@ def steps(gpu):
 
 
 def assert_whole_groups(gpu, grants, asked):
-    assert all(grants.share_milli(job) == gpu.down(grants.share_milli(job)) for job in asked if job % 2 == 0)
+    assert all(
+        grants.share_milli(job) == gpu.floor_share(grants.share_milli(job)) for job in asked if job % 2 == 0
+    )
 
 
 @every_packing
 @few
 @given(GPUS, ASKED, st.integers(0, 2500), st.lists(st.integers(1, 800), max_size=2))
 def test_grants_of_groups_are_whole_and_fit(packing, gpu, asked, capacity_milli, held):
-    grants = pack(packing, asked, capacity_milli=capacity_milli, held_milli=held, steps=steps(gpu))
+    grants = pack_shares(packing, asked, capacity_milli=capacity_milli, held_milli=held, steps=steps(gpu))
     assert_whole_groups(gpu, grants, asked)
     assert all(0 <= grants.share_milli(job) <= asked[job] for job in asked)
     assert sum(grants.share_milli(job) for job in asked) + grants.spare_milli <= capacity_milli
@@ -50,14 +52,14 @@ def test_grants_of_groups_grow_by_whole_groups(packing, gpu, asked, wanted):
         share = grants.fitting_milli(job, wanted)
         if share is None or share <= grants.share_milli(job):
             continue
-        grants.grow(job, share)
+        grants.grow_job(job, share)
         assert grants.share_milli(job) == share >= wanted
         assert_whole_groups(gpu, grants, asked)
         assert sum(grants.share_milli(one) for one in asked) + grants.spare_milli <= 1600
 
 
 def test_grants_of_groups_leave_rest_to_others():
-    grants = pack(
+    grants = pack_shares(
         Packing.BEST_FIT, {0: 230, 1: 300}, capacity_milli=1000, held_milli=(), steps=steps(GpuGroups(8, 132))
     )
     assert [grants.share_milli(job) for job in (0, 1)] == [182, 300]

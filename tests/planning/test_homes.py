@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, deal, guests_gpu
-from ekya.planning.placement.pack import Packing, pack
+from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, assign_home_gpus, guests_gpu
+from ekya.planning.placement.pack import Packing, pack_shares
 from ekya.planning.placement.rounding import Steps
 
 JOBS = st.dictionaries(st.integers(0, 12), st.integers(0, 1200), max_size=8)
@@ -35,7 +35,7 @@ def test_at_home_grants_as_each_gpu_would_alone(packing, asked, rooms, step):
     assert_in_place(grants, asked, rooms, step)
     for gpu, room in enumerate(rooms):
         own = {job: share for job, share in asked.items() if job % len(rooms) == gpu}
-        alone = pack(packing, own, capacity_milli=room, held_milli=(), steps=Steps(step))
+        alone = pack_shares(packing, own, capacity_milli=room, held_milli=(), steps=Steps(step))
         assert {job: grants.share_milli(job) for job in own} == {job: alone.share_milli(job) for job in own}
 
 
@@ -49,7 +49,7 @@ def test_at_home_share_grows_without_loss_of_others(packing, asked, rooms, wante
         if share is None or share <= grants.share_milli(job):
             continue
         others = {other: grants.share_milli(other) for other in asked if other != job}
-        grants.grow(job, share)
+        grants.grow_job(job, share)
         assert grants.share_milli(job) == share >= wanted
         assert others == {other: grants.share_milli(other) for other in others}
         assert_in_place(grants, asked, rooms, 1)
@@ -71,7 +71,7 @@ def test_at_home_gpu_above_1000_raises():
 @few
 @given(streams=st.integers(0, 30), capacity=st.integers(0, 4000))
 def test_deal_balances_streams_over_gpus(streams, capacity):
-    homes = deal(streams, capacity)
+    homes = assign_home_gpus(streams, capacity)
     assert len(homes) == streams
     rooms = [1000] * (capacity // 1000) + [capacity % 1000] * (capacity % 1000 > 0) or [1]
     living = [homes.count(gpu) for gpu in range(len(rooms))]
@@ -84,8 +84,8 @@ def test_deal_balances_streams_over_gpus(streams, capacity):
 
 
 def test_deal_alternates_and_favours_whole_gpus():
-    assert deal(5, 2000) == (0, 1, 0, 1, 0)
-    assert deal(6, 1500) == (0, 0, 1, 0, 0, 1)
+    assert assign_home_gpus(5, 2000) == (0, 1, 0, 1, 0)
+    assert assign_home_gpus(6, 1500) == (0, 0, 1, 0, 0, 1)
 
 
 def test_guests_gpu_is_the_last_of_the_largest():

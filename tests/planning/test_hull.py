@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.planning.schedulers.hull import hulls
+from ekya.planning.schedulers.hull import concave_hulls
 
 values = st.lists(st.integers(0, 20).map(lambda tenth: tenth / 10), min_size=2, max_size=9)
 
@@ -12,7 +12,7 @@ values = st.lists(st.integers(0, 20).map(lambda tenth: tenth / 10), min_size=2, 
 @given(values=values, data=st.data())
 def test_hulls_are_concave_and_touch_values(values, data):
     floor = data.draw(st.integers(0, len(values) - 1))
-    found = hulls(np.array([values]), np.array([floor]))
+    found = concave_hulls(np.array([values]), np.array([floor]))
     rises = [rise for rise in found.rise[0] if rise > 0]
     assert rises == sorted(rises, reverse=True)
     share, height = floor, values[floor]

@@ -276,8 +276,8 @@ def test_golden_detector_is_right_where_it_runs_and_its_boxes_are_followed():
     )
     # Three of four frames arrive while one is analysed, and boxes are not followed into these.
     assert golden.share_needed_milli == ceil((0.1 + 1 * 0.002) * FPS / 5 * HEADROOM * 1000)
-    assert golden.accuracy(0.1) == golden.accuracy(0.9) == golden.relative_accuracy > 0.8
-    assert model.accuracy(0.1) == pytest.approx(0.1 * model.relative_accuracy)
+    assert golden.accuracy_with(0.1) == golden.accuracy_with(0.9) == golden.relative_accuracy > 0.8
+    assert model.accuracy_with(0.1) == pytest.approx(0.1 * model.relative_accuracy)
 
 
 def test_frames_that_arrive_during_an_analysis_are_not_followed():

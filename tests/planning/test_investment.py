@@ -58,7 +58,7 @@ def test_best_investment_stays_within_its_bounds(view, draw):
     assert set(best.streams) <= {one.stream for one in prospects}
     assert bool(best.streams) == (best.worth > 0.0) == (best.share_milli > 0)
     chosen = [one for one in prospects if one.stream in best.streams]
-    speed = view.training_speed.speed(best.share_milli)
+    speed = view.training_speed.speed_at(best.share_milli)
     in_time = sum(one.prepare_gpu_s for one in chosen) <= 30.0 * speed * (1 + 1e-5)
     assert in_time or len(chosen) == 1
 

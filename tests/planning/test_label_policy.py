@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.planning.profiling.label_policy import LABEL_POLICIES, Candidates, affordable
+from ekya.planning.profiling.label_policy import LABEL_POLICIES, Candidates, affordable_count
 
 
 @st.composite
@@ -61,7 +61,7 @@ def test_uncertain_alternates_chance_and_informative() -> None:
 
 @given(st.floats(0.01, 10), st.integers(1, 50), st.integers(0, 60))
 def test_affordable_is_what_fits_the_budget(one_gpu_s: float, count: int, most: int) -> None:
-    fit = affordable(one_gpu_s * count, one_gpu_s, most)
+    fit = affordable_count(one_gpu_s * count, one_gpu_s, most)
     assert fit == min(count, most)
-    assert affordable(one_gpu_s * (count - 0.5), one_gpu_s, most) == min(count - 1, most)
-    assert affordable(None, one_gpu_s, most) == affordable(1.0, 0.0, most) == most
+    assert affordable_count(one_gpu_s * (count - 0.5), one_gpu_s, most) == min(count - 1, most)
+    assert affordable_count(None, one_gpu_s, most) == affordable_count(1.0, 0.0, most) == most

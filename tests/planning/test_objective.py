@@ -12,7 +12,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bend_of
-from ekya.planning.schedulers.objective import analysed_part, evaluate, mean_after_retraining
+from ekya.planning.schedulers.objective import analysed_part, evaluate_phases, mean_after_retraining
 
 EVERY = InferenceConfig(1, 32)
 
@@ -34,33 +34,33 @@ def phase(retrain_share, inference_share, retrain=GAMMAS[0]):
 
 def test_evaluate_counts_retraining_from_completion():
     view = one_stream()
-    found = evaluate(view, [phase(500, 400)])
+    found = evaluate_phases(view, [phase(500, 400)])
     assert found.completions_us == (("a", 20_000_000),)
     assert found.score == pytest.approx(0.8 * (0.2 * 0.5 + 0.8 * 0.9))
 
 
 def test_evaluate_reports_accuracy_at_end():
-    assert evaluate(one_stream(), [phase(0, 400, None)]).at_end == pytest.approx(0.5 * 0.8)
-    assert evaluate(one_stream(), [phase(500, 400)]).at_end == pytest.approx(0.9 * 0.8)
-    assert evaluate(one_stream(), [phase(500, 400), phase(0, 100)]).at_end == pytest.approx(0.9 * 0.2)
-    assert evaluate(one_stream(gpu_s=60.0), [phase(500, 400)]).at_end == pytest.approx(0.5 * 0.8)
+    assert evaluate_phases(one_stream(), [phase(0, 400, None)]).at_end == pytest.approx(0.5 * 0.8)
+    assert evaluate_phases(one_stream(), [phase(500, 400)]).at_end == pytest.approx(0.9 * 0.8)
+    assert evaluate_phases(one_stream(), [phase(500, 400), phase(0, 100)]).at_end == pytest.approx(0.9 * 0.2)
+    assert evaluate_phases(one_stream(gpu_s=60.0), [phase(500, 400)]).at_end == pytest.approx(0.5 * 0.8)
 
 
 def test_evaluate_at_end_includes_checkpoints():
     view = one_stream(gpu_s=60.0)
     option = replace(view.streams[0].retrain_options[0], early_part=0.5)
     rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
-    assert evaluate(rising, [phase(300, 400)]).at_end == pytest.approx(0.8 * (0.5 + 0.4 * 0.5))
+    assert evaluate_phases(rising, [phase(300, 400)]).at_end == pytest.approx(0.8 * (0.5 + 0.4 * 0.5))
 
 
 def test_evaluate_dropped_frames_cost_in_proportion():
-    assert evaluate(one_stream(), [phase(0, 100)]).score == pytest.approx(0.5 * 0.8 * 0.25)
+    assert evaluate_phases(one_stream(), [phase(0, 100)]).score == pytest.approx(0.5 * 0.8 * 0.25)
 
 
 def test_evaluate_unfinished_retraining_gains_nothing():
     view = one_stream(gpu_s=60.0)
-    assert evaluate(view, [phase(500, 400)]).score == pytest.approx(0.5 * 0.8)
-    assert evaluate(view, [phase(700, 400)]).score > 0.5 * 0.8
+    assert evaluate_phases(view, [phase(500, 400)]).score == pytest.approx(0.5 * 0.8)
+    assert evaluate_phases(view, [phase(700, 400)]).score > 0.5 * 0.8
 
 
 def test_evaluate_unfinished_retraining_gains_by_checkpoints():
@@ -68,17 +68,17 @@ def test_evaluate_unfinished_retraining_gains_by_checkpoints():
     view = one_stream(gpu_s=60.0)
     option = replace(view.streams[0].retrain_options[0], early_part=0.5)
     rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
-    assert evaluate(rising, [phase(500, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
-    assert evaluate(rising, [phase(600, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 / 2))
+    assert evaluate_phases(rising, [phase(500, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
+    assert evaluate_phases(rising, [phase(600, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 / 2))
 
 
 def test_evaluate_worse_retraining_does_not_serve():
     view = one_stream(after=0.3)
-    found = evaluate(view, [phase(500, 400)])
+    found = evaluate_phases(view, [phase(500, 400)])
     assert found.completions_us == (("a", 20_000_000),)
     assert found.score == pytest.approx(0.8 * 0.5)
     stream = view.streams[0]
-    serving = mean_after_retraining(view, stream.accuracy, stream.retrain_options[0], LINEAR.speed(500))
+    serving = mean_after_retraining(view, stream.accuracy, stream.retrain_options[0], LINEAR.speed_at(500))
     value = serving * analysed_part(stream.inference_options[0], 400, LINEAR)
     assert value == pytest.approx(0.8 * 0.5)
 
@@ -86,7 +86,7 @@ def test_evaluate_worse_retraining_does_not_serve():
 def test_evaluate_starved_inference_loses_its_slowdown():
     option = InferenceOption(InferenceConfig(1, 32), 0.8, 400)
     assert analysed_part(option, 200, LINEAR) == 0.8 * 0.5
-    assert analysed_part(option, 200, V100) == pytest.approx(0.8 * V100.speed(200) / V100.speed(400))
+    assert analysed_part(option, 200, V100) == pytest.approx(0.8 * V100.speed_at(200) / V100.speed_at(400))
     assert analysed_part(option, 400, V100) == analysed_part(option, 900, V100) == 0.8
     # A λ that needs more than a GPU does not keep up on a whole one.
     too_much = replace(option, share_needed_milli=1600)
@@ -107,12 +107,12 @@ def test_evaluate_keeps_progress_over_phases():
             )
         )
 
-    found = evaluate(view, [both(500, 500), both(1000, 0)])
+    found = evaluate_phases(view, [both(500, 500), both(1000, 0)])
     assert found.completions_us == (("b", 10_000_000), ("a", 15_000_000))
 
 
 def test_evaluate_without_time_is_current_accuracy():
-    assert evaluate(one_stream(window_s=0), [phase(500, 200)]).score == pytest.approx(0.5 * 0.8 * 0.5)
+    assert evaluate_phases(one_stream(window_s=0), [phase(500, 200)]).score == pytest.approx(0.5 * 0.8 * 0.5)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_evaluate_without_time_is_current_accuracy():
 )
 def test_evaluate_of_unoffered_config_raises(phases):
     with pytest.raises(ValueError, match=r"phase|offered"):
-        evaluate(one_stream(), phases)
+        evaluate_phases(one_stream(), phases)
 
 
 def test_evaluate_of_second_gamma_raises():
@@ -136,9 +136,9 @@ def test_evaluate_of_second_gamma_raises():
     )
     view = replace(one_stream(), streams=(both_offered,))
     swapped = [phase(100, 400, GAMMAS[0]), phase(100, 400, GAMMAS[1])]
-    assert evaluate(view, swapped[:1]).score > 0
+    assert evaluate_phases(view, swapped[:1]).score > 0
     with pytest.raises(ValueError, match="already has"):
-        evaluate(view, swapped)
+        evaluate_phases(view, swapped)
 
 
 def early(entry, option):
@@ -168,12 +168,12 @@ def integrate(view, phases, steps):
             served = 1.0
             if lam.share_needed_milli > share:
                 needed = lam.share_needed_milli
-                full = view.inference_speed.speed(needed) if needed <= 1000 else needed / 1000
-                served = view.inference_speed.speed(share) / full
+                full = view.inference_speed.speed_at(needed) if needed <= 1000 else needed / 1000
+                served = view.inference_speed.speed_at(share) / full
             total += stream.weight * (entry[0] + early(entry, option)) * lam.relative_accuracy * served * dt_s
             if option is not None and not entry[2]:
                 entry[1] = option.gpu_s if entry[1] is None else entry[1]
-                entry[1] -= view.training_speed.speed(assignment.retrain_share_milli) * dt_s
+                entry[1] -= view.training_speed.speed_at(assignment.retrain_share_milli) * dt_s
                 if entry[1] <= 0.0:
                     entry[0], entry[2], finished = max(entry[0], option.accuracy_after), True, True
         if finished and current < len(phases) - 1:
@@ -213,14 +213,14 @@ def phased(draw):
 def test_evaluate_equals_the_integral(case):
     view, phases = case
     # Each completion, and the phase after it, is late by at most one step of the integration.
-    assert evaluate(view, phases).score == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
+    assert evaluate_phases(view, phases).score == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
 
 
 @settings(max_examples=40)
 @given(phased())
 def test_evaluate_of_one_phase_is_the_product(case):
     view, phases = case
-    found = evaluate(view, phases[:1])
+    found = evaluate_phases(view, phases[:1])
     for (name, value), stream in zip(found.per_stream, view.streams, strict=True):
         assigned = next(a for a in phases[0].assignments if a.stream == name)
         retrain = next((o for o in options_of(stream) if o.config == assigned.retrain), None)
@@ -228,7 +228,7 @@ def test_evaluate_of_one_phase_is_the_product(case):
         shares = assigned.retrain_share_milli, assigned.inference_share_milli
         alone = stream.accuracy
         if retrain is not None:
-            speed = view.training_speed.speed(shares[0])
+            speed = view.training_speed.speed_at(shares[0])
             alone = mean_after_retraining(view, stream.accuracy, retrain, speed)
         alone *= analysed_part(lam, shares[1], view.inference_speed)
         # Completions of other streams cut the work into pieces that each round up to a microsecond.
@@ -249,5 +249,5 @@ def both_serve():
 
 
 def test_evaluate_weighs_streams_in_mean():
-    found = evaluate(two_streams(), both_serve())
+    found = evaluate_phases(two_streams(), both_serve())
     assert found.score == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.planning.placement.best_fit import BestFit
 from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
-from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack
+from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import Steps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
@@ -19,7 +19,7 @@ few = settings(max_examples=60)
 
 
 def packed(packing, asked, capacity=2000, held=(), step=1):
-    return pack(packing, asked, capacity_milli=capacity, held_milli=held, steps=Steps(step))
+    return pack_shares(packing, asked, capacity_milli=capacity, held_milli=held, steps=Steps(step))
 
 
 def assert_in_place(grants, packing, asked, capacity, held, step):
@@ -62,7 +62,7 @@ def test_grow_keeps_other_shares_in_place(packing, asked, step, capacity, held, 
         if share is None or share <= grants.share_milli(job):
             continue
         others = {other: grants.share_milli(other) for other in asked if other != job}
-        grants.grow(job, share)
+        grants.grow_job(job, share)
         assert grants.share_milli(job) == share >= wanted
         assert others == {other: grants.share_milli(other) for other in others}
         assert_in_place(grants, packing, asked, capacity, held, step)
@@ -123,7 +123,7 @@ def test_halves_double_where_others_fit():
     halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], Steps(1))
     assert halves.fitting_milli("c", 251) == 500
     assert halves.fitting_milli("c", 501) == 1000
-    halves.grow("c", 1000)
+    halves.grow_job("c", 1000)
     assert halves.gpus == {"c": 0, "a": 1, "b": 1}
     assert halves.fitting_milli("a", 501) is None
     assert halves.spare_milli == 0
@@ -144,7 +144,7 @@ def test_best_fit_keeps_emptiest_gpu_free():
 def test_best_fit_moves_a_job_only_to_grow():
     packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], Steps(1))
     assert packed_.gpus == {"a": 0, "c": 1, "b": 0}
-    packed_.grow("b", 500)
+    packed_.grow_job("b", 500)
     assert packed_.gpus["b"] == 1
     assert packed_.fitting_milli("c", 700) is None
     assert packed_.spare_milli == 400

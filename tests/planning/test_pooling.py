@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import SceneOf
-from ekya.planning.adaptation.label_pooling import TOGETHER_US, pays, same_scene
+from ekya.planning.adaptation.label_pooling import TOGETHER_US, pooling_pays, same_scene
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 S = US_PER_S
@@ -48,11 +48,13 @@ def test_same_scene_has_the_stream_first_and_is_mutual(scenes):
 @given(accuracies, accuracies, st.integers(0, 200))
 def test_pays_unless_worse_beyond_chance(accuracy, alone, objects):
     if accuracy >= alone:
-        assert pays(accuracy, alone, objects)
-    if pays(accuracy, alone, objects + 1):
-        assert pays(accuracy, alone, objects), "more objects never make the same difference acceptable"
+        assert pooling_pays(accuracy, alone, objects)
+    if pooling_pays(accuracy, alone, objects + 1):
+        assert pooling_pays(accuracy, alone, objects), (
+            "more objects never make the same difference acceptable"
+        )
 
 
 def test_pays_refuses_a_clear_loss():
-    assert pays(0.6, 0.9, 4), "four objects tell nothing"
-    assert not pays(0.6, 0.9, 16)
+    assert pooling_pays(0.6, 0.9, 4), "four objects tell nothing"
+    assert not pooling_pays(0.6, 0.9, 16)

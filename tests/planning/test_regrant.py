@@ -10,11 +10,11 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.planning.granting.regrant import regrant
-from ekya.planning.placement.pack import Packing, pack
+from ekya.planning.granting.regrant import regrant_plan
+from ekya.planning.placement.pack import Packing, pack_shares
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import shares_of
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 THIEF = make_scheduler("thief").needs
@@ -28,8 +28,10 @@ def granted_plan(name, view, step, packing=Packing.POOL):
 
 def at_grants(view, plan, step, packing, needs):
     shares = shares_of(plan.phases[0])
-    grants = pack(packing, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(step))
-    return regrant(view, plan, grants, needs)
+    grants = pack_shares(
+        packing, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(step)
+    )
+    return regrant_plan(view, plan, grants, needs)
 
 
 @settings(max_examples=60)
@@ -44,9 +46,9 @@ def test_regrant_shares_are_steps_within_gpus(name, view, step, packing):
     shares = list(shares_of(after.phases[0]).values())
     assert sum(shares) <= view.capacity_milli
     assert all(share % step == 0 and share <= 1000 for share in shares)
-    assert after.expected_accuracy == evaluate(view, after.phases).score
-    first = evaluate(view, plan.phases[:1]).score
-    assert after.rounding_cost == pytest.approx(first - evaluate(view, after.phases[:1]).score)
+    assert after.expected_accuracy == evaluate_phases(view, after.phases).score
+    first = evaluate_phases(view, plan.phases[:1]).score
+    assert after.rounding_cost == pytest.approx(first - evaluate_phases(view, after.phases[:1]).score)
     used = {}
     for one in after.phases[0].assignments:
         for share, gpu in (
@@ -163,7 +165,7 @@ def in_turn(view, share_milli, inference_milli=300):
         )
 
     phases = (phase(a, share_milli), phase(b, share_milli))
-    return Plan(phases, evaluate(view, phases).score)
+    return Plan(phases, evaluate_phases(view, phases).score)
 
 
 def test_regrant_of_fitting_plan_keeps_phases():

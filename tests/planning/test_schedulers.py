@@ -11,7 +11,7 @@ from views import window_views
 
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.allocation import kept_floors
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
@@ -105,7 +105,7 @@ def test_plan_twice_is_equal_and_view_unchanged(view, other):
 def test_plan_expects_its_objective(view):
     for scheduler in each(ALL):
         plan = scheduler.plan(view)
-        assert plan.expected_accuracy == evaluate(view, plan.phases).score
+        assert plan.expected_accuracy == evaluate_phases(view, plan.phases).score
 
 
 @few
@@ -117,7 +117,7 @@ def test_plan_completes_what_it_begins(view):
     """
     for scheduler in each(ALL):
         plan = scheduler.plan(view)
-        done = dict(evaluate(view, plan.phases).completions_us)
+        done = dict(evaluate_phases(view, plan.phases).completions_us)
         assert all(view.now_us <= t_us <= view.window_end_us for t_us in done.values())
         for place, stream in enumerate(view.streams):
             named = {phase.assignments[place].retrain for phase in plan.phases}

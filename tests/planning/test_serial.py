@@ -18,7 +18,7 @@ from ekya.core.view import (
     WindowView,
 )
 from ekya.planning.schedulers.allocation import kept_floors
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.phases import plan_of_course
 from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import make_scheduler
@@ -38,7 +38,7 @@ def test_course_value_equals_objective_of_plan(view, worths):
     count = len(view.streams)
     states = np.array([[len(known) - 1 for known in arrays.options]])
     course = simulate_schedule(arrays, states, np.array([worths[:count]]))
-    found = evaluate(view, plan_of_course(view, arrays, course).phases)
+    found = evaluate_phases(view, plan_of_course(view, arrays, course).phases)
     np.testing.assert_allclose(course.values[0], [value for _, value in found.per_stream], atol=1e-9)
     done = {stream: at - view.now_us for stream, at in found.completions_us if at < view.window_end_us}
     played = {

@@ -16,10 +16,10 @@ def test_value_tables_equal_picks_at_every_share(view):
     for row, choice in enumerate(choices_by_stream(view).values()):
         for quanta in range(tables.levels):
             share = quanta * view.quantum_milli
-            serving = choice.retraining(share).serving
+            serving = choice.choose_retraining(share).serving
             exactly = not any(option.early_part for option in options_of(choice.stream))
             assert tables.serving[row, quanta] == (serving if exactly else pytest.approx(serving, abs=1e-12))
-            assert tables.part[row, quanta] == choice.inference(share).part
+            assert tables.part[row, quanta] == choice.choose_inference(share).part
         assert bool(tables.retrains[row]) == choice.has_retraining
 
 
@@ -33,7 +33,7 @@ def test_kept_floors_are_first_shares_that_keep_constraints(view):
 def floor_milli(view, stream):
     """Returns the first share at which both constraints are kept, or as many as a whole GPU keeps."""
     shares = range(0, 1001, view.quantum_milli)
-    picked = [StreamChoices(view, stream).inference(share) for share in shares]
+    picked = [StreamChoices(view, stream).choose_inference(share) for share in shares]
     for keeps in (
         lambda one: not (one.below_min or one.too_old),
         lambda one: stream.max_age_us is not None and not one.too_old,

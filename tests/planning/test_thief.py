@@ -13,7 +13,7 @@ from ekya.core.view import (
     StreamView,
     WindowView,
 )
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 
 FULL = InferenceOption(InferenceConfig(1, 32), 1.0, 400)
@@ -48,7 +48,7 @@ def run_windows(scheduler, *, finer_lambdas):
         while now_view.now_us < now_view.window_end_us:
             plan = scheduler.plan(now_view)
             lowest = min(lowest, *(value for value in instant(now_view, plan)))
-            done = evaluate(now_view, plan.phases).completions_us
+            done = evaluate_phases(now_view, plan.phases).completions_us
             until = done[0][1] if done else now_view.window_end_us
             total += sum(instant(now_view, plan)) / 2 * (until - now_view.now_us) / 240e6
             first_done = first_done or done[0]
@@ -66,7 +66,7 @@ def run_windows(scheduler, *, finer_lambdas):
 
 def instant(now_view, plan):
     still = replace(now_view, window_end_us=now_view.now_us)
-    return [value for _, value in evaluate(still, plan.phases[:1]).per_stream]
+    return [value for _, value in evaluate_phases(still, plan.phases[:1]).per_stream]
 
 
 def later(stream, assigned, now_view, until, finished):
@@ -76,7 +76,7 @@ def later(stream, assigned, now_view, until, finished):
         return replace(stream, accuracy=option.accuracy_after, retrain_options=(), running=None)
     if option is None:
         return stream
-    spent = LINEAR.speed(assigned.retrain_share_milli) * (until - now_view.now_us) / 1e6
+    spent = LINEAR.speed_at(assigned.retrain_share_milli) * (until - now_view.now_us) / 1e6
     left = replace(option, gpu_s=option.gpu_s - spent)
     return replace(
         stream,

@@ -96,7 +96,7 @@ def window_views(draw):
 
 def value_of(choices, retrain_milli, inference_milli):
     """Returns the stream's part of the objective at the best choices for these shares."""
-    return choices.retraining(retrain_milli).serving * choices.inference(inference_milli).part
+    return choices.choose_retraining(retrain_milli).serving * choices.choose_inference(inference_milli).part
 
 
 def options_of(stream):

@@ -189,6 +189,6 @@ def _write_journal(folder: RunFolder, streams) -> None:
     ]
     journal = FileJournal(folder.journal, "ekya", options)
     for now_us, events, commands in steps:
-        journal.batch(Batch(now_us, tuple(events)))
-        journal.decision(now_us, None, commands)
+        journal.record_batch(Batch(now_us, tuple(events)))
+        journal.record_decision(now_us, None, commands)
     journal.close()

@@ -35,8 +35,8 @@ def score(
     decoded: int | None = None,
 ) -> StreamScore:
     return score_stream(
-        PredictionColumns.of(predictions),
-        ReferenceColumns.of(reference),
+        PredictionColumns.from_rows(predictions),
+        ReferenceColumns.from_rows(reference),
         labelled,
         decoded=len(reference) if decoded is None else decoded,
         class_count=CLASSES,

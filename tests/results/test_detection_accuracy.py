@@ -43,8 +43,8 @@ def score(
     decoded: int | None = None,
 ) -> StreamScore:
     return score_detections(
-        PredictionColumns.of(predictions),
-        ReferenceColumns.of(reference),
+        PredictionColumns.from_rows(predictions),
+        ReferenceColumns.from_rows(reference),
         labelled,
         decoded=len(reference) if decoded is None else decoded,
         class_count=CLASSES,
@@ -165,7 +165,10 @@ def test_future_answers_or_disorder_raise() -> None:
 
 
 def test_classification_has_no_average_precision() -> None:
-    columns = PredictionColumns.of([seen(0, [(LEFT, 0, 0.9)])]), ReferenceColumns.of([true(0, [(LEFT, 0)])])
+    columns = (
+        PredictionColumns.from_rows([seen(0, [(LEFT, 0, 0.9)])]),
+        ReferenceColumns.from_rows([true(0, [(LEFT, 0)])]),
+    )
     classified = score_stream(*columns, NO_LABELS, decoded=1, class_count=CLASSES)
     assert (classified.accuracy, classified.ap50) == (1.0, None)
 

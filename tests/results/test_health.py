@@ -129,7 +129,7 @@ def test_health_more_analysed_frames_never_turn_behind(due, analysed):
 
 def predictions(rows):
     nothing = np.zeros(0)
-    return PredictionColumns.of(
+    return PredictionColumns.from_rows(
         [
             FramePrediction(
                 frame,

@@ -310,7 +310,7 @@ def test_columns_after_keep_objects_with_their_frames(folder, clocks):
         objects = slice(later.offsets[place], later.offsets[place + 1])
         np.testing.assert_array_equal(later.boxes[objects], rows[frame].boxes)
         np.testing.assert_array_equal(later.classes[objects], rows[frame].classes)
-    assert len(later.after(8).frame) == 0
+    assert len(later.rows_after(8).frame) == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

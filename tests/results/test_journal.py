@@ -76,8 +76,8 @@ def test_journal_written_steps_are_read_back(recorded, tmp_path):
     )
     journal = journal_at(tmp_path / "journal.jsonl", bent)
     for turn in (*turns, odd):
-        journal.batch(Batch(turn.now_us, turn.events))
-        journal.decision(turn.now_us, turn.plan, turn.commands)
+        journal.record_batch(Batch(turn.now_us, turn.events))
+        journal.record_decision(turn.now_us, turn.plan, turn.commands)
     journal.close()
     assert read_journal(tmp_path / "journal.jsonl") == ("thief", bent, [*turns, odd])
 
@@ -88,10 +88,10 @@ def test_journal_each_line_is_visible_immediately(recorded, tmp_path):
     path = tmp_path / "journal.jsonl"
     journal = journal_at(path, options)
     for turn in turns[:2]:
-        journal.batch(Batch(turn.now_us, turn.events))
+        journal.record_batch(Batch(turn.now_us, turn.events))
         last = json.loads(path.read_text().splitlines()[-1])
         assert len(last["events"]) == len(turn.events)
-        journal.decision(turn.now_us, turn.plan, turn.commands)
+        journal.record_decision(turn.now_us, turn.plan, turn.commands)
         last = json.loads(path.read_text().splitlines()[-1])
         assert len(last["commands"]) == len(turn.commands)
     journal.close()
@@ -104,9 +104,9 @@ def test_journal_commands_are_synced_before_execution(recorded, tmp_path, monkey
     journal = journal_at(path, options)
     for turn in turns:
         before = len(synced)
-        journal.batch(Batch(turn.now_us, turn.events))
+        journal.record_batch(Batch(turn.now_us, turn.events))
         assert len(synced) == before
-        journal.decision(turn.now_us, turn.plan, turn.commands)
+        journal.record_decision(turn.now_us, turn.plan, turn.commands)
         if turn.commands:
             assert synced[before:] == [len(path.read_text().splitlines())]
         else:
@@ -123,11 +123,11 @@ def test_journal_step_with_a_request_is_synced_although_nothing_follows(recorded
     journal = journal_at(path, options)
     died = ev.WorkerDied(1, CAM, ev.Role.INFERENCE, "killed")
     for request in (rq.StreamPaused(1, CAM, True), rq.LabelBudgetChanged(1, LabelBudget(96))):
-        journal.batch(Batch(1, (died,)))
-        journal.decision(1, None, ())
+        journal.record_batch(Batch(1, (died,)))
+        journal.record_decision(1, None, ())
         assert synced == []
-        journal.batch(Batch(2, (died, request)))
-        journal.decision(2, None, ())
+        journal.record_batch(Batch(2, (died, request)))
+        journal.record_decision(2, None, ())
         assert synced.pop() == len(path.read_text().splitlines()), "a step without its decision is dropped"
         assert synced == []
     journal.close()
@@ -184,7 +184,7 @@ def test_journal_full_disk_raises_user_error(recorded, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"journal\.jsonl.*disk is full.*free some space"):
-        journal.decision(0, None, turns[0].commands)
+        journal.record_decision(0, None, turns[0].commands)
     journal.close()
 
 
@@ -198,7 +198,7 @@ def test_journal_full_disk_close_does_not_write_again(recorded, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 5, hard))
     try:
         with pytest.raises(UserError, match="free some space"):
-            journal.batch(Batch(0, turns[0].events))
+            journal.record_batch(Batch(0, turns[0].events))
         journal.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -208,4 +208,4 @@ def test_journal_full_disk_close_does_not_write_again(recorded, tmp_path):
 
 def test_journal_options_suffice_for_a_replay(recorded):
     assert isinstance(recorded[2], LoopOptions)
-    assert recorded[2].training_speed.speed(500) == pytest.approx(0.75)
+    assert recorded[2].training_speed.speed_at(500) == pytest.approx(0.75)

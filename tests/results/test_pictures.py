@@ -42,12 +42,12 @@ def served_from(first: int, every: int = 1):
         named = CAR if frame >= first else BUS
         skipped = None if by == frame else by
         rows.append(answer(frame, own, [named] * len(own), by=skipped, version=int(frame >= first)))
-    return PredictionColumns.of(rows)
+    return PredictionColumns.from_rows(rows)
 
 
 def records(served=None, *, labelled=NO_LABELS, cars=range(FRAMES), referred=range(FRAMES)):
-    base = PredictionColumns.of([called_a_bus(frame) for frame in SAMPLED])
-    reference = ReferenceColumns.of([judged(frame, car=frame in cars) for frame in referred])
+    base = PredictionColumns.from_rows([called_a_bus(frame) for frame in SAMPLED])
+    reference = ReferenceColumns.from_rows([judged(frame, car=frame in cars) for frame in referred])
     return StreamRecords(base, served_from(SECOND) if served is None else served, reference, labelled)
 
 
@@ -108,7 +108,7 @@ def test_pictures_say_that_boxes_were_followed_and_that_the_golden_detector_answ
         replace(answer(frame, [car_at(frame)], [CAR]), resolution=GOLDEN_RESOLUTION, analysed=frame % 7 == 0)
         for frame in range(FRAMES)
     ]
-    made = stream_pictures(street, CLASSES, records(PredictionColumns.of(rows)))
+    made = stream_pictures(street, CLASSES, records(PredictionColumns.from_rows(rows)))
     for row in made.rows:
         assert row.pictures[-1].caption.endswith("not analysed, boxes followed from an earlier frame")
         assert row.pictures[-1].caption.startswith("1 of 1 object found")

@@ -8,7 +8,7 @@ from script import MISFORTUNES, OPTIONS
 from whole_runs import run
 
 from ekya import __version__
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
@@ -80,7 +80,7 @@ def test_each_segment_replays_by_itself(folder):
         path = folder.journal_segment(number)
         _, options, steps = read_journal(path)
         assert options == ALL
-        again = list(replay(steps, options, chosen.needs, chosen.plan, segment_state(path)))
+        again = list(replay_journal(steps, options, chosen.needs, chosen.plan, segment_state(path)))
         assert all(one.same for one in again)
         turns += steps
     assert turns == done.turns

@@ -12,7 +12,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.units import ModelVersion
 from ekya.pipeline.run_writer import ModelRecord
-from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actors.actor_kinds import Ready
@@ -21,7 +21,7 @@ from ekya.runtime.driver.operator_control import LiveControl
 from ekya.system.files import write_text_atomic
 
 COSTS = StreamCosts(10.0, dict.fromkeys((24, 32, 48, 64, 96), 0.001))
-CORES = Machine(4000, on_cores=True)
+CORES = MachineSize(4000, on_cores=True)
 FIRST, SECOND = "cam-1", "cam-2"
 """Of the wait for a call that should end."""
 

@@ -55,7 +55,7 @@ class Behind:
         events, self.events = tuple(self.events), []
         return Batch(7, events)
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         self.executed += commands
 
 
@@ -71,7 +71,7 @@ class Rig:
     def start(self, job, stream=A, config=HEAD):
         """Returns whether the retraining has begun, and the events about it."""
         command = start_retraining(stream, job, config=config)
-        self.budget.execute([command])
+        self.budget.execute_commands([command])
         return command in self.behind.executed, self.events()
 
     def events(self, *events):
@@ -90,7 +90,7 @@ def test_stream_that_is_added_counts_on_its_gpu():
 def test_retraining_of_a_stream_that_is_set_aside_claims_nothing():
     rig = Rig(100 + CONTEXT_MIB, 0)
     assert rig.start(1)[0]
-    rig.budget.execute([cmd.SetAside(A, "it died too often")])
+    rig.budget.execute_commands([cmd.SetAside(A, "it died too often")])
     assert rig.start(2, C)[0]
 
 
@@ -109,7 +109,7 @@ def test_retraining_that_does_not_fit_fails_with_the_figures():
     began, events = Rig(99 + CONTEXT_MIB, 9999).start(1)
     assert not began
     short, failed = events
-    assert (short.stream, short.window, short.what) == (A, 1, DidNotFit.of(HEAD))
+    assert (short.stream, short.window, short.what) == (A, 1, DidNotFit.from_config(HEAD))
     assert (short.needed_bytes, short.free_bytes) == (CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES + 99 * MIB)
     assert (failed.stream, failed.job, failed.reason) == (A, JobId(1), short.reason)
     assert short.reason == (
@@ -119,7 +119,7 @@ def test_retraining_that_does_not_fit_fails_with_the_figures():
 
 def test_refusal_is_reported_immediately_and_once():
     rig = Rig(0, 0)
-    rig.budget.execute([start_retraining(A, config=HEAD)])
+    rig.budget.execute_commands([start_retraining(A, config=HEAD)])
     assert len(rig.budget.wait(100).events) == 2
     assert rig.behind.asked_until == [0, 7]
     assert rig.budget.wait(100).events == ()
@@ -156,7 +156,7 @@ def test_claim_ends_when_the_driver_counts_the_memory_of_the_job(over):
 def test_stopped_job_claims_nothing():
     rig = Rig(700, 0)
     rig.start(1)
-    rig.budget.execute([cmd.StopRetraining(A, JobId(1))])
+    rig.budget.execute_commands([cmd.StopRetraining(A, JobId(1))])
     assert rig.start(3, C)[0]
 
 
@@ -221,7 +221,7 @@ PREPARATION = cmd.BeginPreparation(
 
 def test_family_that_does_not_fit_is_left_out_of_the_preparation():
     rig = Rig(0, 400)
-    rig.budget.execute([PREPARATION])
+    rig.budget.execute_commands([PREPARATION])
     (passed,) = rig.behind.executed
     assert [asked.families for asked in passed.streams] == [(family_of(HEAD),), (family_of(HEAD),)]
     (short,) = rig.events()
@@ -232,13 +232,13 @@ def test_family_that_does_not_fit_is_left_out_of_the_preparation():
 @pytest.mark.parametrize("ends", ["event", "command"])
 def test_preparation_claims_its_largest_trial_until_it_ends(ends):
     rig = Rig(0, 1200)
-    rig.budget.execute([PREPARATION])
+    rig.budget.execute_commands([PREPARATION])
     assert rig.behind.executed == [PREPARATION]
     assert not rig.start(1, B)[0]
     if ends == "event":
         rig.events(ev.PreparationEnded(7, 1))
     else:
-        rig.budget.execute([cmd.EndPreparation(1)])
+        rig.budget.execute_commands([cmd.EndPreparation(1)])
     assert rig.start(2, B)[0]
 
 
@@ -256,14 +256,14 @@ class LargerPooled(JobSizes):
 
 def test_pooled_labels_that_do_not_fit_are_left_out_of_the_preparation():
     rig = Rig(0, 299, sizes=LargerPooled)
-    rig.budget.execute([POOLING])
+    rig.budget.execute_commands([POOLING])
     assert rig.behind.executed == [PREPARATION], "the trials of its own labels are made"
     assert rig.events() == [], "no γ is set aside"
 
 
 def test_preparation_claims_the_trial_with_pooled_labels():
     rig = Rig(0, 300 + 100 + CONTEXT_MIB - 1, sizes=LargerPooled)
-    rig.budget.execute([POOLING])
+    rig.budget.execute_commands([POOLING])
     assert rig.behind.executed == [POOLING]
     assert not rig.start(1, B)[0]
 
@@ -276,7 +276,7 @@ def test_trial_with_pooled_labels_needs_memory_for_the_most_that_may_be_pooled()
             counted.append(crops.training)
             return 0
 
-    Rig(9999, 9999, sizes=Sizes).budget.execute([POOLING])
+    Rig(9999, 9999, sizes=Sizes).budget.execute_commands([POOLING])
     assert max(counted) == 400 * (1 + MOST_POOLED)
 
 
@@ -286,10 +286,10 @@ class Kept:
     def __init__(self):
         self.events, self.commands = [], []
 
-    def batch(self, batch):
+    def record_batch(self, batch):
         self.events += batch.events
 
-    def decision(self, now_us, plan, commands):
+    def record_decision(self, now_us, plan, commands):
         self.commands += commands
 
 
@@ -341,5 +341,5 @@ def test_remote_retraining_claims_no_memory():
     from_cloud = start_retraining(A, config=BLOCK)
     rig = Rig(0, 0)
     far = replace(from_cloud, elsewhere=object())
-    rig.budget.execute([far])
+    rig.budget.execute_commands([far])
     assert rig.behind.executed == [far]

@@ -56,7 +56,7 @@ def executor_of(actors):
 @pytest.fixture
 def executor(executor_of):
     made = executor_of()
-    made.execute([start_retraining()])
+    made.execute_commands([start_retraining()])
     return made
 
 
@@ -120,7 +120,7 @@ def test_late_stream_is_added_at_its_time(executor_of):
 
 def test_warning_gets_its_time_even_from_a_stream_set_aside(executor, actors, own):
     actors.clock.now = 7 * S
-    executor.execute([cmd.SetAside(CAM, "so")])
+    executor.execute_commands([cmd.SetAside(CAM, "so")])
     actors.emit(own.inference, ev.Warned(0, "inference/cam", "memory is short"), LOST)
     (warned,) = events_of(executor, actors)
     assert warned == ev.Warned(7 * S, "inference/cam", "memory is short")
@@ -128,7 +128,7 @@ def test_warning_gets_its_time_even_from_a_stream_set_aside(executor, actors, ow
 
 def test_remote_retraining_without_a_coordinator_fails(executor_of, actors):
     executor = executor_of()
-    executor.execute([start_retraining(job=7, elsewhere=Elsewhere(9))])
+    executor.execute_commands([start_retraining(job=7, elsewhere=Elsewhere(9))])
     (failed,) = events_of(executor, actors)
     assert (type(failed), failed.job) == (ev.RetrainFailed, 7)
     assert actors.calls("start") == []
@@ -138,7 +138,7 @@ def test_remote_retraining_without_a_coordinator_fails(executor_of, actors):
 
 
 def test_failed_hand_in_is_reported_to_the_preparation(executor, actors, caplog):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     (call,) = actors.calls("hand_in")
     window, stream, *_, weights, _, _ = call.arguments
     assert (window, stream, weights.args) == (1, CAM, ("base",))
@@ -149,16 +149,16 @@ def test_failed_hand_in_is_reported_to_the_preparation(executor, actors, caplog)
 
 
 def test_preparation_inside_a_window_hands_in_frames_since_a_time(executor, actors):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     events_of(executor, actors)
-    executor.execute([cmd.EndPreparation(1)])
+    executor.execute_commands([cmd.EndPreparation(1)])
     asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S, dose=Dose(3, 0.5))
-    executor.execute([cmd.BeginPreparation(1, 500, (asked,), round=1)])
+    executor.execute_commands([cmd.BeginPreparation(1, 500, (asked,), round=1)])
     events_of(executor, actors)
     assert actors.arguments("material") == [(CAM, 1, None, WHOLE), (CAM, 1, 7 * S, Dose(3, 0.5))]
     first, second = actors.calls("hand_in")
     assert (first.named["round"], second.named["round"]) == (0, 1)
-    executor.execute([cmd.EndPreparation(1, 1)])
+    executor.execute_commands([cmd.EndPreparation(1, 1)])
     assert [(call.arguments, call.named) for call in actors.calls("end")] == [
         ((1,), {"round": 0}),
         ((1,), {"round": 1}),
@@ -169,13 +169,15 @@ def test_every_stream_hands_in_its_audit_with_a_windows_own_preparation(monkeypa
     """Whether it is prepared or not, since streams are not prepared by chance."""
     actors = FakeActors((CAM, "spared", "gone"), audits=True).install(monkeypatch)
     executor = make_executor(actors)
-    executor.execute([cmd.SetAside("gone", "so"), cmd.SkipPreparation(1, ("spared",), "so"), prepare(1)])
+    executor.execute_commands(
+        [cmd.SetAside("gone", "so"), cmd.SkipPreparation(1, ("spared",), "so"), prepare(1)]
+    )
     events_of(executor, actors)
     assert actors.arguments("take_drawn") == [(CAM,), ("spared",)]
     assert [arguments[0] for arguments in actors.arguments("hand_in_audit")] == [CAM, "spared"]
-    executor.execute([cmd.EndPreparation(1)])
+    executor.execute_commands([cmd.EndPreparation(1)])
     asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S)
-    executor.execute([cmd.BeginPreparation(1, 500, (asked,), round=1)])
+    executor.execute_commands([cmd.BeginPreparation(1, 500, (asked,), round=1)])
     events_of(executor, actors)
     assert len(actors.calls("material")) == 2
     assert len(actors.calls("take_drawn")) == 2
@@ -184,7 +186,9 @@ def test_every_stream_hands_in_its_audit_with_a_windows_own_preparation(monkeypa
 def test_labels_and_audits_are_made_under_the_budget_of_the_preparation(monkeypatch):
     actors = FakeActors((CAM,), audits=True).install(monkeypatch)
     executor = make_executor(actors)
-    executor.execute([replace(prepare(1), budget=LabelBudget(40, 1.5)), cmd.EndPreparation(1), prepare(2)])
+    executor.execute_commands(
+        [replace(prepare(1), budget=LabelBudget(40, 1.5)), cmd.EndPreparation(1), prepare(2)]
+    )
     events_of(executor, actors)
     for method, place in (("hand_in", 2), ("hand_in_audit", 1)):
         under, usual = (arguments[place] for arguments in actors.arguments(method))
@@ -193,14 +197,14 @@ def test_labels_and_audits_are_made_under_the_budget_of_the_preparation(monkeypa
 
 
 def test_run_takes_no_frames_for_audits(executor, actors):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     events_of(executor, actors)
     assert len(actors.calls("hand_in")) == 1
     assert actors.calls("take_drawn") == actors.calls("hand_in_audit") == []
 
 
 def test_failed_hand_in_to_a_dead_micro_profiler_is_dropped(executor, actors):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     actors.kill(actors.preparation)
     events_of(executor, actors)
     actors.calls("hand_in")[0].fail(RayActorError())
@@ -211,7 +215,7 @@ def test_failed_hand_in_to_a_dead_micro_profiler_is_dropped(executor, actors):
 def test_window_is_not_prepared_until_the_micro_profiler_is_back(executor, actors, caplog):
     actors.kill(actors.preparation)
     assert events_of(executor, actors) == ()
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     assert actors.calls("begin") == []
     assert [type(event) for event in events_of(executor, actors)] == [ev.PreparationEnded]
     assert "window 1 has no labels until the micro-profiler is back" in caplog.text
@@ -219,14 +223,14 @@ def test_window_is_not_prepared_until_the_micro_profiler_is_back(executor, actor
     assert events_of(executor, actors) == ()
     actors.calls("know", actors.preparation)[0].reply()
     assert [type(event) for event in events_of(executor, actors)] == [ev.ProfilerBack]
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     assert len(actors.calls("begin")) == 1
 
 
 def test_drift_is_not_answered_until_the_micro_profiler_is_back(executor, actors):
     actors.kill(actors.preparation)
     events_of(executor, actors)
-    executor.execute([replace(prepare(1), round=1)])
+    executor.execute_commands([replace(prepare(1), round=1)])
     assert events_of(executor, actors) == (), "the loop would ask again at once, and so on"
     actors.calls("begin_run")[0].reply()
     actors.calls("know", actors.preparation)[0].reply()
@@ -236,7 +240,7 @@ def test_drift_is_not_answered_until_the_micro_profiler_is_back(executor, actors
 
 
 def test_death_of_the_micro_profiler_ends_the_preparation(executor, actors):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     actors.kill(actors.preparation)
     assert events_of(executor, actors) == (ev.PreparationEnded(0, 1),)
 
@@ -260,27 +264,27 @@ def report_trial(executor, actors, copied=True):
 
 
 def test_retraining_gets_the_forward_passes_of_the_micro_profiler(executor, actors):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     passed = report_trial(executor, actors)
     assert actors.arguments("passed") == [(1, CAM)]
-    executor.execute([start_retraining(job=2)])
+    executor.execute_commands([start_retraining(job=2)])
     assert passed_to_trainer(actors) == [None, passed]
 
 
 def test_retraining_from_other_weights_or_window_gets_no_passes(executor, actors, own):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     report_trial(executor, actors)
     own.newest_weights = "those of a worker that was started again"
-    executor.execute([start_retraining(job=2)])
+    executor.execute_commands([start_retraining(job=2)])
     own.newest_weights = "base"
-    executor.execute([prepare(2), start_retraining(job=3)])
+    executor.execute_commands([prepare(2), start_retraining(job=3)])
     assert passed_to_trainer(actors) == [None, None, None]
 
 
 def test_retraining_does_not_wait_for_passes_still_being_copied(executor, actors):
-    executor.execute([prepare(1)])
+    executor.execute_commands([prepare(1)])
     report_trial(executor, actors, copied=False)
-    executor.execute([start_retraining(job=2)])
+    executor.execute_commands([start_retraining(job=2)])
     assert passed_to_trainer(actors) == [None, None]
 
 
@@ -292,31 +296,31 @@ def earlier_versions(actors):
 
 
 def test_only_weights_since_the_last_labels_are_compared(executor, actors):
-    executor.execute([prepare(1), prepare(2), serve(), prepare(3), prepare(4)])
+    executor.execute_commands([prepare(1), prepare(2), serve(), prepare(3), prepare(4)])
     assert earlier_versions(actors) == [None, None, BASE_VERSION, None]
 
 
 def test_last_weights_of_a_window_are_compared_with_those_before_it(executor, actors):
-    executor.execute([prepare(1), serve(2), serve(3), serve(4), prepare(2)])
+    executor.execute_commands([prepare(1), serve(2), serve(3), serve(4), prepare(2)])
     assert earlier_versions(actors) == [None, BASE_VERSION]
 
 
 def test_roll_back_serves_earlier_weights_from_the_object_store(executor, actors, own):
-    executor.execute([prepare(1), serve(), prepare(2)])
+    executor.execute_commands([prepare(1), serve(), prepare(2)])
     newer = own.newest_weights
-    executor.execute([cmd.RollBack(CAM, "worse")])
+    executor.execute_commands([cmd.RollBack(CAM, "worse")])
     assert actors.arguments("roll_back") == [(CAM, "base", ModelVersion(2), BASE_VERSION)]
     assert (own.version, own.newest_weights) == (2, "base")
     known = [arguments[2:] for arguments in actors.arguments("know")]
     assert known == [(0, "base"), (1, newer), (2, "base")]
-    executor.execute([start_retraining(job=2)])
+    executor.execute_commands([start_retraining(job=2)])
     assert actors.arguments("start")[-1][2] == "base", "what serves is what is retrained"
 
 
 def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
-    executor.execute([cmd.RollBack(CAM, "nothing was compared"), prepare(1), serve(), prepare(2)])
-    executor.execute([cmd.RollBack(CAM, "worse"), cmd.RollBack(CAM, "once more"), prepare(3)])
-    executor.execute([cmd.RollBack(CAM, "late")])
+    executor.execute_commands([cmd.RollBack(CAM, "nothing was compared"), prepare(1), serve(), prepare(2)])
+    executor.execute_commands([cmd.RollBack(CAM, "worse"), cmd.RollBack(CAM, "once more"), prepare(3)])
+    executor.execute_commands([cmd.RollBack(CAM, "late")])
     assert len(actors.calls("roll_back")) == 1
     assert earlier_versions(actors) == [None, BASE_VERSION, None]
 
@@ -326,7 +330,7 @@ def pending(monkeypatch):
     """Actors of two streams with the base model; retrained weights of ``cam`` are about to serve."""
     actors = FakeActors(("cam", "new")).install(monkeypatch)
     made = make_executor(actors)
-    made.execute([start_retraining(), serve()])
+    made.execute_commands([start_retraining(), serve()])
     return made, actors
 
 
@@ -355,7 +359,7 @@ def prepare_both(window):
 
 def test_retrained_weights_are_lent_to_a_stream_with_the_base_model(beside):
     executor, actors = beside
-    executor.execute([prepare_both(1)])
+    executor.execute_commands([prepare_both(1)])
     own = actors.streams["cam"].newest_weights
     assert lent_to(actors) == {"cam": [], "new": [("cam", 1, own)]}, "cam has weights of its own"
 
@@ -363,16 +367,16 @@ def test_retrained_weights_are_lent_to_a_stream_with_the_base_model(beside):
 def test_pending_weights_are_not_lent(pending):
     """They may never serve, and fetching them waits for their trainer."""
     executor, actors = pending
-    executor.execute([prepare_both(1)])
+    executor.execute_commands([prepare_both(1)])
     assert lent_to(actors) == {"cam": [], "new": []}
-    executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "unknown")])
+    executor.execute_commands([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "unknown")])
     assert actors.calls("adopt") == []
 
 
 def test_serving_weights_are_lent_while_newer_ones_are_pending(beside):
     executor, actors = beside
     served = actors.streams["cam"].weights
-    executor.execute([serve(epoch=5), prepare_both(1)])
+    executor.execute_commands([serve(epoch=5), prepare_both(1)])
     assert actors.streams["cam"].newest_weights is not served
     assert lent_to(actors)["new"] == [("cam", 1, served)]
 
@@ -381,38 +385,38 @@ def test_base_model_that_serves_again_is_not_lent_and_tries_others(beside):
     executor, actors = beside
     new, lent = actors.streams["new"], actors.streams["cam"].weights
     back = [ModelVersion(2), BASE_VERSION]
-    executor.execute([prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
+    executor.execute_commands([prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
     for window in (2, 4):
         adopted = ev.ModelAdopted(0, "new", new.version, "cam", ModelVersion(1), 0.8, 5)
         actors.emit(new.inference, adopted)
         events_of(executor, actors)
-        executor.execute([prepare_both(window)])
+        executor.execute_commands([prepare_both(window)])
         assert lent_to(actors) == {"cam": [], "new": []}
-        executor.execute([cmd.RollBack("new", "worse")])
+        executor.execute_commands([cmd.RollBack("new", "worse")])
         actors.emit(new.inference, ev.RolledBack(0, "new", *back, 5))
         events_of(executor, actors)
         assert (new.version, new.weights) == (back[0], "base")
-        executor.execute([prepare_both(window + 1)])
+        executor.execute_commands([prepare_both(window + 1)])
         assert lent_to(actors) == {"cam": [], "new": [("cam", 1, lent)]}
-        executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better again")])
+        executor.execute_commands([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better again")])
         back = [ModelVersion(4), ModelVersion(2)]
 
 
 def test_weights_that_never_served_are_not_rolled_back_to(executor, actors, own):
     """No file of theirs is recorded: a resumed run could not serve them."""
-    executor.execute([prepare(1), serve(), prepare(2), serve(5)])
+    executor.execute_commands([prepare(1), serve(), prepare(2), serve(5)])
     actors.emit(own.inference, swapped(2))
     events_of(executor, actors)
-    executor.execute([prepare(3), cmd.RollBack(CAM, "worse")])
+    executor.execute_commands([prepare(3), cmd.RollBack(CAM, "worse")])
     assert earlier_versions(actors) == [None, BASE_VERSION, None]
     assert actors.calls("roll_back") == []
 
 
 def test_adopted_weights_serve_and_are_retrained(beside):
     executor, actors = beside
-    executor.execute([prepare_both(1)])
+    executor.execute_commands([prepare_both(1)])
     lent, new = actors.streams["cam"].newest_weights, actors.streams["new"]
-    executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
+    executor.execute_commands([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
     assert actors.arguments("adopt") == [("new", lent, 0.8, ModelVersion(1), "cam", ModelVersion(1), None)]
     assert (new.version, new.newest_weights) == (1, lent)
     assert actors.arguments("know")[-1] == ("new", actors.arguments("know")[0][1], 1, lent)
@@ -420,23 +424,25 @@ def test_adopted_weights_serve_and_are_retrained(beside):
     actors.emit(new.inference, adopted)
     assert adopted in events_of(executor, actors)
     assert new.weights is lent
-    executor.execute([start_retraining("new", job=2)])
+    executor.execute_commands([start_retraining("new", job=2)])
     assert actors.arguments("start")[-1][2] is lent
-    executor.execute([prepare_both(2)])
+    executor.execute_commands([prepare_both(2)])
     assert earlier_versions(actors)[-1] == BASE_VERSION, "the base model may serve again"
 
 
 def test_weights_that_were_not_lent_in_this_window_are_not_adopted(beside):
     executor, actors = beside
-    executor.execute([prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(2), 0.8, "unknown")])
-    executor.execute([prepare(2), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "late")])
+    executor.execute_commands(
+        [prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(2), 0.8, "unknown")]
+    )
+    executor.execute_commands([prepare(2), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "late")])
     assert actors.calls("adopt") == []
     assert actors.streams["new"].version == BASE_VERSION
     assert events_of(executor, actors) == (ev.AdoptionFailed(0, "new"),) * 2
 
 
 def test_hot_swap_goes_through_the_object_store(executor, actors):
-    executor.execute([serve()])
+    executor.execute_commands([serve()])
     (send,), (receive,) = actors.calls("send"), actors.calls("receive")
     assert send.arguments == (CAM, JobId(1), ModelVersion(1))
     assert receive.arguments == (CAM, *send.references, ModelVersion(1), JobId(1))
@@ -445,10 +451,10 @@ def test_hot_swap_goes_through_the_object_store(executor, actors):
 def test_hot_swaps_are_reported_in_order_and_the_last_one_serves(executor_of, actors, own):
     """Otherwise a worker that dies would be restarted with older weights."""
     executor = executor_of()
-    executor.execute([start_retraining(), serve(), prepare(2)])
+    executor.execute_commands([start_retraining(), serve(), prepare(2)])
     actors.emit(own.inference, swapped(1))
     assert events_of(executor, actors) == (swapped(1),)
-    executor.execute([serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
+    executor.execute_commands([serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
     rolled_back = ev.RolledBack(0, CAM, ModelVersion(3), ModelVersion(1), 5)
     actors.emit(own.inference, swapped(2), rolled_back)
     assert events_of(executor, actors) == (swapped(2), rolled_back)

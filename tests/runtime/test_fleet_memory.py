@@ -9,7 +9,7 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.pipeline.setup import job_places
-from ekya.planning.placement.homes import PREPARATION_GPU, Processes, deal
+from ekya.planning.placement.homes import PREPARATION_GPU, Processes, assign_home_gpus
 from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES, JobCrops
 from ekya.runtime.actors.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.shares.gpu_memory import job_sizes, require_inference
@@ -49,7 +49,7 @@ def test_check_counts_a_context_for_each_process(fleet):
 
 def test_job_places_are_the_gpus_of_the_actors(fleet):
     for gpus_milli in (1000, 2000, 2500):
-        homes = deal(len(fleet.streams), gpus_milli)
+        homes = assign_home_gpus(len(fleet.streams), gpus_milli)
         orders = ActorConfig(None, fleet, 0, None, "cuda", homes)
         places = job_places(fleet, gpus_milli)
         for place, stream in enumerate(fleet.streams):

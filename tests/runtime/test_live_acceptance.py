@@ -7,7 +7,7 @@ import sys
 import pytest
 from waiting import LONG_GUARD_S
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core.events import FramesCounted
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
@@ -50,4 +50,4 @@ def test_shipped_fleet_gains_from_retraining(tmp_path):
     )
     assert counted > 0.9 * frames["analysed"] - 100, "the screen knew of nearly all of them while they came"
     scheduler = make_scheduler(name)
-    assert all(turn.same for turn in replay(turns, constants, scheduler.needs, scheduler.plan))
+    assert all(turn.same for turn in replay_journal(turns, constants, scheduler.needs, scheduler.plan))

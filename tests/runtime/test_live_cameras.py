@@ -14,7 +14,7 @@ import yaml
 from rtsp_camera import RtspCamera, require_server, street_video
 from waiting import LONG_GUARD_S, wait_until
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.core.commands import SetInference
 from ekya.planning.schedulers.registry import make_scheduler
@@ -122,7 +122,8 @@ def check_journal(folder):
     """Checks that only the yard was planned for while the gate was lost."""
     name, constants, turns = read_journal(folder.journal)
     assert all(
-        turn.same for turn in replay(turns, constants, make_scheduler(name).needs, make_scheduler(name).plan)
+        turn.same
+        for turn in replay_journal(turns, constants, make_scheduler(name).needs, make_scheduler(name).plan)
     )
     lost = next(turn for turn in turns if of_gate(turn, ev.StreamLost))
     back = next(turn for turn in turns if of_gate(turn, ev.StreamBack) and turn.now_us > lost.now_us)

@@ -24,7 +24,7 @@ from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.validation import Validation
 from ekya.core.weights import LabelBudget
 from ekya.pipeline.run_writer import ModelRecord
-from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
 from ekya.runtime.actors.actor_kinds import Ready
@@ -237,7 +237,7 @@ def test_pictures_of_a_removed_camera_are_forgotten(run):
 def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
     """Labels of the earlier one may still come, and would be taken for those of the new one."""
     asked = tuple(cmd.PrepareStream(one, (), ()) for one in (FIRST, SECOND))
-    run.executor.execute([cmd.BeginPreparation(1, 300, asked)])
+    run.executor.execute_commands([cmd.BeginPreparation(1, 300, asked)])
     workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
     run.ask(run.control.remove, FIRST)
     for worker in workers:
@@ -245,7 +245,7 @@ def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
     run.turn()
     with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
         run.ask(run.control.add, camera(FIRST))
-    run.executor.execute([cmd.EndPreparation(1)])
+    run.executor.execute_commands([cmd.EndPreparation(1)])
     run.ask(run.control.add, camera(FIRST))
     assert list(run.cameras()) == [FIRST, SECOND]
 
@@ -332,7 +332,7 @@ def test_changed_gpus_are_the_capacity_with_a_preparation_that_fits(run):
 
 
 def test_part_of_one_gpu_is_changed_and_several_are_not(tmp_path, monkeypatch):
-    one = Operated(tmp_path, monkeypatch, machine=Machine(1000, on_cores=False))
+    one = Operated(tmp_path, monkeypatch, machine=MachineSize(1000, on_cores=False))
     one.ask(one.control.change_fleet, {"gpus": 0.7})
     assert one.events[-1].capacity_milli == 700
     with pytest.raises(UserError, match="gpus: 2 is more than the 1 that are here"):
@@ -343,7 +343,7 @@ def test_part_of_one_gpu_is_changed_and_several_are_not(tmp_path, monkeypatch):
 def test_other_number_of_gpus_has_the_service_start_again(tmp_path, monkeypatch):
     homes = (StreamHome(FIRST, 0), StreamHome(SECOND, 1))
     constants = replace(OPTIONS, homes=homes, capacity_milli=2000)
-    two = Operated(tmp_path, monkeypatch, constants=constants, machine=Machine(2000, on_cores=False))
+    two = Operated(tmp_path, monkeypatch, constants=constants, machine=MachineSize(2000, on_cores=False))
     two.ask(two.control.change_fleet, {"gpus": 1.5})
     assert two.events == [rq.RestartRequested(two.events[0].t_us, "the fleet has 1.5 GPUs from now on")]
     assert load_fleet(two.folder.fleet).gpus == 1.5

@@ -81,12 +81,12 @@ class Tier(NullCoordinator):
     def wait(self, until_us):
         return self._inner.wait(until_us)
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         for command in commands:
             if isinstance(command, cmd.StartRetraining) and command.elsewhere:
                 self._train(command)
             else:
-                self._inner.execute([command])
+                self._inner.execute_commands([command])
 
     def _train(self, command):
         """Trains one epoch in place of another server, and brings its weights."""

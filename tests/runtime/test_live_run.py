@@ -17,7 +17,7 @@ import yaml
 from waiting import LONG_GUARD_S, wait_until
 
 from ekya.config.shipped import shipped_path
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.label_file import LabelHead, LabelTable
@@ -184,7 +184,7 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
 
     name, constants, turns = read_journal(folder.journal)
     scheduler = make_scheduler(name)
-    replayed = list(replay(turns, constants, scheduler.needs, scheduler.plan))
+    replayed = list(replay_journal(turns, constants, scheduler.needs, scheduler.plan))
     assert len(replayed) == len(turns) > 5
     assert all(turn.same for turn in replayed)
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, SetInference
 from ekya.planning.schedulers.registry import make_scheduler
@@ -78,4 +78,4 @@ def test_scripted_cameras_join_are_lost_and_come_back(fleet, tmp_path):
     assert summary["streams"]["cam-1"]["lost_s"] == pytest.approx(back_s - lost_s, abs=0.01)
 
     scheduler = make_scheduler(name)
-    assert all(turn.same for turn in replay(turns, constants, scheduler.needs, scheduler.plan))
+    assert all(turn.same for turn in replay_journal(turns, constants, scheduler.needs, scheduler.plan))

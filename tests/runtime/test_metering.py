@@ -26,7 +26,7 @@ class Executor:
         now_us = self._times_us.pop(0)
         return Batch(now_us, (ev.StreamBack(now_us, CAM),))
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         self.executed += commands
 
 
@@ -61,7 +61,7 @@ def test_other_events_precede_gpu_use_and_commands_pass():
     executor = MeteredExecutor(behind, Meter(), WINDOW_US)
     batch = executor.wait(0)
     assert [type(event) for event in batch.events] == [ev.StreamBack, ev.GpuMeasured]
-    executor.execute([cmd.EndPreparation(0)])
+    executor.execute_commands([cmd.EndPreparation(0)])
     assert behind.executed == [cmd.EndPreparation(0)]
 
 

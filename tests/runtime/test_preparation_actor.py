@@ -188,7 +188,7 @@ def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(act
     assert told.probe.accuracy > 0.8
     assert told.probe.objects > 0
     assert not told.of_new_scene
-    most = dose.of(SETTINGS.labels_per_window)
+    most = dose.label_count(SETTINGS.labels_per_window)
     assert 0 < told.training_crops + told.validation_crops <= most < SETTINGS.labels_per_window
 
 

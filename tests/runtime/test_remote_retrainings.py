@@ -65,7 +65,7 @@ def test_each_epoch_is_reported_once_and_the_end_with_the_last(executor, actors)
 def test_weights_are_received_without_a_share_when_they_are_to_serve(executor, actors, ledger):
     bring(executor, 0.7)
     assert actors.calls("receive") == []
-    executor.execute([SERVE])
+    executor.execute_commands([SERVE])
     (receive, _), (send,) = actors.calls("receive"), actors.calls("send")
     (labels,) = actors.calls("labels")
     assert receive.arguments == (CAM, START, b"weights 1", 0.7, *labels.references)
@@ -76,7 +76,7 @@ def test_weights_are_received_without_a_share_when_they_are_to_serve(executor, a
 
 def test_only_better_weights_are_received_again(executor, actors):
     bring(executor, 0.7)
-    executor.execute([SERVE])
+    executor.execute_commands([SERVE])
     bring(executor, 0.7, 0.6, over=True)
     assert received(actors) == [(b"weights 1", 0.7)]
     bring(executor, 0.7, 0.8, over=True)
@@ -85,11 +85,11 @@ def test_only_better_weights_are_received_again(executor, actors):
 
 def test_stopped_retraining_leaves_its_weights_to_the_trainer(executor, actors):
     bring(executor, 0.7)
-    executor.execute([SERVE, cmd.StopRetraining(CAM, JOB)])
+    executor.execute_commands([SERVE, cmd.StopRetraining(CAM, JOB)])
     assert received(actors) == [(b"weights 1", 0.7)]
-    executor.execute([cmd.StopRetraining(CAM, JobId(8))])
+    executor.execute_commands([cmd.StopRetraining(CAM, JobId(8))])
     bring(executor, 0.7)
-    executor.execute([cmd.KeepServing(CAM, JOB, 1, "it is worse"), cmd.StopRetraining(CAM, JOB)])
+    executor.execute_commands([cmd.KeepServing(CAM, JOB, 1, "it is worse"), cmd.StopRetraining(CAM, JOB)])
     assert len(received(actors)) == 1
 
 

@@ -85,8 +85,8 @@ class Server:
         if self.state.fleet.window >= 0 and any(isinstance(event, ev.WindowOpened) for event in events):
             self.journal.snapshot(self.state)
         turn = step(self.state, batch, OPTIONS, SCHEDULER.needs, self.plan)
-        self.journal.batch(batch)
-        self.journal.decision(now_us, turn.plan, turn.commands)
+        self.journal.record_batch(batch)
+        self.journal.record_decision(now_us, turn.plan, turn.commands)
         self.state = turn.state
 
 

@@ -12,7 +12,7 @@ from test_resuming import EVERY, OPTIONS, SCHEDULER, S
 from ekya.config.run_options import RunOptions
 from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
-from ekya.control.step import due, step
+from ekya.control.step import loop_events_due, step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
@@ -54,19 +54,19 @@ class Service:
         self.journal = SegmentedJournal(folder, "thief", ENDLESS, 1 << 30)
         self.state = first_state()
         added = (ev.StreamAdded(0, stream, LAMBDAS) for stream in (CAM, OTHER))
-        self.give(0, *added, *due(self.state.fleet, 0, ENDLESS))
-        self.give(100 * S, *due(self.state.fleet, 100 * S, ENDLESS))
+        self.give(0, *added, *loop_events_due(self.state.fleet, 0, ENDLESS))
+        self.give(100 * S, *loop_events_due(self.state.fleet, 100 * S, ENDLESS))
         if early:
             self.give(150 * S, *early)
-        self.give(200 * S, *due(self.state.fleet, 200 * S, ENDLESS))
+        self.give(200 * S, *loop_events_due(self.state.fleet, 200 * S, ENDLESS))
 
     def give(self, now_us, *events):
         batch = Batch(now_us, events)
         if self.state.fleet.window >= 0 and any(isinstance(event, ev.WindowOpened) for event in events):
             self.journal.snapshot(self.state)
-        self.journal.batch(batch)
+        self.journal.record_batch(batch)
         turn = step(self.state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan)
-        self.journal.decision(now_us, turn.plan, turn.commands)
+        self.journal.record_decision(now_us, turn.plan, turn.commands)
         self.state = turn.state
 
 
@@ -104,12 +104,12 @@ def continued(folder, resumed, monkeypatch, *streams):
     actors.clock.now = session.opened.continue_us
     came = make_executor(actors, *first).wait(0)
     state = resumed.state
-    batch = Batch(came.now_us, (*came.events, *due(state.fleet, came.now_us, ENDLESS)))
+    batch = Batch(came.now_us, (*came.events, *loop_events_due(state.fleet, came.now_us, ENDLESS)))
     resumed.cut(folder)
     journal = SegmentedJournal(folder, "thief", ENDLESS)
     journal.snapshot(state)
-    journal.batch(batch)
-    journal.decision(batch.now_us, None, ())
+    journal.record_batch(batch)
+    journal.record_decision(batch.now_us, None, ())
     journal.close()
     return step(state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan).state.fleet
 
@@ -232,7 +232,7 @@ def test_labels_and_roll_back_that_were_not_made_are_asked_for_again(folder, mon
 
 def test_roll_back_of_an_interrupted_window_is_commanded(folder, monkeypatch):
     resumed = interrupted(folder, BACK)(CAM, OTHER)
-    batch = Batch(T, (*resumed.events, *due(resumed.state.fleet, T, ENDLESS)))
+    batch = Batch(T, (*resumed.events, *loop_events_due(resumed.state.fleet, T, ENDLESS)))
     turn = step(resumed.state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan)
     backs = [one for one in turn.commands if isinstance(one, cmd.RollBack)]
     assert [(one.stream, one.version) for one in backs] == [(CAM, 3)]

@@ -202,7 +202,7 @@ def options(**changes):
 
 def test_ledger_of_cores_has_one_pool():
     ledger = ledger_for(options(), {}.__getitem__)
-    assert ledger.aim(inference_holder(A), 1500, 1, 0)[0].share_milli == 1500
+    assert ledger.set_target(inference_holder(A), 1500, 1, 0)[0].share_milli == 1500
 
 
 def test_ledger_of_gpus_has_a_pool_for_each():
@@ -210,8 +210,8 @@ def test_ledger_of_gpus_has_a_pool_for_each():
     ledger = ledger_for(options(capacity_milli=1400, homes=homes), {A: 0, B: 1}.__getitem__)
     assert (ledger.free_milli(0), ledger.free_milli(1)) == (1000, 400)
     for holder in (inference_holder(A), retraining_holder(A, JOB), preparation_holder(1)):
-        ledger.aim(holder, 300, 1, 0)
-    ledger.aim(inference_holder(B), 100, 1, 0)
+        ledger.set_target(holder, 300, 1, 0)
+    ledger.set_target(inference_holder(B), 100, 1, 0)
     assert (ledger.free_milli(0), ledger.free_milli(1)) == (100, 300)
 
 

@@ -38,7 +38,7 @@ class Run:
         return self.actors.preparation
 
     def execute(self, *commands):
-        self.executor.execute(commands)
+        self.executor.execute_commands(commands)
 
     def add(self, stream=NEW):
         """Begins to add a stream; returns the call that opens it, and why it failed once it did."""

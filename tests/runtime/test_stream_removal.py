@@ -30,12 +30,12 @@ def shared(monkeypatch):
 def waiting_for_a_share(run):
     """Begins a preparation while an inference holds the share that it is to get; returns its release."""
     for stream, share_milli in ((CAM, 0), (OTHER, 900), (OTHER, 300)):
-        run.execute(cmd.SetInference(stream, InferenceConfig(1, 32), share_milli, 2))
+        run.execute_commands(cmd.SetInference(stream, InferenceConfig(1, 32), share_milli, 2))
         release = run.actors.calls("configure")[-1]
         if share_milli != 300:
             release.reply(Resized(share_milli, 5))
             run.events()
-    run.execute(PREPARE)
+    run.execute_commands(PREPARE)
     return release
 
 
@@ -65,7 +65,7 @@ def test_preparation_begins_without_a_stream_that_is_gone(run, again):
 def test_preparation_goes_on_without_a_stream_that_is_leaving(run):
     inference, _ = run.workers(CAM)
     run.changes.remove(CAM)
-    run.execute(PREPARE)
+    run.execute_commands(PREPARE)
     run.kill(inference)
     assert handed_in(run) == ([CAM, OTHER], [])
     run.actors.calls("hand_in")[0].fail(RayActorError())
@@ -86,7 +86,7 @@ def test_labels_of_a_stream_that_is_gone_do_no_harm(run):
 def test_stream_is_forgotten_when_its_worker_has_been_restarted_or_not(run):
     inference, retraining = run.workers(CAM)
     run.kill(inference)
-    run.execute(cmd.RestartWorker(CAM, INFERENCE))
+    run.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
     again = run.actors.streams[CAM].inference
     run.changes.remove(CAM)
     assert run.actors.killed == [again, retraining]
@@ -101,7 +101,7 @@ def test_stream_is_forgotten_when_its_worker_has_been_restarted_or_not(run):
 def test_stream_that_joins_a_process_of_others_too_late_leaves_it(shared):
     process, retraining = shared.workers(CAM)
     assert kinds(shared.emit(CAM, died(CAM))) == [(ev.WorkerDied, CAM)]
-    shared.execute(cmd.RestartWorker(CAM, INFERENCE))
+    shared.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
     shared.changes.remove(CAM)
     shared.kill(retraining)
     shared.reply("leave")
@@ -121,7 +121,7 @@ def test_worker_that_died_just_before_its_removal_is_not_restarted(run):
     inference, retraining = run.workers(CAM)
     assert kinds(run.kill(inference)) == [(ev.WorkerDied, CAM)]
     run.changes.remove(CAM)
-    run.execute(cmd.RestartWorker(CAM, INFERENCE))
+    run.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
     assert run.actors.calls("join") == []
     run.kill(retraining)
     assert CAM not in run.actors.streams
@@ -147,7 +147,7 @@ def test_command_for_a_stream_that_is_gone_does_nothing(run, command):
     run.events()
     assert CAM not in run.actors.streams
     run.actors.record.clear()
-    run.execute(command)
+    run.execute_commands(command)
     assert run.actors.record == []
     assert run.events() == []
 
@@ -156,7 +156,7 @@ def test_command_for_a_stream_that_is_gone_does_nothing(run, command):
 
 
 def test_stream_that_was_set_aside_is_removed_at_once(run):
-    run.execute(cmd.SetAside(CAM, "it died too often"))
+    run.execute_commands(cmd.SetAside(CAM, "it died too often"))
     run.kill(*run.workers(CAM))
     run.changes.remove(CAM)
     assert not run.changes.is_leaving(CAM)
@@ -167,7 +167,7 @@ def test_stream_that_was_set_aside_is_removed_at_once(run):
 
 def test_stream_that_is_being_set_aside_is_removed_when_it_has_left(shared):
     process, retraining = shared.workers(CAM)
-    shared.execute(cmd.SetAside(CAM, "it died too often"))
+    shared.execute_commands(cmd.SetAside(CAM, "it died too often"))
     shared.changes.remove(CAM)
     shared.kill(retraining)
     assert shared.changes.is_leaving(CAM)
@@ -180,7 +180,7 @@ def test_stream_that_is_being_set_aside_is_removed_when_it_has_left(shared):
 def test_late_end_of_a_stream_set_aside_is_not_that_of_another_of_its_name(shared):
     """It leaves its process a second time when it is removed."""
     process, retraining = shared.workers(CAM)
-    shared.execute(cmd.SetAside(CAM, "it died too often"))
+    shared.execute_commands(cmd.SetAside(CAM, "it died too often"))
     shared.kill(retraining)
     shared.reply("leave")
     shared.events()
@@ -202,10 +202,10 @@ def test_stream_added_again_begins_with_the_base_model(run):
     assert kinds(run.added(CAM)) == [(ADDED, CAM)]
     own = run.actors.streams[CAM]
     assert (own.version, own.weights) == (BASE_VERSION, "base")
-    run.execute(cmd.ServeModel(CAM, JobId(1), 4))
+    run.execute_commands(cmd.ServeModel(CAM, JobId(1), 4))
     assert run.actors.calls("send") == [], "of a job that it has not had"
     assert kinds(run.kill(own.inference)) == [(ev.WorkerDied, CAM)]
-    run.execute(cmd.RestartWorker(CAM, INFERENCE))
+    run.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
     run.reply("join")
     assert kinds(run.events()) == [(BACK, CAM)]
 

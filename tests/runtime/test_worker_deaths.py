@@ -24,7 +24,7 @@ class Run:
         self.ledger = ShareLedger((1000,), lambda _holder: 0, TIMEOUTS, 1)
         self.executor = make_executor(actors, ledger=self.ledger)
         for stream in actors.streams:
-            self.executor.execute([cmd.SetInference(stream, InferenceConfig(1, 32), 400, 1)])
+            self.executor.execute_commands([cmd.SetInference(stream, InferenceConfig(1, 32), 400, 1)])
 
     @property
     def process(self):
@@ -41,7 +41,7 @@ class Run:
 
     def restart(self, stream):
         """Begins to restart a stream's inference; returns the call."""
-        self.executor.execute([cmd.RestartWorker(stream, ev.Role.INFERENCE)])
+        self.executor.execute_commands([cmd.RestartWorker(stream, ev.Role.INFERENCE)])
         return self.actors.calls("join")[-1]
 
     def reply(self, call, error=None):
@@ -120,10 +120,10 @@ def test_camera_of_a_paused_stream_is_closed_again_once_it_has_joined(run, pause
 
 def test_weights_for_an_inference_that_joins_are_sent_when_it_has_joined(run):
     """Before, the process would ignore them."""
-    run.executor.execute([start_retraining(CAM, 1), start_retraining(OTHER, 2)])
+    run.executor.execute_commands([start_retraining(CAM, 1), start_retraining(OTHER, 2)])
     run.kill(run.process)
     first = run.restart(CAM)
-    run.executor.execute([cmd.ServeModel(CAM, JobId(1), 4), cmd.RollBack(CAM, "worse")])
+    run.executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 4), cmd.RollBack(CAM, "worse")])
     assert run.actors.calls("receive") == []
     assert run.reply(first, RayActorError()) == [(DIED, CAM)]
     again = run.restart(CAM)
@@ -133,23 +133,23 @@ def test_weights_for_an_inference_that_joins_are_sent_when_it_has_joined(run):
 
 
 def test_weights_for_a_stream_that_is_set_aside_while_it_joins_are_dropped(run):
-    run.executor.execute([start_retraining(CAM, 1)])
+    run.executor.execute_commands([start_retraining(CAM, 1)])
     run.kill(run.process)
     join = run.restart(CAM)
-    run.executor.execute([cmd.ServeModel(CAM, JobId(1), 4), cmd.SetAside(CAM, "it keeps dying")])
+    run.executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 4), cmd.SetAside(CAM, "it keeps dying")])
     run.reply(join)
     assert run.actors.calls("receive") == []
 
 
 def test_stream_that_dies_while_it_is_prepared_is_started_again(run):
     asked = tuple(cmd.PrepareStream(one, (), ()) for one in (CAM, OTHER))
-    run.executor.execute([cmd.BeginPreparation(1, 200, asked)])
+    run.executor.execute_commands([cmd.BeginPreparation(1, 200, asked)])
     assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
     assert [run.reply(run.restart(one)) for one in (CAM, OTHER)] == [[(BACK, CAM)], [(BACK, OTHER)]]
 
 
 def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
-    run.executor.execute([cmd.SetAside(CAM, "it died too often")])
+    run.executor.execute_commands([cmd.SetAside(CAM, "it died too often")])
     (leave,) = run.actors.calls("leave", run.process)
     assert leave.arguments == (CAM,)
     assert run.actors.killed == [run.actors.streams[CAM].retraining]
@@ -159,12 +159,12 @@ def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
     assert run.kill(run.process) == [(DIED, OTHER)]
     run.restart(OTHER)
     assert run.actors.arguments("join") == [(OTHER,)]
-    run.executor.execute([cmd.SetAside(OTHER, "it died too often")])
+    run.executor.execute_commands([cmd.SetAside(OTHER, "it died too often")])
     assert run.actors.killed[1:] == [run.process, run.actors.streams[OTHER].retraining]
 
 
 def test_stream_set_aside_is_started_again_when_it_is_readmitted(run):
-    run.executor.execute([cmd.SetAside(CAM, "it died too often")])
+    run.executor.execute_commands([cmd.SetAside(CAM, "it died too often")])
     (leave,) = run.actors.calls("leave", run.process)
     assert run.reply(leave) == []
     join = run.restart(CAM)
@@ -174,7 +174,7 @@ def test_stream_set_aside_is_started_again_when_it_is_readmitted(run):
 
 def set_aside_and_readmitted(run, *streams):
     """Sets streams aside; returns the calls by which they start again at once."""
-    run.executor.execute([cmd.SetAside(stream, "it died too often") for stream in streams])
+    run.executor.execute_commands([cmd.SetAside(stream, "it died too often") for stream in streams])
     return [run.restart(stream) for stream in streams]
 
 
@@ -201,16 +201,16 @@ def test_share_of_a_retraining_that_was_sent_to_a_worker_that_never_came_is_free
     retraining = run.actors.streams[CAM].retraining
     run.actors.kill(retraining)
     assert run.events() == [(DIED, CAM)]
-    run.executor.execute([cmd.RestartWorker(CAM, ev.Role.RETRAINING)])
+    run.executor.execute_commands([cmd.RestartWorker(CAM, ev.Role.RETRAINING)])
     begin = run.actors.calls("join")[-1]
-    run.executor.execute([start_retraining(CAM, share_milli=100)])
+    run.executor.execute_commands([start_retraining(CAM, share_milli=100)])
     assert run.ledger.free_milli(0) == 100
     assert run.reply(begin, RayActorError()) == [(DIED, CAM)]
     assert run.ledger.free_milli(0) == 200
 
 
 def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
-    run.executor.execute([cmd.SetInference(CAM, InferenceConfig(1, 32), 100, 2)])
+    run.executor.execute_commands([cmd.SetInference(CAM, InferenceConfig(1, 32), 100, 2)])
     (overdue,) = run.executor.wait(60_000_000).events
     assert isinstance(overdue, ev.ShareOverdue)
     assert run.actors.killed == [run.process]

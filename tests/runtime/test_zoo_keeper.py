@@ -75,15 +75,15 @@ def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
     monkeypatch.setattr(ray, "put", lambda value: ("put", value))
     actors = FakeActors().install(monkeypatch)
     executor = make_executor(actors, zoo=keeper)
-    executor.execute([cmd.KeepModel(CAM, model(3), ())])
+    executor.execute_commands([cmd.KeepModel(CAM, model(3), ())])
     settled(keeper)
     asked = cmd.PrepareStream(CAM, (), (), None, (3,), None)
-    executor.execute([cmd.BeginPreparation(1, 500, (asked,))])
+    executor.execute_commands([cmd.BeginPreparation(1, 500, (asked,))])
     executor.wait(actors.clock.now + 1)
     (handed_in,) = actors.calls("hand_in")
     assert [one.kept for one in handed_in.arguments[-1]] == [model(3)]
-    executor.execute([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
-    executor.execute([cmd.AdoptModel(CAM, CAM, ModelVersion(9), 0.9, "better", 4)])
+    executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
+    executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(9), 0.9, "better", 4)])
     ((stream, weights, accuracy, version, of, of_version, kept),) = actors.arguments("adopt")
     assert (stream, weights, accuracy, version, of, of_version, kept) == (
         CAM,
@@ -104,7 +104,7 @@ def test_executor_says_so_where_a_kept_model_is_damaged_by_now(keeper, folder, m
     settled(keeper)
     (folder.zoo / "3.safetensors").unlink()
     (folder.zoo / "3.safetensors").write_bytes(b"weighty")
-    executor.execute([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
+    executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
     assert "is damaged" in caplog.text
     assert events_of(executor, actors) == (ev.AdoptionFailed(0, CAM),)
     assert actors.calls("adopt") == []

@@ -38,7 +38,9 @@ class World:
             stream: camera_of(folder, self.store, stream, base, settings) for stream in (NEW, OLD)
         }
         self.executor = VirtualExecutor(EmulatedWorld(self.cameras, Golden(), CARD, 0, 2000), 0)
-        self.executor.execute([cmd.SetInference(one, InferenceConfig(1, SIDE), 500) for one in self.cameras])
+        self.executor.execute_commands(
+            [cmd.SetInference(one, InferenceConfig(1, SIDE), 500) for one in self.cameras]
+        )
 
     def serve(self, stream, model):
         """Makes ``model`` serve, as if a retraining had produced it."""
@@ -53,7 +55,7 @@ class World:
         while self.executor.now_us < window * WINDOW_US:
             self.executor.wait(window * WINDOW_US)
         asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in streams)
-        self.executor.execute([cmd.BeginPreparation(window, 1000, asked)])
+        self.executor.execute_commands([cmd.BeginPreparation(window, 1000, asked)])
         events = []
         while not any(isinstance(event, ev.PreparationEnded) for event in events):
             events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
@@ -62,7 +64,7 @@ class World:
     def adopt(self, offer, window):
         """Carries out what the loop answers to an offer; returns the event of its effect, if any."""
         adopt = cmd.AdoptModel(NEW, offer.of, offer.version, offer.validation_accuracy, "better")
-        self.executor.execute([adopt, cmd.EndPreparation(window)])
+        self.executor.execute_commands([adopt, cmd.EndPreparation(window)])
         events = self.executor.wait((window + 1) * WINDOW_US).events
         return next((event for event in events if isinstance(event, ev.ModelAdopted)), None)
 
@@ -84,7 +86,7 @@ def test_camera_with_the_base_model_adopts_a_better_one_and_retrains_from_it(tmp
         assert world.cameras[NEW].model is good
         base, lent = world.store.models(NEW)
         assert lent.path == world.store.models(OLD)[1].path != base.path
-        world.executor.execute([start_retraining(NEW, RetrainConfig(1, 8, 0, 0, 1.0), window=1)])
+        world.executor.execute_commands([start_retraining(NEW, RetrainConfig(1, 8, 0, 0, 1.0), window=1)])
         while world.executor.world.retrainings[NEW].best is None:
             world.executor.wait(2 * WINDOW_US)
         trained = world.executor.world.retrainings[NEW].best.model
@@ -133,7 +135,7 @@ def test_camera_that_rolls_back_to_the_base_model_tries_others_again(tmp_path, g
             events = world.prepared(window + 1, NEW, OLD)
             assert {stream for kind, stream in events if kind is ev.ModelOffered} == set()
             assert events[ev.LabelsReady, NEW].compared is not None
-            world.executor.execute([cmd.RollBack(NEW, "worse"), cmd.EndPreparation(window + 1)])
+            world.executor.execute_commands([cmd.RollBack(NEW, "worse"), cmd.EndPreparation(window + 1)])
             assert world.cameras[NEW].model is base
         rows = world.store.models(NEW)
         assert [row.version for row in rows] == [0, 1, 2, 3, 4]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from bars import FPS, NAMES, QUICK, SIDE, TIGHT, Golden, camera_of, knowing, standing
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.control.loop import run_loop
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -157,7 +157,7 @@ def test_reaction_labels_only_frames_since_the_drift(reacted, waited):
 def test_run_with_reaction_is_replayed(reacted):
     _, steps, _ = reacted
     scheduler = make_scheduler("thief")
-    replayed = list(replay(steps, OPTIONS, scheduler.needs, scheduler.plan))
+    replayed = list(replay_journal(steps, OPTIONS, scheduler.needs, scheduler.plan))
     assert len(replayed) == len(steps)
     assert all(one.same for one in replayed)
     rounds = [
@@ -183,7 +183,7 @@ def test_dose_finds_a_drift_that_nothing_else_notices(good, tmp_path):
     for one in events(steps, ev.LabelsReady):
         assert one.training_crops + one.validation_crops <= 180 // 3
     scheduler = make_scheduler("thief")
-    assert all(one.same for one in replay(steps, options, scheduler.needs, scheduler.plan))
+    assert all(one.same for one in replay_journal(steps, options, scheduler.needs, scheduler.plan))
 
 
 def test_pooled_labels_are_of_the_scene_and_of_other_objects(pooled):
@@ -204,4 +204,4 @@ def test_pooled_labels_are_of_the_scene_and_of_other_objects(pooled):
     assert with_others == [], "the bars stand, so the newest labels show the same objects"
     scheduler = make_scheduler("ekya")
     options = replace(OPTIONS, pools_labels=True)
-    assert all(one.same for one in replay(steps, options, scheduler.needs, scheduler.plan))
+    assert all(one.same for one in replay_journal(steps, options, scheduler.needs, scheduler.plan))

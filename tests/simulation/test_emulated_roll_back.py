@@ -48,7 +48,7 @@ class World:
         self.store = stack.enter_context(StateStore(folder.state))
         self.camera = camera_of(folder, self.store, CAM, model, SETTINGS)
         self.executor = VirtualExecutor(EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000), 0)
-        self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
+        self.executor.execute_commands([cmd.SetInference(CAM, EVERY, 1000)])
 
     def until(self, t_us):
         while self.executor.now_us < t_us:
@@ -57,7 +57,9 @@ class World:
     def labels(self, window):
         """Labels the previous window and returns the event; the preparation is not ended yet."""
         self.until(window * WINDOW_US)
-        self.executor.execute([cmd.BeginPreparation(window, 1000, (cmd.PrepareStream(CAM, (), ()),))])
+        self.executor.execute_commands(
+            [cmd.BeginPreparation(window, 1000, (cmd.PrepareStream(CAM, (), ()),))]
+        )
         events = []
         while not any(isinstance(event, ev.PreparationEnded) for event in events):
             events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
@@ -65,7 +67,7 @@ class World:
 
     def turn(self, window, *commands):
         """Executes the commands and ends the preparation."""
-        self.executor.execute([*commands, cmd.EndPreparation(window)])
+        self.executor.execute_commands([*commands, cmd.EndPreparation(window)])
 
     def serve(self, model):
         """Makes ``model`` serve, as if a retraining had produced it."""
@@ -127,7 +129,7 @@ def test_roll_back_next_retraining_starts_from_earlier_weights(tmp_path, good):
         world.labels(2)
         world.turn(2, cmd.RollBack(CAM, "worse"))
         gamma = RetrainConfig(1, 8, 0, 0, 1.0)
-        world.executor.execute([start_retraining(CAM, gamma, window=2)])
+        world.executor.execute_commands([start_retraining(CAM, gamma, window=2)])
         events = []
         while not any(isinstance(event, ev.RetrainFinished) for event in events):
             events.extend(world.executor.wait(3 * WINDOW_US).events)

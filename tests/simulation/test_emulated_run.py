@@ -13,7 +13,7 @@ from ekya.cli import main
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core.commands import BeginPreparation, EndPreparation, ServeModel, StartRetraining, StopRetraining
 from ekya.core.errors import UserError
 from ekya.core.events import (
@@ -105,7 +105,7 @@ def test_emulate_run_retrains_and_journal_replays(alone):
 
     name, constants, turns = read_journal(alone.journal)
     scheduler = make_scheduler(name)
-    replayed = list(replay(turns, constants, scheduler.needs, scheduler.plan))
+    replayed = list(replay_journal(turns, constants, scheduler.needs, scheduler.plan))
     assert len(replayed) == len(turns)
     assert all(turn.same for turn in replayed)
 
@@ -135,7 +135,7 @@ def pushed_below_minimum(folder):
         return scheduler.plan(view)
 
     shares, pushed, held_milli = [], [], 0
-    for turn, replayed in zip(turns, replay(turns, constants, scheduler.needs, planner), strict=True):
+    for turn, replayed in zip(turns, replay_journal(turns, constants, scheduler.needs, planner), strict=True):
         assert replayed.same
         for command in turn.commands:
             if isinstance(command, BeginPreparation):

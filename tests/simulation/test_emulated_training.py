@@ -164,7 +164,7 @@ def test_retraining_resizes_conserve_the_work(resized, report_at, speed):
     assert used == pytest.approx(total, abs=4e-6)
     share_milli, since_us, worked = 1000, 0, 0.0
     for at_us, share in [*sorted(resized), (end_us, 0)]:
-        worked += speed.speed(share_milli) * max(min(at_us, end_us) - since_us, 0) / S
+        worked += speed.speed_at(share_milli) * max(min(at_us, end_us) - since_us, 0) / S
         share_milli, since_us = share, min(at_us, end_us)
     assert worked == pytest.approx(total, abs=4e-6)
 

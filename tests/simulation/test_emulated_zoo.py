@@ -45,7 +45,7 @@ class World:
         world = EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000, zoo=self.zoo)
         self.executor = VirtualExecutor(world, 0)
         self.begun = self.executor.wait(1).events
-        self.executor.execute([cmd.SetInference(CAM, InferenceConfig(1, SIDE), 500)])
+        self.executor.execute_commands([cmd.SetInference(CAM, InferenceConfig(1, SIDE), 500)])
 
     def prepared(self, window, candidates, since_us=None, kept=None):
         """Prepares the camera; returns the events by type. The preparation is not ended yet."""
@@ -53,7 +53,7 @@ class World:
         while self.executor.now_us < at_us:
             self.executor.wait(at_us)
         asked = cmd.PrepareStream(CAM, (), (), since_us, candidates, kept)
-        self.executor.execute([cmd.BeginPreparation(window, 1000, (asked,))])
+        self.executor.execute_commands([cmd.BeginPreparation(window, 1000, (asked,))])
         events = []
         while not any(isinstance(event, ev.PreparationEnded) for event in events):
             events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
@@ -79,7 +79,7 @@ def test_kept_model_of_another_run_serves_at_once(tmp_path, good):
         assert offer.expected.old < offer.expected.new < offer.compared.new, "nothing was known of it here"
         assert offer.gpu_s == CARD.forward_gpu_s(3 * offer.compared.objects, SIDE)
         adopt = cmd.AdoptModel(CAM, offer.of, offer.version, offer.validation_accuracy, "better", offer.kept)
-        world.executor.execute([adopt, cmd.EndPreparation(1)])
+        world.executor.execute_commands([adopt, cmd.EndPreparation(1)])
         events = world.executor.wait(2 * WINDOW_US).events
         (adopted,) = [event for event in events if isinstance(event, ev.ModelAdopted)]
         assert (adopted.version, adopted.kept) == (1, 2)
@@ -124,5 +124,5 @@ def test_weights_that_serve_are_kept_with_their_file(tmp_path, good):
         model = replace(model_of(1), stream=CAM, version=ModelVersion(0))
         weights = to_bytes(good)
         world.camera.models.file(ModelVersion(0)).write_bytes(weights)
-        world.executor.execute([cmd.KeepModel(CAM, model, ())])
+        world.executor.execute_commands([cmd.KeepModel(CAM, model, ())])
         assert world.zoo.read(1) == weights

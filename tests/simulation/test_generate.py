@@ -170,4 +170,4 @@ def test_generate_validation_is_exact_without_noise(trace):
 
 
 def test_measured_speed_a_tenth_runs_at_36_percent():
-    assert MEASURED_SPEED.speed(100) == pytest.approx(0.36, abs=0.005)
+    assert MEASURED_SPEED.speed_at(100) == pytest.approx(0.36, abs=0.005)

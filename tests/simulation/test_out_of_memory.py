@@ -80,10 +80,10 @@ class RunHistory:
     def __init__(self):
         self.events, self.commands = [], []
 
-    def batch(self, batch):
+    def record_batch(self, batch):
         self.events.extend(batch.events)
 
-    def decision(self, now_us, plan, commands):
+    def record_decision(self, now_us, plan, commands):
         self.commands.extend(commands)
 
     def of(self, kind):
@@ -140,7 +140,7 @@ def test_out_of_memory_retraining_gives_way_to_smaller_gamma(error, monkeypatch)
     told = played()
     short, failed, starts = told.of(ev.MemoryShort), told.of(ev.RetrainFailed), told.of(cmd.StartRetraining)
     assert short
-    assert {one.what for one in short} == {DidNotFit.of(BLOCK)}
+    assert {one.what for one in short} == {DidNotFit.from_config(BLOCK)}
     assert all(str(error) in one.reason for one in failed)
     assert [one.job for one in failed] == [one.job for one in starts if one.config == BLOCK]
     for one in short:

@@ -17,7 +17,7 @@ from ekya.core.trace import BASE_WINDOW, Origin, Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import InferenceOption, WindowView
 from ekya.planning.placement.pack import Packing
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
 from ekya.results.metrics.run_history import summarize
@@ -67,7 +67,7 @@ class HalfAndHalf:
                 )
             )
         phase = Phase(tuple(assignments))
-        return Plan((phase,), evaluate(view, (phase,)).score)
+        return Plan((phase,), evaluate_phases(view, (phase,)).score)
 
 
 PLAYED = simulate(TRACE, HalfAndHalf(), Conditions(burst=True, gpus=1.5))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core.shares import Job, Work
 from ekya.planning.schedulers.allocation import kept_floors
@@ -50,7 +50,9 @@ def test_simulate_preparation_pushes_no_inference_below_minimum(scheduler, gpus)
         views.append(view)
         return chosen.plan(view)
 
-    for step, again in zip(run.steps, replay(run.steps, run.options, chosen.needs, planner), strict=True):
+    for step, again in zip(
+        run.steps, replay_journal(run.steps, run.options, chosen.needs, planner), strict=True
+    ):
         assert again.same
         for command in step.commands:
             if isinstance(command, cmd.BeginPreparation):

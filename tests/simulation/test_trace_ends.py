@@ -28,7 +28,7 @@ def accuracy_of_first(trace):
     options = Conditions(gpus=2.0).loop_options(trace)
     executor = VirtualExecutor(TraceWorld(trace, options, Estimates()), options.checkpoint_delay_us)
     executor.wait(0)
-    executor.execute([cmd.SetInference(FIRST.stream, TRACE.inference_configs[-1], 1000)])
+    executor.execute_commands([cmd.SetInference(FIRST.stream, TRACE.inference_configs[-1], 1000)])
     told = []
     while executor.now_us < 4 * WINDOW_US:
         happened = executor.wait(4 * WINDOW_US).events

@@ -31,7 +31,7 @@ from ekya.core.trace import (
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
 from ekya.core.weights import Dose, Elsewhere, Probe
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.generate import generate_trace
@@ -123,7 +123,7 @@ def start(share_milli=500):
 def test_trace_training_advances_at_speed_of_share():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([start(500)])
+    executor.execute_commands([start(500)])
     told = events_until(executor, 40 * S)
     assert [(event.t_us, type(event).__name__) for event in told] == [
         (28 * S, "RetrainProgress"),
@@ -137,9 +137,9 @@ def test_trace_training_advances_at_speed_of_share():
 def test_trace_resize_keeps_finished_part():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([start(500)])
+    executor.execute_commands([start(500)])
     executor.wait(24 * S)
-    executor.execute([cmd.ResizeRetraining(CAM, JobId(1), 1000)])
+    executor.execute_commands([cmd.ResizeRetraining(CAM, JobId(1), 1000)])
     progress = events_until(executor, 40 * S, ev.RetrainProgress)
     assert [event.t_us for event in progress] == [26 * S, 30 * S]
 
@@ -147,16 +147,16 @@ def test_trace_resize_keeps_finished_part():
 def test_trace_training_without_share_pauses():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([start(0)])
+    executor.execute_commands([start(0)])
     assert events_until(executor, 40 * S) == []
 
 
 def test_trace_checkpoint_delays_training_its_end_does_not():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([start(1000)])
+    executor.execute_commands([start(1000)])
     executor.wait(40 * S)
-    executor.execute([cmd.ServeModel(CAM, JobId(1), 1)])
+    executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 1)])
     assert executor.wait(40 * S).events[0].validation_accuracy == pytest.approx(0.6)
     progress = executor.wait(40 * S).events[0]
     assert progress.t_us == 29 * S
@@ -169,7 +169,7 @@ def test_trace_snapshot_may_serve_before_the_rest():
     executor = executor_of()
     executor.wait(22 * S)
     executor.receive(AWAY, 1, False)
-    executor.execute([cmd.ServeModel(CAM, JobId(1), 1)])
+    executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 1)])
     progress, swapped = executor.wait(22 * S).events
     assert (progress.epoch, progress.validation_accuracy, progress.gpu_s) == (1, pytest.approx(0.6), 0.0)
     assert (type(swapped), swapped.validation_accuracy) == (ev.ModelSwapped, pytest.approx(0.6))
@@ -186,7 +186,7 @@ def test_trace_snapshot_serves_when_the_rest_is_lost():
     executor.wait(22 * S)
     executor.receive(AWAY, 1, False)
     executor.receive(AWAY, 1, True)
-    executor.execute([cmd.ServeModel(CAM, JobId(1), 1), cmd.StopRetraining(CAM, JobId(1))])
+    executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 1), cmd.StopRetraining(CAM, JobId(1))])
     told = [type(event) for event in executor.wait(22 * S).events]
     assert told == [ev.RetrainProgress, ev.ModelSwapped]
 
@@ -217,13 +217,13 @@ def test_trace_unknown_remote_training_fails_at_its_end():
 def test_trace_accuracy_is_integral_over_time():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([cmd.SetInference(CAM, LAMBDA, 200), start(1000)])
+    executor.execute_commands([cmd.SetInference(CAM, LAMBDA, 200), start(1000)])
     executor.wait(24 * S)
     executor.wait(28 * S)
-    executor.execute([cmd.ServeModel(CAM, JobId(1), 2)])
+    executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 2)])
     executor.wait(30 * S)
     executor.wait(30 * S)
-    executor.execute([cmd.SetInference(CAM, HALF, 200)])
+    executor.execute_commands([cmd.SetInference(CAM, HALF, 200)])
     executor.wait(60 * S)
     # At half the share 8 s of the base model and 2 s of the new one; then 10 s at the λ that keeps up.
     assert executor.world.mean_accuracy(CAM, 1) == pytest.approx(
@@ -246,10 +246,10 @@ def test_trace_accuracy_by_part_is_weighted_by_objects():
     )
     executor = executor_of(trace_of(stream_window(0), window, stream_window(2)))
     executor.wait(20 * S)
-    executor.execute([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
+    executor.execute_commands([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
     executor.wait(24 * S)
     executor.wait(26 * S)
-    executor.execute([cmd.ServeModel(CAM, JobId(1), 1)])
+    executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 1)])
     executor.wait(26 * S)
     executor.wait(60 * S)
     executor.wait(60 * S)
@@ -262,7 +262,7 @@ def test_trace_accuracy_by_part_is_weighted_by_objects():
 def prepare(executor, share_milli=500):
     executor.wait(20 * S)
     prepared = cmd.PrepareStream(CAM, (LAMBDA, HALF), (FAMILY,))
-    executor.execute([cmd.BeginPreparation(1, share_milli, (prepared,))])
+    executor.execute_commands([cmd.BeginPreparation(1, share_milli, (prepared,))])
     return events_until(executor, 40 * S)
 
 
@@ -285,12 +285,12 @@ def test_trace_doses_together_cost_as_much_as_all_labels():
     executor = executor_of()
     executor.wait(20 * S)
     first = cmd.PrepareStream(CAM, (), (), dose=Dose(2))
-    executor.execute([cmd.BeginPreparation(1, 500, (first,))])
+    executor.execute_commands([cmd.BeginPreparation(1, 500, (first,))])
     labels, ended = events_until(executor, 30 * S)
-    executor.execute([cmd.EndPreparation(1)])
+    executor.execute_commands([cmd.EndPreparation(1)])
     assert (labels.gpu_s, labels.t_us, labels.probe) == (0.5, 21 * S, None)
     later = cmd.PrepareStream(CAM, (), (), 20 * S, dose=Dose(2, known=0.35))
-    executor.execute([cmd.BeginPreparation(1, 500, (later,), round=1)])
+    executor.execute_commands([cmd.BeginPreparation(1, 500, (later,), round=1)])
     labels, ended = events_until(executor, 40 * S)
     assert (labels.gpu_s, labels.since_us) == (0.5, 20 * S)
     assert labels.probe == Probe(0.35, 50, 0.35)
@@ -300,9 +300,9 @@ def test_trace_doses_together_cost_as_much_as_all_labels():
 def test_trace_preparation_ended_early_drops_the_rest():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (FAMILY,)),))])
+    executor.execute_commands([cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (FAMILY,)),))])
     executor.wait(22 * S)
-    executor.execute([cmd.EndPreparation(1)])
+    executor.execute_commands([cmd.EndPreparation(1)])
     assert events_until(executor, 40 * S) == []
 
 
@@ -378,14 +378,14 @@ def test_trace_unknown_gamma_fails_predicted_one_ends():
     known_nothing = trace_of(stream_window(0), stream_window(1, trainings=()))
     executor = executor_of(known_nothing)
     executor.wait(20 * S)
-    executor.execute([start()])
+    executor.execute_commands([start()])
     told = executor.wait(40 * S).events
     assert [one.share_milli for one in told if isinstance(one, ev.ShareResized)] == [500, 0]
     assert isinstance(told[-1], ev.RetrainFailed)
     said = Trial(FAMILY, 2.0, None, (Predicted(GAMMA, 0.9, 6.0),))
     executor = executor_of(trace_of(stream_window(0), stream_window(1, trainings=(), trials=(said,))))
     executor.wait(20 * S)
-    executor.execute([start(1000)])
+    executor.execute_commands([start(1000)])
     told = events_until(executor, 40 * S)
     assert [(event.t_us, event.validation_accuracy) for event in told[:2]] == [(23 * S, 0.35), (26 * S, 0.9)]
 
@@ -435,9 +435,9 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
     executor = executor_of(trace, gpus=3.0)
     executor.wait(view.now_us)
     for job, a in enumerate(phase.assignments):
-        executor.execute([cmd.SetInference(a.stream, a.inference, a.inference_share_milli)])
+        executor.execute_commands([cmd.SetInference(a.stream, a.inference, a.inference_share_milli)])
         if a.retrain is not None:
-            executor.execute(
+            executor.execute_commands(
                 [start_retraining(a.stream, a.retrain, job=job, share_milli=a.retrain_share_milli)]
             )
     before = {stream.stream: stream.accuracy for stream in view.streams}
@@ -449,7 +449,7 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
                     best.get(event.stream, (0.0, 0)), (event.validation_accuracy, event.epoch)
                 )
             if isinstance(event, ev.RetrainFinished) and best[event.stream][0] >= before[event.stream]:
-                executor.execute([cmd.ServeModel(event.stream, event.job, best[event.stream][1])])
+                executor.execute_commands([cmd.ServeModel(event.stream, event.job, best[event.stream][1])])
     return [executor.world.mean_accuracy(a.stream, 1) for a in phase.assignments]
 
 
@@ -457,7 +457,7 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
 @given(one_phase_plans())
 def test_trace_true_estimates_reach_objective_value(drawn):
     trace, view, phase = drawn
-    promised = [value for _, value in evaluate(view, [phase]).per_stream]
+    promised = [value for _, value in evaluate_phases(view, [phase]).per_stream]
     # Epoch ends are rounded to a whole microsecond.
     assert played(trace, view, phase) == pytest.approx(promised, abs=1e-6)
 
@@ -472,21 +472,21 @@ def test_trace_generated_offers_every_gamma():
 def test_trace_share_changes_come_with_the_next_event():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
+    executor.execute_commands([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
     told = executor.wait(30 * S).events
     assert [(one.holder, one.share_milli) for one in told if isinstance(one, ev.ShareResized)] == [
         (inference_holder(CAM), 400),
         (retraining_holder(CAM, JobId(1)), 1000),
     ]
     assert isinstance(told[-1], ev.RetrainProgress)
-    executor.execute([cmd.SetInference(CAM, LAMBDA, 1000)])
+    executor.execute_commands([cmd.SetInference(CAM, LAMBDA, 1000)])
     with pytest.raises(ValueError, match="there are not 700 thousandths"):
-        executor.execute([cmd.BeginPreparation(1, 700, ())])
+        executor.execute_commands([cmd.BeginPreparation(1, 700, ())])
 
 
 def test_trace_finished_training_frees_its_share():
     executor = executor_of()
     executor.wait(20 * S)
-    executor.execute([start(1000)])
+    executor.execute_commands([start(1000)])
     events_until(executor, 40 * S)
-    executor.execute([cmd.BeginPreparation(1, 2000, (cmd.PrepareStream(CAM, (), ()),))])
+    executor.execute_commands([cmd.BeginPreparation(1, 2000, (cmd.PrepareStream(CAM, (), ()),))])

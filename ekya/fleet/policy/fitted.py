@@ -44,7 +44,7 @@ class Fitted:
         def sample_s(share_milli: int) -> float:
             # A profile may lack small shares, at which no model is faster than the host's own curve allows.
             asked = Training(kind, state, batch, share_milli)
-            return max(self.estimates.compute_s(asked), idle_s / room.speed.speed(share_milli))
+            return max(self.estimates.compute_s(asked), idle_s / room.speed.speed_at(share_milli))
 
         shares = [min(units * room.step_milli, FULL_GPU_MILLI) for units in range(1, len(room.loss) + 1)]
         whole_s = sample_s(FULL_GPU_MILLI)

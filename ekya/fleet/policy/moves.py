@@ -14,7 +14,7 @@ from ekya.fleet.policy.loans import Links, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.policy.rooms import Room
-from ekya.planning.schedulers.objective import analysed_part, evaluate
+from ekya.planning.schedulers.objective import analysed_part, evaluate_phases
 
 LINK_PART = 0.1
 """Part of a link's rate that crops of frames may take; so a frame's crops take at most a tenth of the time
@@ -136,7 +136,7 @@ def move_offers(
     if not fps:
         return
     plan = planner(view)
-    whole = evaluate(view, plan.phases).score
+    whole = evaluate_phases(view, plan.phases).score
     frame_mb = TYPICAL_OBJECTS * sizes.crop_mb
     for stream, given in zip(view.streams, plan.phases[0].assignments, strict=True):
         if stream.stream not in fps:
@@ -146,7 +146,7 @@ def move_offers(
         choices = []
         for share_milli, every, spare_us in _better(stream, has, step_milli):
             moved = _with_moved(view, stream, share_milli)
-            gain = (evaluate(moved, planner(moved).phases).score - whole) * len(view.streams)
+            gain = (evaluate_phases(moved, planner(moved).phases).score - whole) * len(view.streams)
             if gain >= LEAST_GAIN:
                 mb_s = frame_mb * fps[stream.stream] / every
                 choices.append(Choice(share_milli, gain, mb_s, spare_us))

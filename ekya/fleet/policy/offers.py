@@ -9,7 +9,7 @@ from ekya.core.plan import Plan
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 
 Planner = Callable[[WindowView], Plan]
 """A server's own scheduler."""
@@ -185,7 +185,7 @@ def offers(
             continue
         without = without_retraining(view, stream.stream)
         plan = planner(without)
-        answers = dict(evaluate(without, plan.phases).per_stream)[stream.stream]
+        answers = dict(evaluate_phases(without, plan.phases).per_stream)[stream.stream]
         counts = crops[stream.stream]
         trained = max(1, round(counts.training * option.config.data_fraction))
         # Assumes the serving model's ratio of the accuracy of answers to the accuracy of the model.

@@ -9,7 +9,7 @@ from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.places import Machine
-from ekya.planning.schedulers.objective import Evaluation, evaluate
+from ekya.planning.schedulers.objective import Evaluation, evaluate_phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Room:
 
     def takes_s(self, gpu_s: float, share_milli: int) -> float:
         """Returns the time at a share of a training that takes ``gpu_s`` on a whole GPU of the borrower."""
-        return gpu_s / (self.strength * self.speed.speed(share_milli))
+        return gpu_s / (self.strength * self.speed.speed_at(share_milli))
 
     def lost(self, share_milli: int) -> float:
         """Returns the accuracy that its streams lose per second for a share, a multiple of the step."""
@@ -90,14 +90,14 @@ def room(
             stream are ignored.
         step_milli: size of a unit.
     """
-    whole = evaluate(view, planner(view).phases)
+    whole = evaluate_phases(view, planner(view).phases)
     loss: list[float] = []
     for share_milli in shares_milli:
         left_milli = view.capacity_milli - share_milli
         if left_milli < len(view.streams) * view.quantum_milli:
             break
         narrow = replace(view, capacity_milli=left_milli)
-        less = evaluate(narrow, planner(narrow).phases)
+        less = evaluate_phases(narrow, planner(narrow).phases)
         lost = lost_a_second(whole, less, view) * len(view.streams)
         units = share_milli // step_milli
         # Units between two candidate shares cost as much as the larger one.
@@ -114,7 +114,7 @@ def room(
 
 def _served(stream: StreamView, min_accuracy: float) -> ServedStream:
     """Returns the least demanding inference with which a stream keeps its minimum accuracy."""
-    good = [one for one in stream.inference_options if one.accuracy(stream.accuracy) >= min_accuracy]
+    good = [one for one in stream.inference_options if one.accuracy_with(stream.accuracy) >= min_accuracy]
     least = min(good or stream.inference_options, key=lambda one: one.share_needed_milli)
     age_us = max(least.age_us, 1)
     limit_us = max(stream.max_age_us or age_us, age_us)

@@ -213,9 +213,9 @@ class LendingExecutor:
             if events or self._listens_every_us is None or self.now_us >= until_us:
                 return Batch(self.now_us, events)
 
-    def execute(self, commands: Sequence[cmd.Command]) -> None:
+    def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
         """Carries commands out, except those that start retrainings elsewhere."""
-        self._inner.execute([command for command in commands if not self._concerns_others(command)])
+        self._inner.execute_commands([command for command in commands if not self._concerns_others(command)])
         self._forget_expected()
 
     def give_up_all(self) -> None:

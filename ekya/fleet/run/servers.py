@@ -7,7 +7,7 @@ coordinator decides between two steps, and servers learn of loans by events.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ekya.control.loop import Observer, steps
+from ekya.control.loop import Observer, iterate_steps
 from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Journal, Planner
@@ -125,7 +125,9 @@ class ServerFleet:
         needs, options = spec.scheduler.needs, spec.options
         if self._above is not None:
             self._above.join(server.site, server.executor)
-        return _Running(server, steps(server.executor, spec.journal, plan, needs, options, spec.observe))
+        return _Running(
+            server, iterate_steps(server.executor, spec.journal, plan, needs, options, spec.observe)
+        )
 
     def _furthest_behind(self) -> _Running | None:
         return min(self._running.values(), key=lambda one: (one.now_us, one.server.site), default=None)

@@ -119,9 +119,9 @@ class DriftMonitor:
         self._threshold = threshold_of(false_alarms_per_hour / (len(self._floors) + 1))
         self._block: list[SeenFrame] = []
         self._version = -1
-        self.rebase(0)
+        self.relearn_references(0)
 
-    def rebase(self, t_us: int) -> None:
+    def relearn_references(self, t_us: int) -> None:
         """Learns all references anew, from frames of ``t_us`` on."""
         self._from_us = t_us
         self._block = []
@@ -130,7 +130,7 @@ class DriftMonitor:
         self._pictures: list[NDArray[np.float32]] = []
         self._scene = np.zeros(0, np.float32)
 
-    def see(self, frame: SeenFrame) -> Drift | None:
+    def observe_frame(self, frame: SeenFrame) -> Drift | None:
         """Takes the next analysed frame; returns evidence of drift when there is enough."""
         if frame.t_us < self._from_us:
             return None
@@ -153,7 +153,7 @@ class DriftMonitor:
         drifts = [drift for drift in found if drift is not None]
         if not drifts:
             return None
-        self.rebase(now_us)
+        self.relearn_references(now_us)
         return max(drifts, key=lambda drift: (drift.deviations, drift.signal))
 
     def _of_answers(self, frames: Sequence[SeenFrame]) -> NDArray[np.float64]:

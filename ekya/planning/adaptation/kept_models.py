@@ -30,14 +30,16 @@ ADOPT_ERRORS = 0.5
 """Standard errors of the expected difference by which kept weights must be better than those that serve."""
 
 
-def distance(one: Sequence[int], other: Sequence[int]) -> float:
+def picture_distance(one: Sequence[int], other: Sequence[int]) -> float:
     """Returns the mean difference of two pictures in grey levels; infinite if one is not described."""
     if not one or len(one) != len(other):
         return math.inf
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
 
 
-def candidates(zoo: Sequence[KeptModel], picture: Sequence[int], serving: int | None) -> tuple[int, ...]:
+def nearest_candidates(
+    zoo: Sequence[KeptModel], picture: Sequence[int], serving: int | None
+) -> tuple[int, ...]:
     """Returns the numbers of the kept models whose scenes are most like a picture, the nearest first.
 
     Of equally near ones, the most recently used comes first. Empty without a picture.
@@ -48,7 +50,7 @@ def candidates(zoo: Sequence[KeptModel], picture: Sequence[int], serving: int | 
         serving: number of the kept model that serves already; None for another model.
     """
     near = [
-        (distance(model.scene.picture, picture), model.number)
+        (picture_distance(model.scene.picture, picture), model.number)
         for model in reversed(zoo)
         if model.number != serving
     ]
@@ -56,25 +58,25 @@ def candidates(zoo: Sequence[KeptModel], picture: Sequence[int], serving: int | 
     return tuple(number for _, number in nearest[:MOST_CANDIDATES])
 
 
-def tries(accuracy: float, since_us: int | None) -> bool:
+def should_try(accuracy: float, since_us: int | None) -> bool:
     """Returns whether candidates are tried: on labels of a drift, or where the serving model is in need."""
     return since_us is not None or accuracy < ENOUGH_ACCURACY
 
 
-def known(model: KeptModel | None, picture: Sequence[int]) -> float:
+def prior_accuracy(model: KeptModel | None, picture: Sequence[int]) -> float:
     """Returns the accuracy that is expected of a model on a scene before it is tried there.
 
     Args:
         model: a kept one; None for another, of which nothing is known.
         picture: description of the scene.
     """
-    if model is None or distance(model.scene.picture, picture) > SAME_SCENE:
+    if model is None or picture_distance(model.scene.picture, picture) > SAME_SCENE:
         return OF_ANOTHER_SCENE
     part = min(model.scene.labels / LABELS_OF_AN_OBJECT / KNOWN_OBJECTS, 1.0)
     return part * model.accuracy + (1.0 - part) * OF_ANOTHER_SCENE
 
 
-def expected(compared: Compared, known_new: float, known_old: float) -> Compared:
+def expected_accuracies(compared: Compared, known_new: float, known_old: float) -> Compared:
     """Returns the accuracies that are expected of both models after a comparison, with what was known before.
 
     The first labels after a drift show a few objects, on which most models get the same right.
@@ -109,7 +111,7 @@ def why_offered(compared: Compared, expected: Compared | None) -> str | None:
     )
 
 
-def superseded(zoo: Sequence[KeptModel], model: KeptModel, most: int) -> tuple[int, ...]:
+def numbers_to_forget(zoo: Sequence[KeptModel], model: KeptModel, most: int) -> tuple[int, ...]:
     """Returns the numbers of the kept models that make room for a new one.
 
     These are the earlier ones of its stream and scene, and then the least recently used.
@@ -122,13 +124,14 @@ def superseded(zoo: Sequence[KeptModel], model: KeptModel, most: int) -> tuple[i
     same = [
         one.number
         for one in zoo
-        if one.stream == model.stream and distance(one.scene.picture, model.scene.picture) <= SAME_SCENE
+        if one.stream == model.stream
+        and picture_distance(one.scene.picture, model.scene.picture) <= SAME_SCENE
     ]
     others = [one.number for one in zoo if one.number not in same]
     return tuple(sorted([*same, *others[: max(len(others) + 1 - most, 0)]]))
 
 
-def used(zoo: Sequence[KeptModel], number: int) -> tuple[KeptModel, ...]:
+def mark_used(zoo: Sequence[KeptModel], number: int) -> tuple[KeptModel, ...]:
     """Returns the zoo with one model as the most recently used."""
     return (
         *(model for model in zoo if model.number != number),

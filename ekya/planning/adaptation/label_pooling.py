@@ -42,7 +42,7 @@ def same_scene(stream: StreamId, scenes: Mapping[StreamId, int | None]) -> tuple
     return (SceneOf(stream, since_us), *sorted(together, key=lambda one: (apart_us[one], one.stream)))
 
 
-def pays(accuracy: float, alone: float, objects: int) -> bool:
+def pooling_pays(accuracy: float, alone: float, objects: int) -> bool:
     """Returns whether a retraining learns from pooled labels: unless they do harm beyond chance.
 
     Scenes are the same until shown otherwise. The margin is two standard errors of an accuracy of one half on

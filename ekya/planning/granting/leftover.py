@@ -9,7 +9,7 @@ from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import RetrainOption
 from ekya.planning.placement.homes import Grants
 from ekya.planning.schedulers.pick import SAME, RetrainChoice, StreamChoices, fixed_retraining, watching_milli
-from ekya.planning.schedulers.reasons import assignment
+from ekya.planning.schedulers.reasons import build_assignment
 from ekya.planning.schedulers.scheduler import Needs
 
 
@@ -57,12 +57,12 @@ class GrantedStream:
                 best, best_rate = (rate, larger), rate
         return best
 
-    def assignment(self) -> Assignment:
+    def build_assignment(self) -> Assignment:
         """Returns the stream's assignment at its granted shares."""
         retrain_milli = self._grants.share_milli(self._retraining)
         lost = self._planned.retrain is not None and retrain_milli == 0
         watching = 0 if self._needs.fixed_shares else watching_milli(self.choices.view, self.choices.stream)
-        return assignment(
+        return build_assignment(
             self.choices,
             self._retrain_choice(retrain_milli),
             retrain_milli,
@@ -79,7 +79,7 @@ class GrantedStream:
 
     def _value(self, retrain_milli: int, inference_milli: int) -> float:
         """Returns the stream's part of the objective, if these shares hold until the window's end."""
-        inference = self.choices.inference(inference_milli)
+        inference = self.choices.choose_inference(inference_milli)
         return inference.option.full_accuracy(self._retrain_choice(retrain_milli).serving) * inference.part
 
     def _retrain_choice(self, share_milli: int) -> RetrainChoice:
@@ -87,7 +87,7 @@ class GrantedStream:
         if planned.elsewhere is not None and planned.retrain is not None:
             return fixed_retraining(view, stream, RetrainOption(planned.retrain, stream.accuracy, 0.0), 0)
         if not self._keeps_gamma:
-            return self.choices.retraining(share_milli)
+            return self.choices.choose_retraining(share_milli)
         offered = stream.retrain_options if share_milli else ()
         if stream.running is not None:
             offered = (stream.running.option,)
@@ -96,7 +96,7 @@ class GrantedStream:
         as_planned = share_milli == planned.retrain_share_milli
         if option is None or kept.completes_us is not None or as_planned or self._needs.fixed_gamma:
             return kept
-        return self.choices.retraining(share_milli)
+        return self.choices.choose_retraining(share_milli)
 
     def _larger_shares(self, job: Job, share: int, grain_milli: int) -> Iterator[int]:
         """Yields larger shares: those at which another λ keeps up, and others in steps of the grain."""
@@ -117,7 +117,7 @@ class GrantedStream:
             last = larger
 
 
-def give_out(streams: Mapping[StreamId, GrantedStream], grants: Grants, grain_milli: int) -> None:
+def distribute_leftover(streams: Mapping[StreamId, GrantedStream], grants: Grants, grain_milli: int) -> None:
     """Grows the job that gains most per thousandth, until no job gains.
 
     A job may grow by several steps together, as a λ can need them. A growth changes the gains of one
@@ -152,5 +152,5 @@ def give_out(streams: Mapping[StreamId, GrantedStream], grants: Grants, grain_mi
         if current.get(job) != entry:
             continue
         if grants.fitting_milli(job, share_milli) == share_milli:
-            grants.grow(job, share_milli)
+            grants.grow_job(job, share_milli)
         update(streams[job.stream])

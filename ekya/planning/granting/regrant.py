@@ -14,16 +14,16 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.shares import Job, Work
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
-from ekya.planning.granting.leftover import GrantedStream, give_out
+from ekya.planning.granting.leftover import GrantedStream, distribute_leftover
 from ekya.planning.placement.homes import Grants
 from ekya.planning.schedulers.allocation import choices_by_stream, inference_floors, kept_floors
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import StreamChoices
 from ekya.planning.schedulers.reasons import with_more_inference
 from ekya.planning.schedulers.scheduler import Needs
 
 
-def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
+def regrant_plan(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
     """Returns the plan at granted shares.
 
     A scheduler's fixed shares get nothing of what is left, and its fixed γ stay. For the others inference
@@ -48,12 +48,12 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
     }
     if not needs.fixed_shares:
         _keep_minimum(view, grants)
-        give_out(streams, grants, view.quantum_milli)
-    phase = Phase(tuple(stream.assignment() for stream in streams.values()))
+        distribute_leftover(streams, grants, view.quantum_milli)
+    phase = Phase(tuple(stream.build_assignment() for stream in streams.values()))
     if _decisions(phase) == _decisions(first):
         granted, rest, expected, cost = first, plan.phases[1:], plan.expected_accuracy, plan.rounding_cost
     else:
-        before, after = (evaluate(view, (one,)).score for one in (first, phase))
+        before, after = (evaluate_phases(view, (one,)).score for one in (first, phase))
         granted, rest, expected, cost = phase, (), after, before - after
     if not needs.fixed_shares:
         granted = _eased(view, granted, choices, grants)
@@ -70,7 +70,7 @@ def _keep_minimum(view: WindowView, grants: Grants) -> None:
         if grants.share_milli(job) < floor:
             share = grants.fitting_milli(job, floor)
             if share is not None:
-                grants.grow(job, share)
+                grants.grow_job(job, share)
 
 
 def _eased(
@@ -84,14 +84,14 @@ def _eased(
     shares = {one.stream: one.inference_share_milli for one in phase.assignments}
     ample = {}
     for stream, share in shares.items():
-        ample_milli = choices[stream].inference(share).option.ample_milli
+        ample_milli = choices[stream].choose_inference(share).option.ample_milli
         ample[stream] = -(-ample_milli // view.quantum_milli) * view.quantum_milli
     lacking = [stream for stream, share in shares.items() if share < ample[stream]]
     for stream in sorted(lacking, key=lambda one: (shares[one] / ample[one], one)):
         job = Job(stream, Work.INFERENCE)
         share_milli = grants.fitting_milli(job, ample[stream])
         if share_milli is not None:
-            grants.grow(job, share_milli)
+            grants.grow_job(job, share_milli)
             shares[stream] = share_milli
     return Phase(tuple(with_more_inference(one, shares[one.stream]) for one in phase.assignments))
 

@@ -29,7 +29,7 @@ class BestFit:
             ValueError: as ``round_down``.
         """
         self._steps, self._pooled = steps, pooled
-        self._free = [steps.whole(milli) for milli in gpus_milli]
+        self._free = [steps.floor_to_step(milli) for milli in gpus_milli]
         self._shares = round_down(shares, steps, sum(self._free))
         self._gpus: dict[Job, int] = {}
         for job in sorted(self._shares, key=lambda one: -self._shares[one]):
@@ -38,7 +38,7 @@ class BestFit:
             gpu = self._best_gpu(self._shares[job])
             if gpu is None:
                 gpu = max(range(len(self._free)), key=lambda one: (self._free[one], -one))
-                self._shares[job] = steps.down(job, self._free[gpu])
+                self._shares[job] = steps.floor_share(job, self._free[gpu])
             self._put(job, gpu, self._shares[job])
 
     @property
@@ -60,11 +60,11 @@ class BestFit:
 
         The job may have to move to another GPU for it.
         """
-        share = self._steps.up(job, wanted_milli)
+        share = self._steps.ceil_share(job, wanted_milli)
         most = max((self._free_for(job, gpu) for gpu in range(len(self._free))), default=0)
         return share if share <= min(most, FULL_GPU_MILLI) else None
 
-    def grow(self, job: Job, share_milli: int) -> None:
+    def grow_job(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned; it moves only where it must."""
         here = self._gpus.get(job)
         there = here if here is not None and share_milli <= self._free_for(job, here) else None

@@ -105,7 +105,7 @@ class Halves:
         self._move(job, before)
         return self._share(job, level) if fits else None
 
-    def grow(self, job: Job, share_milli: int) -> None:
+    def grow_job(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned."""
         self._move(job, self._level_below(job, share_milli))
 
@@ -120,7 +120,7 @@ class Halves:
         self._counts[level] += 1
 
     def _share(self, job: Job, level: int) -> int:
-        return self._steps.down(job, share_of_level(level)) if level <= LAST_LEVEL else 0
+        return self._steps.floor_share(job, share_of_level(level)) if level <= LAST_LEVEL else 0
 
     def _level_below(self, job: Job, share_milli: int) -> int:
         """Returns the level of the largest slot not above a share; the level after the last for none."""

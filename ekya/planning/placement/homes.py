@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack
+from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import Steps
 
 PREPARATION_GPU = 0
@@ -27,7 +27,7 @@ class Processes(StrEnum):
     batch."""
 
 
-def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
+def assign_home_gpus(streams: int, capacity_milli: int) -> tuple[int, ...]:
     """Returns the home GPU of every stream: each in turn is dealt with ``home_of_next``.
 
     Args:
@@ -94,7 +94,7 @@ class AtHome:
         self._home = home
         self._jobs = tuple(shares)
         self._gpus = [
-            pack(
+            pack_shares(
                 packing,
                 {job: share for job, share in shares.items() if home(job) == gpu},
                 capacity_milli=milli,
@@ -122,9 +122,9 @@ class AtHome:
         """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
         return self._gpus[self._home(job)].fitting_milli(job, wanted_milli)
 
-    def grow(self, job: Job, share_milli: int) -> None:
+    def grow_job(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned."""
-        self._gpus[self._home(job)].grow(job, share_milli)
+        self._gpus[self._home(job)].grow_job(job, share_milli)
 
 
 Grants = Placed | AtHome

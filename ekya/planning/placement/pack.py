@@ -26,7 +26,7 @@ Placed = Halves | BestFit
 """Granted shares that may still grow into spare capacity, and the GPU of each job."""
 
 
-def pack(
+def pack_shares(
     packing: Packing,
     shares: Mapping[Job, int],
     *,

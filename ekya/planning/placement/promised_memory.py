@@ -29,7 +29,7 @@ class MemoryBook:
         """Returns the bytes promised to all jobs on a GPU."""
         return sum(claim.size_bytes for claim in self.claims if claim.gpu == gpu)
 
-    def fits(self, gpu: int, size_bytes: int, free_bytes: int) -> bool:
+    def has_room(self, gpu: int, size_bytes: int, free_bytes: int) -> bool:
         """Returns whether this size is left of the memory that the driver reports as free."""
         return size_bytes + self.promised_bytes(gpu) <= free_bytes
 
@@ -37,6 +37,6 @@ class MemoryBook:
         """Returns the book with one more claim."""
         return MemoryBook((*self.claims, claim))
 
-    def without(self, job: Hashable) -> "MemoryBook":
+    def without_claim(self, job: Hashable) -> "MemoryBook":
         """Returns the book without a job's claim; the same where it has none."""
         return MemoryBook(tuple(claim for claim in self.claims if claim.job != job))

@@ -32,17 +32,17 @@ class Steps:
         self._step_milli = step_milli
         self._groups = groups
 
-    def down(self, job: Job, share_milli: int) -> int:
+    def floor_share(self, job: Job, share_milli: int) -> int:
         """Returns the largest share that is not above this one, of one GPU at most."""
         share_milli, groups = min(share_milli, FULL_GPU_MILLI), self._groups(job)
-        return self.whole(share_milli) if groups is None else groups.down(share_milli)
+        return self.floor_to_step(share_milli) if groups is None else groups.floor_share(share_milli)
 
-    def up(self, job: Job, share_milli: int) -> int:
+    def ceil_share(self, job: Job, share_milli: int) -> int:
         """Returns the smallest share that is not below this one; can be more than a GPU."""
         groups = self._groups(job)
-        return -self.whole(-share_milli) if groups is None else groups.up(share_milli)
+        return -self.floor_to_step(-share_milli) if groups is None else groups.ceil_share(share_milli)
 
-    def whole(self, milli: int) -> int:
+    def floor_to_step(self, milli: int) -> int:
         """Rounds down to the step."""
         return milli // self._step_milli * self._step_milli
 
@@ -67,9 +67,9 @@ def round_down(shares: Mapping[Job, int], steps: Steps, capacity_milli: int) -> 
     """
     if capacity_milli < 0 or any(share < 0 for share in shares.values()):
         raise ValueError("shares and capacity cannot be negative")
-    granted = {job: steps.down(job, share) for job, share in shares.items()}
+    granted = {job: steps.floor_share(job, share) for job, share in shares.items()}
     places = {job: place for place, job in enumerate(granted)}
     while sum(granted.values()) > capacity_milli:
         largest = max(granted, key=lambda job: (granted[job], places[job]))
-        granted[largest] = steps.down(largest, granted[largest] - 1)
+        granted[largest] = steps.floor_share(largest, granted[largest] - 1)
     return granted

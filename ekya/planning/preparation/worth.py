@@ -84,13 +84,13 @@ def best_investment(
     prepared = np.cumsum([one.prepare_gpu_s for one in ranked])
     retrained = np.cumsum([one.retrain_gpu_s for one in ranked])
     # Retrainings have all that they can use, and this many run at a time.
-    rate = view.training_speed.speed(min(view.capacity_milli, FULL_GPU_MILLI))
+    rate = view.training_speed.speed_at(min(view.capacity_milli, FULL_GPU_MILLI))
     rate = max(rate * max(view.capacity_milli / FULL_GPU_MILLI, 1.0), 1e-9)
     # Costs are expected only: at a smaller share a mistake would take much of the window.
     least_milli = max(most_milli // 2 // view.quantum_milli, 1) * view.quantum_milli
     best = NOTHING
     for share_milli in sorted({*range(least_milli, most_milli, view.quantum_milli), most_milli}):
-        speed = view.training_speed.speed(share_milli)
+        speed = view.training_speed.speed_at(share_milli)
         if speed <= 0.0 or share_milli > view.capacity_milli:
             continue
         without = values[max(capacity - share_milli // view.quantum_milli, 0)]

@@ -78,7 +78,7 @@ ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
 """Parts of a γ's epochs at which its gain so far is sampled."""
 
 
-def options(
+def estimate_options(
     curves: Iterable[FamilyCurve],
     configs: Iterable[RetrainConfig],
     training_crops: int,
@@ -117,7 +117,7 @@ def options(
         measured[curve.family] = curve
     known = [config for config in sorted(set(configs)) if family_of(config) in measured]
     question = Question(measured, tuple(known), training_crops, validation_crops, serving_accuracy, history)
-    estimator = estimate if profiler is Profiler.EKYA else estimate_as_in_the_paper
+    estimator = iterate_estimates if profiler is Profiler.EKYA else estimate_as_in_the_paper
     return tuple(estimator(question))
 
 
@@ -136,7 +136,7 @@ class Question:
         """Returns the crops behind each accuracy of a curve; None trusts them."""
         return self.validation_crops if curve.validation_crops is None else curve.validation_crops
 
-    def work(self, config: RetrainConfig) -> int:
+    def crops_seen(self, config: RetrainConfig) -> int:
         """Returns the number of crops that γ sees."""
         return config.epochs * crops_used(config, self.training_crops)
 
@@ -175,11 +175,11 @@ def estimate_as_in_the_paper(question: Question) -> Iterator[RetrainOption]:
     }
     for config in question.configs:
         if family_of(config) in fitted:
-            accuracy = fitted[family_of(config)].accuracy_at(question.work(config))
+            accuracy = fitted[family_of(config)].accuracy_at(question.crops_seen(config))
             yield RetrainOption(config, accuracy, question.gpu_s(config))
 
 
-def estimate(question: Question) -> Iterator[RetrainOption]:
+def iterate_estimates(question: Question) -> Iterator[RetrainOption]:
     """Yields estimates by the level of all families, the expectation for γ, and each family's own curve.
 
     The formula is in the module's docstring.
@@ -202,7 +202,7 @@ def estimate(question: Question) -> Iterator[RetrainOption]:
         course = _Course(question, config, level * expected, own, fitted.get(family))
         yield RetrainOption(
             config,
-            min(1.0, max(0.0, course.accuracy_after(1.0) + bias.of(family))),
+            min(1.0, max(0.0, course.accuracy_after(1.0) + bias.correction_for_family(family))),
             question.gpu_s(config),
             accuracy_sd=math.sqrt(variance + SHAPE_SD**2 + spread**2),
             early_part=course.early_part(before),
@@ -267,7 +267,9 @@ def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[
                 (1.0 - _on_its_labels(config, curve, question)) / question.expected_error(config)
                 for config in own
             ]
-            sd = fmean(curve.sd_at(question.work(config)) / question.expected_error(config) for config in own)
+            sd = fmean(
+                curve.sd_at(question.crops_seen(config)) / question.expected_error(config) for config in own
+            )
             weight = max(sd, LEAST_NOISE) ** -2
             precision += weight
             total += weight * fmean(levels)
@@ -289,7 +291,7 @@ def _variance(family: Family, curve: LearningCurve, question: Question) -> float
 
     It is one value for all its γ, so that more work never promises less.
     """
-    own = [question.work(config) for config in question.configs if family_of(config) == family]
+    own = [question.crops_seen(config) for config in question.configs if family_of(config) == family]
     return max((curve.sd_at(work) for work in own), default=0.0) ** 2
 
 
@@ -300,7 +302,7 @@ def _on_its_labels(
 
     The error is scaled to γ's part of the labels.
     """
-    error = 1.0 - curve.accuracy_at(part * question.work(config))
+    error = 1.0 - curve.accuracy_at(part * question.crops_seen(config))
     return max(0.0, 1.0 - error * float(config.data_fraction**-DATA_EXPONENT))
 
 

@@ -113,7 +113,7 @@ class BiasCorrection:
     overall: float
     by_family: Mapping[Family, float]
 
-    def of(self, family: Family) -> float:
+    def correction_for_family(self, family: Family) -> float:
         """Returns the correction to be added to an estimated accuracy of this family."""
         return self.by_family.get(family, self.overall)
 

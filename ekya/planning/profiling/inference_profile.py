@@ -58,7 +58,7 @@ class BurstFrame:
     alike: Mapping[int, tuple[float, float]]
     followed: tuple[tuple[NDArray[np.float32], NDArray[np.int64]], ...] = ()
 
-    def answer(self, later: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def boxes_after(self, later: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Returns the boxes, with their labels, that answer for the frame this many frames later."""
         return self.followed[later - 1] if 0 < later <= len(self.followed) else (self.boxes, self.labels)
 
@@ -257,7 +257,7 @@ def held_frames(share_milli: int, frame_gpu_s: float, fps: float, speed: SpeedCu
 def _analysing_s(share_milli: int, frame_gpu_s: float, speed: SpeedCurve) -> float:
     """Returns the time to analyse a frame at a share, of one GPU at most."""
     usable_milli = min(share_milli, FULL_GPU_MILLI)
-    return frame_gpu_s / speed.speed(usable_milli) if usable_milli > 0 else 0.0
+    return frame_gpu_s / speed.speed_at(usable_milli) if usable_milli > 0 else 0.0
 
 
 def _still_there(burst: Sequence[BurstFrame], every: int, held: int) -> float:
@@ -270,7 +270,7 @@ def _still_there(burst: Sequence[BurstFrame], every: int, held: int) -> float:
         for at in range(start, len(burst)):
             answering = burst[at - (at - start) % every]
             later = (at - start) % every
-            boxes, labels = answering.answer(later if later > held else 0)
+            boxes, labels = answering.boxes_after(later if later > held else 0)
             overlaps = iou_matrix(burst[at].boxes, boxes) >= _SAME_OBJECT_IOU
             same_class = burst[at].labels[:, None] == labels[None, :]
             there += int(np.any(overlaps & same_class, axis=1).sum())

@@ -115,7 +115,7 @@ POOL = 2
 where the golden model is small."""
 
 
-def affordable(budget_gpu_s: float | None, one_gpu_s: float, most: int) -> int:
+def affordable_count(budget_gpu_s: float | None, one_gpu_s: float, most: int) -> int:
     """Returns how many items at ``one_gpu_s`` each a budget covers, at most ``most``.
 
     Without a budget it is ``most``.

@@ -35,7 +35,9 @@ ENOUGH_ACCURACY = 0.95
 """A stream whose model reaches this on its newest labels is not micro-profiled."""
 
 
-def select(configs: Iterable[RetrainConfig], history: ProfileHistory, window: int) -> tuple[Family, ...]:
+def select_families(
+    configs: Iterable[RetrainConfig], history: ProfileHistory, window: int
+) -> tuple[Family, ...]:
     """Returns the families to micro-profile in a window, cheapest first.
 
     A family stays if any of its γ is near the front or was never observed. The pruned ones come back in

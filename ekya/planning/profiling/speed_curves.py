@@ -40,7 +40,7 @@ def curve_through(rates: Mapping[int, float]) -> SpeedCurve:
     return SpeedCurve(((0, 0.0), *points))
 
 
-def throughput(rates: tuple[float, ...], full_rate: float) -> CoRun:
+def joint_throughput(rates: tuple[float, ...], full_rate: float) -> CoRun:
     """Returns the joint throughput of jobs, from the rate of each and that of one alone at a whole GPU."""
     return CoRun(len(rates), sum(rates) / full_rate)
 
@@ -59,16 +59,16 @@ def among_others(measured: KindSpeeds) -> SpeedCurve:
     for together in measured.together:
         share_milli = FULL_GPU_MILLI // together.jobs
         each = together.throughput / together.jobs
-        parts[share_milli] = each / max(alone.speed(share_milli), each)
+        parts[share_milli] = each / max(alone.speed_at(share_milli), each)
     known = sorted(parts)
     shares = sorted({share for share, _ in alone.points if share > 0} | set(known))
     part = np.interp(shares, known, [parts[share] for share in known])
-    reached = part * np.array([alone.speed(share) for share in shares])
+    reached = part * np.array([alone.speed_at(share) for share in shares])
     # Falls due to noise are cut, not averaged: averaging could promise too much.
     return _never_falling(shares, reached)
 
 
-def refined(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
+def refine_curve(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
     """Returns the curve after a correction by the measured epochs of jobs.
 
     A job's epochs are the same work, so where its share changed between two of them, the ratio of their
@@ -125,7 +125,7 @@ def _log_speed(curve: SpeedCurve, share_milli: int) -> tuple[NDArray[np.float64]
     right = next(at for at, share in enumerate(shares) if share >= share_milli)
     before = shares[right - 1] if right else 0
     part = (share_milli - before) / (shares[right] - before)
-    speed = curve.speed(share_milli)
+    speed = curve.speed_at(share_milli)
     row[right] = part * speeds[right + 1] / speed
     if right:
         row[right - 1] = (1.0 - part) * speeds[right] / speed

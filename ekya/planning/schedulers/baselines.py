@@ -13,7 +13,7 @@ from ekya.planning.schedulers.allocation import choices_by_stream, fair_shares_m
 from ekya.planning.schedulers.ekya import Ekya
 from ekya.planning.schedulers.options import Gamma, InferencePart, SchedulerOptions
 from ekya.planning.schedulers.pick import StreamChoices, fixed_retraining
-from ekya.planning.schedulers.reasons import assignment, inference_plan, plan_of
+from ekya.planning.schedulers.reasons import build_assignment, inference_plan, plan_of
 from ekya.planning.schedulers.scheduler import Needs
 
 
@@ -73,11 +73,11 @@ class Uniform:
         view, stream = choices.view, choices.stream
         retrain_milli = shares[Job(stream.stream, Work.RETRAINING)]
         if stream.running is not None:
-            retrain = choices.retraining(retrain_milli)
+            retrain = choices.choose_retraining(retrain_milli)
         else:
             option = affordable_option(view, stream.retrain_options, retrain_milli, self.fixed_gamma)
             retrain = fixed_retraining(view, stream, option, retrain_milli)
-        return assignment(
+        return build_assignment(
             choices,
             retrain,
             retrain_milli,
@@ -111,7 +111,7 @@ def affordable_option(
     """Returns the fixed γ, if it is offered; without one, the most expensive that the share can finish."""
     if fixed is not None:
         return next((option for option in options if option.config == fixed), None)
-    affordable_gpu_s = view.training_speed.speed(share_milli) * us_to_seconds(
+    affordable_gpu_s = view.training_speed.speed_at(share_milli) * us_to_seconds(
         view.window_end_us - view.now_us
     )
     finishing = [option for option in options if option.gpu_s <= affordable_gpu_s]

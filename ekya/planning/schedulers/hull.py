@@ -32,7 +32,7 @@ class Hulls:
     rise: Floats
 
 
-def hulls(values: Floats, floor: Ints) -> Hulls:
+def concave_hulls(values: Floats, floor: Ints) -> Hulls:
     """Returns hulls of ``values`` (hulls, shares) from ``floor`` (hulls,) to their maximum.
 
     Values need not rise.

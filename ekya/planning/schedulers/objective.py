@@ -112,7 +112,7 @@ def weighted_mean(view: WindowView, values: Mapping[StreamId, float]) -> float:
     return sum(stream.weight * values[stream.stream] for stream in view.streams) / total
 
 
-def evaluate(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
+def evaluate_phases(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     """Returns the objective for ``phases`` from ``view.now_us`` to the window's end.
 
     Raises:
@@ -230,7 +230,7 @@ class _StreamRun:
         self._gets = gets
         if given.retrain is not None:
             self._choose(given.retrain, given.elsewhere)
-        self._speed = self._curve.speed(given.retrain_share_milli) if given.retrain is not None else 0.0
+        self._speed = self._curve.speed_at(given.retrain_share_milli) if given.retrain is not None else 0.0
         option = next((o for o in self._view.inference_options if o.config == given.inference), None)
         if option is None:
             raise ValueError(f"stream {self._view.stream} was not offered λ {given.inference}")

@@ -8,9 +8,9 @@ import numpy as np
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import RetrainChoice, StreamChoices
-from ekya.planning.schedulers.reasons import assignment
+from ekya.planning.schedulers.reasons import build_assignment
 from ekya.planning.schedulers.schedule_simulation import Courses
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
@@ -39,7 +39,7 @@ def plan_of_course(view: WindowView, arrays: WindowArrays, course: Courses) -> P
         completions = set(course.done_us[0][stretch.ends[0]].tolist())
         phases += [phase] * max(1, len(completions))
         start_us += int(stretch.lasts_us[0])
-    return Plan(tuple(phases), evaluate(view, phases).score)
+    return Plan(tuple(phases), evaluate_phases(view, phases).score)
 
 
 class AssignmentWriter:
@@ -87,7 +87,7 @@ class AssignmentWriter:
                 f"ends after {us_to_seconds(self._done_us):.0f} s"
             )
         retrain = RetrainChoice(option, choices.stream.accuracy, completes_us)
-        return assignment(choices, retrain, retrain_milli, inference_milli, why_not=why_not)
+        return build_assignment(choices, retrain, retrain_milli, inference_milli, why_not=why_not)
 
 
 def written_phase(

@@ -74,7 +74,7 @@ def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> In
     return InferenceChoice(
         best,
         analysed_part(best, usable, view.inference_speed),
-        below_min=best.accuracy(stream.accuracy) < view.min_accuracy - SAME,
+        below_min=best.accuracy_with(stream.accuracy) < view.min_accuracy - SAME,
         too_old=not is_young(stream, best),
     )
 
@@ -87,7 +87,7 @@ def pick_retraining(view: WindowView, stream: StreamView, share_milli: int) -> R
     """
     if stream.running is not None:
         return fixed_retraining(view, stream, stream.running.option, share_milli)
-    speed = view.training_speed.speed(share_milli)
+    speed = view.training_speed.speed_at(share_milli)
     best: RetrainOption | None = None
     best_serving = stream.accuracy
     for option in retraining_order(stream):
@@ -148,13 +148,13 @@ class StreamChoices:
         """True if there is a retraining to give a share to."""
         return self.stream.running is not None or bool(self.stream.retrain_options)
 
-    def inference(self, share_milli: int) -> InferenceChoice:
+    def choose_inference(self, share_milli: int) -> InferenceChoice:
         """Returns λ at a share."""
         if share_milli not in self._inference:
             self._inference[share_milli] = pick_inference(self.view, self.stream, share_milli)
         return self._inference[share_milli]
 
-    def retraining(self, share_milli: int) -> RetrainChoice:
+    def choose_retraining(self, share_milli: int) -> RetrainChoice:
         """Returns γ at a share."""
         if share_milli not in self._retraining:
             self._retraining[share_milli] = pick_retraining(self.view, self.stream, share_milli)
@@ -165,7 +165,7 @@ def _most_accurate(options: Sequence[InferenceOption], accuracy: float) -> Infer
     """Returns the most accurate of λ that keep up, with a serving model of this accuracy."""
     best = min(options, key=lambda option: (option.config.by_golden, *inference_rank(option)))
     golden = min((o for o in options if o.config.by_golden), key=inference_rank, default=best)
-    return golden if golden.accuracy(accuracy) > best.accuracy(accuracy) + SAME else best
+    return golden if golden.accuracy_with(accuracy) > best.accuracy_with(accuracy) + SAME else best
 
 
 def inference_rank(option: InferenceOption) -> tuple[float, int, InferenceConfig]:
@@ -184,7 +184,7 @@ def fixed_retraining(
     """Returns what a given γ brings at a share."""
     if option is None:
         return RetrainChoice(None, stream.accuracy, None)
-    speed = view.training_speed.speed(share_milli)
+    speed = view.training_speed.speed_at(share_milli)
     done_us = completion_us(view.now_us, option.gpu_s, speed)
     in_time = done_us if done_us is not None and done_us < view.window_end_us else None
     return RetrainChoice(option, mean_after_retraining(view, stream.accuracy, option, speed), in_time)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.phases import AssignmentWriter, written_phase
 from ekya.planning.schedulers.pick import StreamChoices
 
@@ -43,7 +43,8 @@ def best_remainder(view: WindowView) -> Remainder | None:
 def plan_of_remainder(view: WindowView, remainder: Remainder) -> Plan:
     """Returns the remainder as a plan, with updated reasons."""
     ends_us = {
-        stream: end_us - view.now_us for stream, end_us in evaluate(view, remainder.phases).completions_us
+        stream: end_us - view.now_us
+        for stream, end_us in evaluate_phases(view, remainder.phases).completions_us
     }
     writers = [
         AssignmentWriter(view, stream, option, ends_us.get(stream.stream))
@@ -58,7 +59,7 @@ def plan_of_remainder(view: WindowView, remainder: Remainder) -> Plan:
         )
         for start_us, phase in zip([0, *sorted(set(ends_us.values()))], remainder.phases, strict=False)
     ]
-    return Plan(tuple(phases), evaluate(view, phases).score)
+    return Plan(tuple(phases), evaluate_phases(view, phases).score)
 
 
 def _remainder(view: WindowView, phases: Sequence[Phase]) -> Remainder | None:
@@ -78,7 +79,7 @@ def _remainder(view: WindowView, phases: Sequence[Phase]) -> Remainder | None:
     )
     if not all(_fits(view, phase) for phase in renewed):
         return None
-    return Remainder(renewed, options, evaluate(view, renewed).score)
+    return Remainder(renewed, options, evaluate_phases(view, renewed).score)
 
 
 def _option(stream: StreamView, given: Sequence[Mapping[StreamId, Assignment]]) -> RetrainOption | None:
@@ -90,7 +91,7 @@ def _option(stream: StreamView, given: Sequence[Mapping[StreamId, Assignment]]) 
 
 
 def _renewed(choice: StreamChoices, option: RetrainOption | None, old: Assignment) -> Assignment:
-    inference = choice.inference(old.inference_share_milli)
+    inference = choice.choose_inference(old.inference_share_milli)
     same = option is not None and old.retrain == option.config
     locked = choice.stream.running is not None
     return Assignment(

@@ -9,7 +9,7 @@ from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.core.weights import Elsewhere
 from ekya.planning.schedulers.allocation import choices_by_stream, equal_shares, inference_jobs
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import InferenceChoice, RetrainChoice, StreamChoices, fixed_retraining
 
 
@@ -22,9 +22,9 @@ def one_phase_plan(
     return plan_of(
         view,
         [
-            assignment(
+            build_assignment(
                 choice,
-                choice.retraining(retrain_share := shares.get(Job(stream, Work.RETRAINING), 0)),
+                choice.choose_retraining(retrain_share := shares.get(Job(stream, Work.RETRAINING), 0)),
                 retrain_share,
                 shares[Job(stream, Work.INFERENCE)],
             )
@@ -51,7 +51,9 @@ def inference_plan(
         option, elsewhere = weights(choice.stream)
         retrain = fixed_retraining(view, choice.stream, option, 0)
         assignments.append(
-            assignment(choice, retrain, 0, share_milli, forecast=False, why_not=why_not, elsewhere=elsewhere)
+            build_assignment(
+                choice, retrain, 0, share_milli, forecast=False, why_not=why_not, elsewhere=elsewhere
+            )
         )
     return plan_of(view, assignments)
 
@@ -59,10 +61,10 @@ def inference_plan(
 def plan_of(view: WindowView, assignments: Iterable[Assignment]) -> Plan:
     """Returns a plan of one phase, with its objective."""
     phase = Phase(tuple(assignments))
-    return Plan((phase,), evaluate(view, (phase,)).score)
+    return Plan((phase,), evaluate_phases(view, (phase,)).score)
 
 
-def assignment(
+def build_assignment(
     stream: StreamChoices,
     retrain: RetrainChoice,
     retrain_share_milli: int,
@@ -82,7 +84,7 @@ def assignment(
         elsewhere: how the retrained weights arrive, where they are not trained here.
         watched: whether inference has its share for one frame a second, and not for what the share gains.
     """
-    inference = stream.inference(inference_share_milli)
+    inference = stream.choose_inference(inference_share_milli)
     if retrain.option is None:
         what = _no_retraining_words(stream, retrain_share_milli, why_not)
     elif elsewhere is None:

@@ -35,7 +35,7 @@ class Reuse:
         def weights(stream: StreamView) -> tuple[RetrainOption | None, Elsewhere | None]:
             if stream.running is not None:
                 return stream.running.option, stream.running.elsewhere
-            model = closest(stream.histogram, stream.cached)
+            model = closest_model(stream.histogram, stream.cached)
             if model is None:
                 return None, None
             return RetrainOption(model.config, stream.accuracy, 0.0), Elsewhere(view.now_us, model.trained_in)
@@ -43,7 +43,7 @@ class Reuse:
         return inference_plan(view, weights, why_not="nothing is kept that could serve again")
 
 
-def closest(histogram: Sequence[int], cached: Sequence[CachedModel]) -> CachedModel | None:
+def closest_model(histogram: Sequence[int], cached: Sequence[CachedModel]) -> CachedModel | None:
     """Returns the kept model whose labels had the most similar mix of classes.
 
     Similar is a small Euclidean distance between the class frequencies (§6.5). Ties go to the youngest

@@ -58,7 +58,7 @@ class Stretch:
     lasts_us: Floats
     ends: Flags
 
-    def only(self, index: Ints | slice) -> "Stretch":
+    def select_courses(self, index: Ints | slice) -> "Stretch":
         """Returns the stretch for some of the courses."""
         return Stretch(*(getattr(self, field.name)[index] for field in fields(self)))
 
@@ -85,9 +85,9 @@ class Courses:
     parts: Floats
     stretches: tuple[Stretch, ...]
 
-    def only(self, index: Ints | slice) -> "Courses":
+    def select_courses(self, index: Ints | slice) -> "Courses":
         """Returns some of the courses."""
-        stretches = tuple(stretch.only(index) for stretch in self.stretches)
+        stretches = tuple(stretch.select_courses(index) for stretch in self.stretches)
         arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "stretches"}
         return Courses(**arrays, stretches=stretches)
 
@@ -106,7 +106,7 @@ def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_e
     stretches = []
     going_on = True
     while going_on:
-        shares = fill(arrays, played.hull, played.pull)
+        shares = greedy_shares(arrays, played.hull, played.pull)
         stretches.append(played.advance(shares, ends_each))
         going_on = bool(stretches[-1].ends.any())
     values = played.area / arrays.left_us
@@ -118,7 +118,7 @@ class _Played:
 
     def __init__(self, arrays: WindowArrays, states: Ints, worths: Floats) -> None:
         count, streams = states.shape
-        reached = arrays.places(states)
+        reached = arrays.flat_indices(states)
         runs = (states > 0) & (worths > 0.0)
         accuracy = np.repeat(arrays.accuracy[None, :, 0], count, axis=0)
         self._arrays = arrays
@@ -244,7 +244,7 @@ def _next_ends(ends_us: Floats, ends_each: int) -> Floats:
     return last
 
 
-def fill(arrays: WindowArrays, hull: Ints, pull: Floats) -> Ints:
+def greedy_shares(arrays: WindowArrays, hull: Ints, pull: Floats) -> Ints:
     """Returns the shares (C, jobs) in quanta that gain most at one moment.
 
     Args:

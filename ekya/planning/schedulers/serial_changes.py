@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
-from ekya.planning.schedulers.schedule_simulation import Courses, fill, settled_worths
+from ekya.planning.schedulers.schedule_simulation import Courses, greedy_shares, settled_worths
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ NEVER = 1e18
 """GPU-seconds that stand for infinite work."""
 
 
-def beginnings(arrays: WindowArrays, paces: Sequence[float]) -> tuple[Ints, Floats]:
+def initial_courses(arrays: WindowArrays, paces: Sequence[float]) -> tuple[Ints, Floats]:
     """Returns states and worths (C, V) of initial courses.
 
     ``paces`` are the GPUs that an initial course is assumed to retrain with, as a part of all; fewer make a
@@ -74,7 +74,7 @@ def _first_parts(arrays: WindowArrays) -> Floats:
     streams = len(arrays.streams)
     pull = np.concatenate([arrays.accuracy[:, 0] * arrays.weight, np.zeros(streams)])[None]
     hull = np.concatenate([arrays.hull[:, 0], np.full(streams, arrays.training_hull)])[None]
-    shares = fill(arrays, hull, pull)[0, :streams]
+    shares = greedy_shares(arrays, hull, pull)[0, :streams]
     parts: Floats = arrays.value[np.arange(streams), shares]
     return parts
 

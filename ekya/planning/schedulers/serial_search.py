@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.schedule_simulation import Courses, settled_worths, simulate_schedule
-from ekya.planning.schedulers.serial_changes import beginnings, chosen_again, small_changes
+from ekya.planning.schedulers.serial_changes import chosen_again, initial_courses, small_changes
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
 Floats = NDArray[np.float64]
@@ -24,7 +24,7 @@ class Effort:
     """Effort of a search.
 
     Attributes:
-        paces: of the initial courses (``changes.beginnings``).
+        paces: of the initial courses (``changes.initial_courses``).
         kept: initial courses that are continued after the first play.
         settlings: how often worths are settled and γ chosen again.
         rounds: maximum of rounds of small changes.
@@ -63,10 +63,10 @@ class Found:
 
 def best_course(arrays: WindowArrays, effort: Effort) -> Found:
     """Returns the best course found."""
-    courses = simulate_schedule(arrays, *beginnings(arrays, effort.paces), effort.ends_each)
+    courses = simulate_schedule(arrays, *initial_courses(arrays, effort.paces), effort.ends_each)
     best = _best_of(courses, arrays)
     order = np.argsort(-_scores(courses, arrays), kind="stable")[: effort.kept]
-    courses = courses.only(order)
+    courses = courses.select_courses(order)
     for _ in range(effort.settlings):
         worths = settled_worths(courses)
         courses = simulate_schedule(arrays, chosen_again(arrays, courses, worths), worths, effort.ends_each)
@@ -87,7 +87,7 @@ def _scores(courses: Courses, arrays: WindowArrays) -> Floats:
 def _best_of(courses: Courses, arrays: WindowArrays) -> Found:
     scores = _scores(courses, arrays)
     index = int(scores.argmax())
-    return Found(courses.only(slice(index, index + 1)), float(scores[index]))
+    return Found(courses.select_courses(slice(index, index + 1)), float(scores[index]))
 
 
 def _better(first: Found, second: Found) -> Found:

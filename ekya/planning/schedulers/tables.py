@@ -115,7 +115,7 @@ def _parts_served(early: Floats, gpu_s: Floats, took_us: Floats, speeds: Floats,
 
 def training_speeds(view: WindowView) -> list[float]:
     """Returns the speed of a retraining at shares of 0 to L − 1 quanta."""
-    return [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
+    return [view.training_speed.speed_at(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
 
 
 def analysed_parts(view: WindowView) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bends_of
-from ekya.planning.schedulers.hull import Hulls, hulls
+from ekya.planning.schedulers.hull import Hulls, concave_hulls
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.tables import Floats, Ints, analysed_parts, floor_quanta, training_speeds
 
@@ -63,7 +63,7 @@ class WindowArrays:
     training_hull: int
     tie_breaks: Floats
 
-    def places(self, states: Ints) -> Ints:
+    def flat_indices(self, states: Ints) -> Ints:
         """Returns (C, V) flat indices with which ``take`` reads these states from arrays (V, states)."""
         places: Ints = states + np.arange(len(self.accuracy)) * self.accuracy.shape[1]
         return places
@@ -72,7 +72,7 @@ class WindowArrays:
 def window_arrays_of(view: WindowView) -> WindowArrays:
     """Returns the arrays of a view with at least one stream, and a window that is not over."""
     streams = view.streams
-    offered = [worthwhile(stream) for stream in streams]
+    offered = [undominated_configs(stream) for stream in streams]
     states = 1 + max(len(known) for known in offered)
     accuracy = np.zeros((len(streams), states))
     work_gpu_s = np.full((len(streams), states), np.inf)
@@ -88,7 +88,7 @@ def window_arrays_of(view: WindowView) -> WindowArrays:
     value = np.concatenate([parts, np.broadcast_to(np.array(training_speeds(view)), parts.shape)])
     weight = np.array([stream.weight for stream in streams])
     rows, floor, hull, floorless = _hulls_by_state(floor_quanta(view, accuracy))
-    known_hulls = hulls(np.concatenate([value[rows], value[-1:]]), np.append(floor, 0))
+    known_hulls = concave_hulls(np.concatenate([value[rows], value[-1:]]), np.append(floor, 0))
     segments = len(value) * known_hulls.size.shape[1]
     return WindowArrays(
         streams=streams,
@@ -111,7 +111,7 @@ def window_arrays_of(view: WindowView) -> WindowArrays:
     )
 
 
-def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
+def undominated_configs(stream: StreamView) -> Sequence[RetrainOption]:
     """Returns the γ that no other beats in accuracy and GPU-seconds, cheapest first.
 
     A γ whose checkpoints serve also stays if no other brings as much as soon. A retraining in progress is

@@ -19,8 +19,8 @@ from ekya.planning.profiling.inference_profile import (
     needed_milli,
     prior_relative_accuracy,
 )
-from ekya.planning.sizing.fleet_sizes import MIN_ACCURACY, Fitted, Machine, Sizes, Wishes
-from ekya.planning.sizing.given_up import given_up, too_much
+from ekya.planning.sizing.fleet_sizes import MIN_ACCURACY, Fitted, MachineSize, Sizes, Wishes
+from ekya.planning.sizing.given_up import sacrificed_for_fit, too_much
 
 CORES_PART = 0.75
 """Part of the cores of a machine without GPUs that a fleet uses; the rest decodes video, plans and moves
@@ -66,7 +66,9 @@ OVERLOADED_PART = 0.2
 """Part of the capacity for the preparation where the floors do not fit and the run goes on all the same."""
 
 
-def fit(wishes: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = False) -> Fitted:
+def choose_fleet_sizes(
+    wishes: Wishes, costs: HostCosts, machine: MachineSize, *, overload: bool = False
+) -> Fitted:
     """Returns sizes that fit.
 
     Sizes set by the file are kept, except a capacity above the machine's, and a preparation that does not
@@ -84,7 +86,7 @@ def fit(wishes: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = 
     return _fit(wishes, costs, machine, overload, CORES_PART)
 
 
-def _fit(wishes: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores_part: float) -> Fitted:
+def _fit(wishes: Wishes, costs: HostCosts, machine: MachineSize, overload: bool, cores_part: float) -> Fitted:
     """Returns sizes that fit this part of a machine's cores."""
     capacity = _capacity_milli(wishes, costs, machine, cores_part)
     quantum = wishes.quantum_milli or 0
@@ -121,7 +123,7 @@ def _fit(wishes: Wishes, costs: HostCosts, machine: Machine, overload: bool, cor
         draws_frames=_draws_frames(wishes, costs, window_s, capacity),
         min_accuracy=_min_accuracy(wishes, costs, every, capacity),
     )
-    return Fitted(sizes, tuple(given_up(wishes, costs, machine, sizes, floors)))
+    return Fitted(sizes, tuple(sacrificed_for_fit(wishes, costs, machine, sizes, floors)))
 
 
 def _floors(
@@ -137,13 +139,13 @@ def _floors(
     }
 
 
-def _is_open(wishes: Wishes, machine: Machine) -> bool:
+def _is_open(wishes: Wishes, machine: MachineSize) -> bool:
     """Returns whether the file sets no number of GPUs, or more than there are."""
     there = machine.capacity_milli
     return wishes.capacity_milli is None or (there is not None and wishes.capacity_milli > there)
 
 
-def _capacity_milli(wishes: Wishes, costs: HostCosts, machine: Machine, cores_part: float) -> int:
+def _capacity_milli(wishes: Wishes, costs: HostCosts, machine: MachineSize, cores_part: float) -> int:
     there = machine.capacity_milli
     if wishes.capacity_milli is not None and not _is_open(wishes, machine):
         return wishes.capacity_milli

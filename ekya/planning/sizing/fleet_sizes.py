@@ -11,7 +11,7 @@ MIN_ACCURACY = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineSize:
     """Capacity that a run may use.
 
     Attributes:
@@ -22,7 +22,7 @@ class Machine:
     capacity_milli: int | None
     on_cores: bool = True
 
-    def worded(self, milli: int) -> str:
+    def capacity_in_words(self, milli: int) -> str:
         """Returns an amount of the capacity in words, for messages."""
         unit = "core" if self.on_cores else "GPU"
         return f"{milli / FULL_GPU_MILLI:g} {unit}{'' if milli == FULL_GPU_MILLI else 's'}"

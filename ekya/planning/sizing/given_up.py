@@ -6,13 +6,13 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.planning.profiling.inference_profile import all_milli
-from ekya.planning.sizing.fleet_sizes import MIN_ACCURACY, Machine, Sizes, Wishes
+from ekya.planning.sizing.fleet_sizes import MIN_ACCURACY, MachineSize, Sizes, Wishes
 
 
 def too_much(
     wishes: Wishes,
     costs: HostCosts,
-    machine: Machine,
+    machine: MachineSize,
     floors: Mapping[StreamId, int],
     capacity_milli: int,
     quantum_milli: int,
@@ -25,7 +25,7 @@ def too_much(
         left, fitting = left - floor, fitting + 1
     dearest = max(floors, key=lambda stream: floors[stream])
     frame_s = min(costs.streams[dearest].frame_gpu_s.values())
-    wanted = machine.worded(sum(floors.values()) + quantum_milli)
+    wanted = machine.capacity_in_words(sum(floors.values()) + quantum_milli)
     remedies = ["fewer cameras"]
     if (
         machine.capacity_milli is None
@@ -39,22 +39,23 @@ def too_much(
     ]
     many = "one camera is too much" if len(floors) == 1 else f"{len(floors)} cameras are too many"
     return (
-        f"gpus: {many} for {machine.worded(capacity_milli)}: a frame of "
+        f"gpus: {many} for {machine.capacity_in_words(capacity_milli)}: a frame of "
         f"{dearest} takes {1000 * frame_s:.3g} ms here, and the coarsest inference of all cameras takes "
         f"{wanted} with the least preparation; {fitting} of them fit. Use {', '.join(remedies)}, or "
         "--overload to go on with frames dropped"
     )
 
 
-def given_up(
-    wishes: Wishes, costs: HostCosts, machine: Machine, sizes: Sizes, floors: Mapping[StreamId, int]
+def sacrificed_for_fit(
+    wishes: Wishes, costs: HostCosts, machine: MachineSize, sizes: Sizes, floors: Mapping[StreamId, int]
 ) -> Iterator[str]:
     """Yields what a larger machine would have allowed."""
     there = machine.capacity_milli
     if wishes.capacity_milli is not None and there is not None and wishes.capacity_milli > there:
         wished, here = wishes.capacity_milli / FULL_GPU_MILLI, sizes.capacity_milli / FULL_GPU_MILLI
         rest = "; the rest decodes video and plans" if sizes.capacity_milli < there else ""
-        yield f"gpus: {wished:g} is lowered to {here:g}, of {machine.worded(there)} that are there{rest}"
+        of = machine.capacity_in_words(there)
+        yield f"gpus: {wished:g} is lowered to {here:g}, of {of} that are there{rest}"
     if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
         yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
     else:

@@ -71,7 +71,7 @@ class MemoryMarks:
         ratio = max(measured_bytes / max(estimated_bytes, 1), self.ratios.get(family, 0.0))
         return MemoryMarks({**self.ratios, family: ratio})
 
-    def refined(self, family: Family, estimated_bytes: int) -> int:
+    def corrected_estimate(self, family: Family, estimated_bytes: int) -> int:
         """Returns an estimate corrected by the peak of its family.
 
         For a family that never ran, other families' ratios raise the estimate where they are above 1, and

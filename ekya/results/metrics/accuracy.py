@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.objects import SAME_OBJECT_IOU, iou
-from ekya.core.ragged import pairs, rows_of, spans_of
+from ekya.core.ragged import iterate_pairs, rows_of, spans_of
 from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.core.units import US_PER_S
 
@@ -242,7 +242,7 @@ def labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDA
     """Returns the (T,) tracks of the reference objects that labelled boxes overlap best, sorted."""
     rows = rows_of(labelled.frame, reference.frame)
     tracks = [np.empty(0, np.int64)]
-    for left, right in pairs(*spans_of(rows, reference.offsets)):
+    for left, right in iterate_pairs(*spans_of(rows, reference.offsets)):
         overlap = iou(labelled.boxes[left], reference.boxes[right])
         # Sorted by label, then best overlap first; of equal overlaps the first object.
         order = np.lexsort((right, -overlap, left))
@@ -257,7 +257,7 @@ def _answered_correctly(
     """Returns (objects,) bool: a box of the answering frame overlaps the object and has its class."""
     rows = answering_rows(predictions, reference.frame)
     correct = np.zeros(len(row_of_object), np.bool_)
-    for left, right in pairs(*spans_of(rows[row_of_object], predictions.offsets)):
+    for left, right in iterate_pairs(*spans_of(rows[row_of_object], predictions.offsets)):
         same_class = reference.classes[left] == predictions.classes[right]
         objects, answers = left[same_class], right[same_class]
         hit = iou(reference.boxes[objects], predictions.boxes[answers]) >= SAME_OBJECT_IOU
@@ -330,7 +330,7 @@ def _false_alarms(
     rows = np.repeat(rows_of(predictions.frame, reference.frame), np.diff(predictions.offsets))
     analysed = np.repeat(predictions.analysed, np.diff(predictions.offsets)) & (rows >= 0)
     matched = np.zeros(len(rows), np.bool_)
-    for left, right in pairs(*spans_of(np.where(analysed, rows, -1), reference.offsets)):
+    for left, right in iterate_pairs(*spans_of(np.where(analysed, rows, -1), reference.offsets)):
         hit = iou(predictions.boxes[left], reference.boxes[right]) >= SAME_OBJECT_IOU
         matched[left[hit]] = True
     named = np.ones(len(rows), np.bool_) if background is None else predictions.classes != background

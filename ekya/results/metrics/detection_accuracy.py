@@ -54,7 +54,7 @@ def score_detections(
     arrived = arrived_frames(predictions, decoded)
     arrived_row = reference.frame < arrived
     labelled_row = np.isin(reference.frame, labelled.frame)
-    scored = reference.only(reference.frame[arrived_row & ~labelled_row])
+    scored = reference.select_frames(reference.frame[arrived_row & ~labelled_row])
     window_of_row = windows_of(predictions, scored.frame)
     objects = _objects(scored, class_count)
     answers = _answers(predictions, scored, class_count)

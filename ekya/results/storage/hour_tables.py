@@ -171,7 +171,7 @@ def next_rows(folder: Path, frame: int) -> PredictionColumns | None:
             return None
         columns = piece.read()
         if columns is not None and columns.frame[-1] > frame:
-            return columns.after(frame)
+            return columns.rows_after(frame)
     return None
 
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from ekya import __version__
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.core.codec import decode, encode
+from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.commands import Command
 from ekya.core.errors import UserError
 from ekya.core.plan import Plan
@@ -55,19 +55,19 @@ class FileJournal:
         """Size of the file."""
         return self._lines.size_bytes
 
-    def batch(self, batch: Batch) -> None:
+    def record_batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""
         self._requested = any(isinstance(event, Request) for event in batch.events)
-        events = [encode(event) for event in batch.events]
+        events = [encode_fact(event) for event in batch.events]
         self._lines.append({"now_us": batch.now_us, "events": events}, durable=False)
 
-    def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
+    def record_decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Writes the plan and the commands of a step, before the commands are executed."""
         self._lines.append(
             {
                 "decided_us": now_us,
-                "plan": None if plan is None else encode(plan),
-                "commands": [encode(command) for command in commands],
+                "plan": None if plan is None else encode_fact(plan),
+                "commands": [encode_fact(command) for command in commands],
             },
             durable=bool(commands) or self._requested,
         )
@@ -158,9 +158,9 @@ def _steps(path: Path, records: list[dict[str, Any]]) -> list[StepRecord]:
         return [
             StepRecord(
                 batch["now_us"],
-                tuple(decode(event) for event in batch["events"]),
-                None if decision["plan"] is None else decode(decision["plan"]),
-                tuple(decode(command) for command in decision["commands"]),
+                tuple(decode_fact(event) for event in batch["events"]),
+                None if decision["plan"] is None else decode_fact(decision["plan"]),
+                tuple(decode_fact(command) for command in decision["commands"]),
             )
             for batch, decision in zip(records[::2], records[1::2], strict=False)
         ]

@@ -120,7 +120,7 @@ def reference_writer(path: Path, rows_a_part: int = 2000) -> PartWriter[FrameRef
     """Returns a writer of ``reference/<stream>.parquet``."""
     return PartWriter(
         path,
-        lambda rows: _table_of(ReferenceColumns.of(rows), REFERENCE),
+        lambda rows: _table_of(ReferenceColumns.from_rows(rows), REFERENCE),
         lambda rows, row: len(rows) >= rows_a_part,
     )
 
@@ -168,7 +168,7 @@ def write_profiles(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def predictions_table(rows: Sequence[FramePrediction]) -> pa.Table:
     """Returns the table of rows in rising order of frames."""
-    return _table_of(PredictionColumns.of(rows), PREDICTIONS)
+    return _table_of(PredictionColumns.from_rows(rows), PREDICTIONS)
 
 
 def prediction_columns(table: pa.Table) -> PredictionColumns:

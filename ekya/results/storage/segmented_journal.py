@@ -73,13 +73,13 @@ class SegmentedJournal:
             first = _STATE.dump_python(state, mode="json")
         self._file = self._open(first)
 
-    def batch(self, batch: Batch) -> None:
+    def record_batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""
-        self._file.batch(batch)
+        self._file.record_batch(batch)
 
-    def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
+    def record_decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Writes the plan and the commands of a step, before the commands are executed."""
-        self._file.decision(now_us, plan, commands)
+        self._file.record_decision(now_us, plan, commands)
 
     def snapshot(self, state: LoopState) -> None:
         """Writes the state before a window opens.

@@ -16,7 +16,7 @@ from ekya.models.training.microprofile import Price, Trying
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
-from ekya.planning.adaptation.kept_models import tries
+from ekya.planning.adaptation.kept_models import should_try
 from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
@@ -170,7 +170,7 @@ class PreparationWork:
         """
         prepared, window = preparation.streams[stream], preparation.command.window
         labels, keeps = preparation.labels[stream], prepared.settings.describes
-        if keeps and not tries(labelled.accuracy, prepared.material.since_us):
+        if keeps and not should_try(labelled.accuracy, prepared.material.since_us):
             return None
         others = self.models.lent(preparation.others[stream], prepared.settings)
         with preparation.share.batch():

@@ -256,7 +256,7 @@ class StreamRetraining:
             end_process_if_gpu_is_lost(error)
             reason = f"{type(error).__name__}: {error}"
             if is_out_of_memory(error):
-                what = DidNotFit.of(command.config)
+                what = DidNotFit.from_config(command.config)
                 self._mailbox.put(
                     ev.MemoryShort(self._clock.now_us(), command.stream, command.window, what, reason)
                 )

@@ -194,7 +194,7 @@ class RayExecutor:
         while not self._posted.empty():
             self._posted.get()()
 
-    def execute(self, commands: Sequence[cmd.Command]) -> None:
+    def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
         """Sends commands to actors without waiting; results arrive later as events.
 
         The loop may learn of the removal of a stream together with what it answers by a command.

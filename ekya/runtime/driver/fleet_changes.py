@@ -19,7 +19,7 @@ from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.host_probe import dearest
 from ekya.pipeline.setup import preparation_milli
 from ekya.planning.schedulers.presets import preset_of
-from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.planning.sizing.fleet_sizes import MachineSize
 
 _KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -66,7 +66,7 @@ class RunLimits:
     begun: FleetConfig
     constants: LoopOptions
     costs: HostCosts
-    machine: Machine
+    machine: MachineSize
 
 
 def fleet_change(

@@ -15,8 +15,8 @@ from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
 from ekya.pipeline.host_probe import Probe, ProbedHost
 from ekya.pipeline.setup import loop_options
 from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
-from ekya.planning.placement.homes import Processes, deal, guests_gpu
-from ekya.planning.sizing.fleet_sizes import Machine
+from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu
+from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.resuming import Resumed, resume, resume_service
@@ -69,14 +69,14 @@ class OpenRun:
         return self.chosen.on_gpus
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> MachineSize:
         """What it can use at most."""
         return machine_of(self.chosen)
 
     @property
     def homes(self) -> tuple[int, ...]:
         """The GPU of every stream."""
-        return deal(len(self.fleet.streams), self.constants.capacity_milli)
+        return assign_home_gpus(len(self.fleet.streams), self.constants.capacity_milli)
 
     @property
     def guests_gpu(self) -> int:
@@ -120,9 +120,9 @@ def _newest_us(folder: RunFolder, fleet: FleetConfig) -> int:
     return max((int(rows.t_us[-1]) + 1 for rows in newest if rows is not None and len(rows.t_us)), default=0)
 
 
-def machine_of(chosen: ChosenBackend) -> Machine:
+def machine_of(chosen: ChosenBackend) -> MachineSize:
     """Returns what a run can use with a backend."""
-    return Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
+    return MachineSize(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
 
 
 def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
@@ -198,6 +198,6 @@ def _constants(
         )
     at_home: tuple[StreamHome, ...] = ()
     if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
-        gpus = deal(len(fleet.streams), constants.capacity_milli)
+        gpus = assign_home_gpus(len(fleet.streams), constants.capacity_milli)
         at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, gpus, strict=True))
     return replace(constants, homes=at_home, training_speed=trains, inference_speed=infers)

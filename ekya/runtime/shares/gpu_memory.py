@@ -101,7 +101,7 @@ class BudgetedExecutor:
         refusals, self._refusals = self._refusals, []
         return Batch(batch.now_us, (*refusals, *batch.events))
 
-    def execute(self, commands: Sequence[cmd.Command]) -> None:
+    def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
         """Passes commands on, except for jobs that do not fit."""
         for command in commands:
             match command:
@@ -110,29 +110,29 @@ class BudgetedExecutor:
                 case cmd.BeginPreparation():
                     if command.budget is not None:
                         self._sizes = replace(self._sizes, labels_per_window=command.budget.labels)
-                    self._executor.execute([self._trials_that_fit(command)])
+                    self._executor.execute_commands([self._trials_that_fit(command)])
                     continue
                 case cmd.EndPreparation():
-                    self._book = self._book.without(_PREPARATION)
+                    self._book = self._book.without_claim(_PREPARATION)
                 case cmd.StopRetraining():
-                    self._book = self._book.without(command.job)
+                    self._book = self._book.without_claim(command.job)
                 case cmd.SetAside():
                     self._with_context.discard(command.stream)
-                    self._book = self._book.without(self._newest.get(command.stream))
-            self._executor.execute([command])
+                    self._book = self._book.without_claim(self._newest.get(command.stream))
+            self._executor.execute_commands([command])
 
     def _fits(self, command: cmd.StartRetraining) -> bool:
         stream, family = command.stream, family_of(command.config)
         gpu = self._places.streams[stream]
         counted = self._sizes.retraining(command.config, self._crops.get(stream, JobCrops(0, 0)))
-        needed = self._marks.refined(family, counted)
+        needed = self._marks.corrected_estimate(family, counted)
         needed += 0 if stream in self._with_context else CONTEXT_BYTES
         free = self._memory.free_bytes(gpu)
-        if free is None or self._book.fits(gpu, needed, free):
+        if free is None or self._book.has_room(gpu, needed, free):
             self._book = self._book.with_claim(Claim(command.job, gpu, needed))
             self._begun[command.job], self._newest[stream] = (family, counted), command.job
             return True
-        what, job = DidNotFit.of(command.config), f"retraining ({command.config.name})"
+        what, job = DidNotFit.from_config(command.config), f"retraining ({command.config.name})"
         reason = self._refuse(stream, command.window, what, job, gpu, needed, free)
         self._refusals.append(ev.RetrainFailed(self._now_us, stream, command.job, reason))
         return False
@@ -148,7 +148,7 @@ class BudgetedExecutor:
             return command
         families = sorted({family for asked in command.streams for family in asked.families})
         needed = {family: self._trial_bytes(family) for family in families}
-        fitting = {family for family in families if self._book.fits(gpu, needed[family], free)}
+        fitting = {family for family in families if self._book.has_room(gpu, needed[family], free)}
         for asked in command.streams:
             for family in asked.families:
                 if family not in fitting:
@@ -162,7 +162,7 @@ class BudgetedExecutor:
             left = replace(asked, families=tuple(family for family in asked.families if family in fitting))
             if left.families and left.scenes:
                 with_pooled = self._trial_bytes(left.families[0], pooled=True)
-                if self._book.fits(gpu, with_pooled, free):
+                if self._book.has_room(gpu, with_pooled, free):
                     claimed.append(with_pooled)
                 else:
                     job = "a micro-profile with pooled labels"
@@ -173,7 +173,7 @@ class BudgetedExecutor:
         return replace(command, streams=tuple(streams))
 
     def _trial_bytes(self, family: Family, pooled: bool = False) -> int:
-        return self._marks.refined(family, self._sizes.micro_profile(family, pooled))
+        return self._marks.corrected_estimate(family, self._sizes.micro_profile(family, pooled))
 
     def _refuse(
         self, stream: StreamId, window: int, what: DidNotFit, job: str, gpu: int, needed: int, free: int
@@ -202,19 +202,19 @@ class BudgetedExecutor:
                 more = event.pooled.labels
                 self._crops[event.stream] = replace(crops, training=crops.training + more)
             case ev.PreparationEnded():
-                self._book = self._book.without(_PREPARATION)
+                self._book = self._book.without_claim(_PREPARATION)
             case ev.RetrainProgress():
                 # After its first epoch the driver's figures include all memory that it will ever hold.
                 self._with_context.add(event.stream)
-                self._book = self._book.without(event.job)
+                self._book = self._book.without_claim(event.job)
             case ev.RetrainFinished() | ev.RetrainFailed():
-                self._book = self._book.without(event.job)
+                self._book = self._book.without_claim(event.job)
             case ev.MemoryMeasured() if event.job in self._begun:
                 family, counted = self._begun.pop(event.job)
                 self._marks = self._marks.with_mark(family, counted, event.peak_bytes)
             case ev.WorkerDied(role=ev.Role.RETRAINING):
                 self._with_context.discard(event.stream)
-                self._book = self._book.without(self._newest.get(event.stream))
+                self._book = self._book.without_claim(self._newest.get(event.stream))
 
 
 class MeteredExecutor:
@@ -248,9 +248,9 @@ class MeteredExecutor:
             return batch
         return Batch(batch.now_us, (*batch.events, ev.GpuMeasured(end_us, closed, used)))
 
-    def execute(self, commands: Sequence[cmd.Command]) -> None:
+    def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
         """Passes commands on."""
-        self._executor.execute(commands)
+        self._executor.execute_commands(commands)
 
 
 def in_mib(size_bytes: int) -> str:

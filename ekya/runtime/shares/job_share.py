@@ -164,7 +164,7 @@ class JobShare:
     def _count(self) -> None:
         with self._counting:
             used_us = self._handle.measured().used_us
-            self._worth_us += self._speed.worth(used_us, self._share_milli)
+            self._worth_us += self._speed.whole_gpu_time(used_us, self._share_milli)
             self._unreported_us += used_us
 
 

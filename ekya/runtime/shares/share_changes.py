@@ -121,7 +121,7 @@ class ShareChanges:
 
     def resize(self, holder: ShareHolder, share_milli: int, epoch: int) -> None:
         """Changes the share of a job, including one that has not begun yet."""
-        self._send(self._ledger.aim(holder, share_milli, epoch, self._clock.now_us()))
+        self._send(self._ledger.set_target(holder, share_milli, epoch, self._clock.now_us()))
 
     def release_inference(self, stream: StreamId) -> None:
         """Releases the inference share of a stream without frames."""
@@ -131,14 +131,14 @@ class ShareChanges:
     def leave(self, holder: ShareHolder) -> None:
         """Ends a job, or releases the share of one that has ended."""
         self._begin.pop(holder, None)
-        self._send(self._ledger.leave(holder, self._clock.now_us()))
+        self._send(self._ledger.release_holder(holder, self._clock.now_us()))
 
     def died(self, work: Work, stream: StreamId | None) -> None:
         """Removes all jobs of a dead worker, including those that were to begin there."""
         gone = [one for one in self._ledger.holders if (one.work, one.stream) == (work, stream)]
         for holder in gone:
             self._begin.pop(holder, None)
-        self._send(self._ledger.gone(gone, self._clock.now_us()))
+        self._send(self._ledger.remove_dead_holders(gone, self._clock.now_us()))
 
     def pass_time(self, end: Callable[[ShareHolder], None]) -> None:
         """Ends holders that exceed their timeout, and gives free shares to those that wait for them.
@@ -186,7 +186,7 @@ class ShareChanges:
                     now_us, holder, command.epoch, resized.share_milli, resized.took_us, resized.note
                 )
             )
-        self._send(self._ledger.answer(command, now_us))
+        self._send(self._ledger.confirm_command(command, now_us))
 
     def _call(self, command: ShareCommand) -> Any:
         """Sends a command to the actor of its holder."""

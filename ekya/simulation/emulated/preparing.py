@@ -36,7 +36,7 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
 from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation, counted_curve
 from ekya.pipeline.zoo_folder import ZooFolder
-from ekya.planning.adaptation.kept_models import tries
+from ekya.planning.adaptation.kept_models import should_try
 from ekya.planning.adaptation.shadow_gate import tried_by
 from ekya.planning.preparation.steps import (
     InferenceStep,
@@ -326,7 +326,7 @@ class PreparingWindows:
     def _offer_kept(self, zoo: ZooFolder, stream: StreamId, made: LabelledStream) -> Offer | None:
         """Tries kept models on new labels; those that cannot be read are left out."""
         prepared, asked = made.prepared, self._asked[stream]
-        if not tries(made.accuracy, prepared.material.since_us):
+        if not should_try(made.accuracy, prepared.material.since_us):
             return None
         models = []
         for number in asked.candidates:

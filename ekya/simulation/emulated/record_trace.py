@@ -23,7 +23,7 @@ from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.reference import Referee
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.planning.profiling.history import ProfileHistory
-from ekya.planning.profiling.pruning import select
+from ekya.planning.profiling.pruning import select_families
 from ekya.simulation.emulated.courses import Common
 from ekya.simulation.emulated.model_inputs import model_input_of
 from ekya.simulation.emulated.stored_frames import SeenWindow, watch
@@ -178,7 +178,7 @@ def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Tra
     if unknown:
         names = ", ".join(stream.id for stream in fleet.streams)
         raise UserError(f"--streams: the fleet has no '{unknown[0]}'; choose from {names}.")
-    families = select(fleet.retrain_configs(), ProfileHistory(), 0)[: extent.families]
+    families = select_families(fleet.retrain_configs(), ProfileHistory(), 0)[: extent.families]
     more = sum(len(labelled.frame) for labelled in extent.also_labelled.values())
     starts = "every start" if extent.every_start else "the youngest starts"
     windows = "to the end" if fleet.windows is None else f"{fleet.windows} windows"

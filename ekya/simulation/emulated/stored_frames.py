@@ -117,7 +117,7 @@ class SeenFrames:
     def without_frames(self, frames: NDArray[np.int64]) -> "SeenFrames":
         """Returns the same frames, where those with these indices do not count."""
         reference = self.reference
-        return replace(self, reference=reference.only(np.setdiff1d(reference.frame, frames)))
+        return replace(self, reference=reference.select_frames(np.setdiff1d(reference.frame, frames)))
 
     def unanswered(self) -> Answers:
         """Returns answers without a box."""
@@ -147,7 +147,7 @@ class SeenFrames:
         first = int(np.argmax(divides)) if np.any(divides) else len(self.frame)
         scored = self.scoring(
             self._predictions(answers, every, first, held),
-            self.reference.only(self.frame[first:]),
+            self.reference.select_frames(self.frame[first:]),
             NO_LABELS,
             decoded=0,
             class_count=class_count,
@@ -167,7 +167,7 @@ class SeenFrames:
             offsets=offsets_of(counts[wanted]),
             boxes=self.boxes[rows],
             images={side: images[rows] for side, images in self.images.items()},
-            reference=self.reference.only(self.frame[wanted]),
+            reference=self.reference.select_frames(self.frame[wanted]),
             golden={every: answers.only(wanted) for every, answers in self.golden.items()},
         )
 
@@ -308,7 +308,7 @@ class _Kept:
                 )
                 for side in self.model_input.sides
             },
-            reference=ReferenceColumns.of(self.truths),
+            reference=ReferenceColumns.from_rows(self.truths),
             scoring=self.model_input.scoring,
             golden={followed.every: followed.answers() for followed in self.golden},
         )

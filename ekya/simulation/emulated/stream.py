@@ -229,7 +229,7 @@ class EmulatedStream:
     def _busy_us(self, frame: Frame, gpu_s: float, share_milli: int) -> int:
         """Returns when the work on a frame is done, which begins when it is there and the share is free."""
         begun_us = max(frame.t_us, self._busy_until_us)
-        return begun_us + round(gpu_s / LINEAR.speed(share_milli) * US_PER_S)
+        return begun_us + round(gpu_s / LINEAR.speed_at(share_milli) * US_PER_S)
 
     def _pass_over(self, frame: Frame) -> None:
         self._rows[frame.index] = self._steps.skip(frame.index, frame.t_us, self._config, self._version)

@@ -41,7 +41,7 @@ from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
 from ekya.planning.adaptation.shadow_gate import SERVE_MARGIN, why_not
-from ekya.planning.profiling.estimate import options as estimated_options
+from ekya.planning.profiling.estimate import estimate_options as estimated_options
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.simulation.emulated.candidates import Candidate, Candidates
@@ -131,7 +131,7 @@ class StreamRecorder:
     def record(self) -> StreamTrace:
         """Records the stream over all its windows."""
         labelled = [None, *self._labelled()]
-        left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
+        left_out = LabelledBoxes.join_boxes([_boxes_of(labelled), self.also_labelled])
         counting = self._model_input.counting([seen.frames for seen in self.windows], left_out)
         exams = [self._exams(frames, of) for frames, of in zip(counting, labelled, strict=True)]
         memory = ExemplarMemory(MOST_EXEMPLARS[self.settings.task])
@@ -408,4 +408,4 @@ def _parts(frames: int, most: int) -> int:
 
 def _boxes_of(labelled: Sequence[LabelledStream | None]) -> LabelledBoxes:
     parts = [part for of in labelled if of for part in (of.labels.training, of.labels.validation)]
-    return LabelledBoxes.joined(LabelledBoxes(part.frames, part.boxes) for part in parts)
+    return LabelledBoxes.join_boxes(LabelledBoxes(part.frames, part.boxes) for part in parts)

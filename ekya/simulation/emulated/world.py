@@ -104,7 +104,7 @@ class EmulatedWorld:
         cameras = self._cameras.items() if command.round == 0 else ()
         kept = [(stream, of.keep(self._golden.background)) for stream, of in cameras]
         events: list[ev.Event] = [ev.ModelCached(now_us, stream, model) for stream, model in kept if model]
-        speed = LINEAR.speed(command.share_milli)
+        speed = LINEAR.speed_at(command.share_milli)
         steps = self._preparing.begin(command, now_us)
         return events, (PreparedStep(round(step.gpu_s / speed * US_PER_S), step.finished) for step in steps)
 

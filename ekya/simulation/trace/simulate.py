@@ -229,8 +229,8 @@ def _rounding_cost(steps: Sequence[StepRecord]) -> float:
 class NoJournal:
     """Journal that discards everything: the trace world keeps its steps in memory and cannot resume."""
 
-    def batch(self, batch: Batch) -> None:
+    def record_batch(self, batch: Batch) -> None:
         """Does nothing: the observer keeps the events."""
 
-    def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
+    def record_decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Does nothing: the observer keeps the decision."""

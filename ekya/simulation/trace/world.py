@@ -208,7 +208,7 @@ class TraceWorld:
                 crops = window.training_crops + window.validation_crops
                 probe = None
                 if asked.since_us is not None:
-                    probe = Probe(accuracy, asked.dose.of(crops), asked.dose.known)
+                    probe = Probe(accuracy, asked.dose.label_count(crops), asked.dose.known)
                 can_train = min(window.training_crops, window.validation_crops) > 0
                 labelled[step.stream] = Labelled(accuracy, can_train)
                 return ev.LabelsReady(

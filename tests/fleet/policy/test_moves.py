@@ -16,7 +16,7 @@ from ekya.fleet.policy import moves as policy
 from ekya.fleet.policy.moves import LINK_PART, Choice, Move, MoveOffer, best_moves, move_offers
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
-from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 
 HOME, A, B = map(SiteName, ("home", "a", "b"))
@@ -58,7 +58,7 @@ def test_an_offer_counts_what_all_streams_gain_and_what_crosses_the_link() -> No
     of = view(350)
     _, second = offered(of)
     by_share = {one.share_milli: one for one in second.choices}
-    alone = 2 * evaluate(of, make_scheduler("thief").plan(of).phases).mean
+    alone = 2 * evaluate_phases(of, make_scheduler("thief").plan(of).phases).mean
     # At home each analyses every fifth frame. What one leaves lets the other analyse every second one.
     gains = {share_milli: one.gain for share_milli, one in by_share.items()}
     expected = {300: 0.4 + 0.4 - alone, 600: 0.5 + 0.4 - alone}

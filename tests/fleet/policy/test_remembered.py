@@ -6,7 +6,7 @@ import pytest
 
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.effects import apply
+from ekya.core.effects import apply_event
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.fleet.policy.remembered import Remembered
@@ -26,7 +26,7 @@ class Loop:
     def turn(self, *events):
         before = self.state
         for event in events:
-            self.state = apply(self.state, event)
+            self.state = apply_event(self.state, event)
         self.remembered.follow(before, self.state)
 
     def labelled(self, crops):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
@@ -74,7 +74,7 @@ def test_journals_say_when_frames_move_and_are_replayed(moved) -> None:
     assert events[0].share_milli >= 200
     assert sum(event.share_milli > 0 for event in events) == sum(event.share_milli == 0 for event in events)
     scheduler = make_scheduler("ekya")
-    assert all(turn.same for turn in replay(turns, options, scheduler.needs, scheduler.plan))
+    assert all(turn.same for turn in replay_journal(turns, options, scheduler.needs, scheduler.plan))
 
 
 def test_a_host_that_dies_costs_no_answer(moved, play) -> None:

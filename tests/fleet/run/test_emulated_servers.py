@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.models.edge.model import EdgeModel
@@ -91,7 +91,7 @@ def test_every_servers_journal_says_what_it_said_when_it_is_decided_again(lent) 
     for site in ("north", "south"):
         name, options, turns = read_journal(RunFolder(folder / "town" / site).journal)
         scheduler = make_scheduler(name)
-        replayed = list(replay(turns, options, scheduler.needs, scheduler.plan))
+        replayed = list(replay_journal(turns, options, scheduler.needs, scheduler.plan))
         assert len(replayed) == len(turns)
         assert all(turn.same for turn in replayed)
 

@@ -35,7 +35,7 @@ class Inner:
         told, self.told = tuple(self.told), []
         return Batch(self.now_us, told)
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         self.executed += commands
 
     def receive(self, command, epochs, over):
@@ -98,7 +98,7 @@ def server(over, awaited, inner):
 def away(server):
     executor, _ = server
     executor.expect(loan(40 * S))
-    executor.execute([START])
+    executor.execute_commands([START])
     return executor
 
 
@@ -174,7 +174,7 @@ def test_who_is_stopped_is_waited_for_no_more_and_what_is_home_of_it_may_serve(s
     _, inner = server
     until(away, 30 * S)
     serve = cmd.ServeModel(CAM, JOB, 2)
-    away.execute([serve, STOP])
+    away.execute_commands([serve, STOP])
     assert [told[:3] for told in over] == [(CAM, 30 * S, GIVEN_UP)]
     assert (away.wait(60 * S).events, inner.executed) == ((), [serve, STOP])
 
@@ -191,10 +191,10 @@ def test_over_a_thin_link_a_snapshot_stands_for_several_epochs(server, inner) ->
     executor, _ = server
     thin = loan(60 * S)
     executor.expect(replace(thin, ends_us=25 * S))  # training takes 5 s and the transfer 35 s
-    executor.execute([START])
+    executor.execute_commands([START])
     assert until(executor, 70 * S) == [finished(60 * S)]
     executor.expect(replace(thin, begins_us=75 * S, ends_us=95 * S, arrives_us=103 * S))
-    executor.execute([START])
+    executor.execute_commands([START])
     assert until(executor, 120 * S) == [progress(93 * S, 2), finished(103 * S)]
     assert inner.received == [(60, 4, True), (93, 2, False), (103, 4, True)]
 
@@ -206,7 +206,7 @@ def test_who_was_behind_is_told_of_every_snapshot_that_came_meanwhile(server, aw
 
 def test_what_is_trained_here_is_nobody_elses_matter(server) -> None:
     executor, inner = server
-    executor.execute([START, STOP])
+    executor.execute_commands([START, STOP])
     assert inner.executed == [START, STOP]
 
 
@@ -226,7 +226,7 @@ def test_a_loan_is_borrowed_from_the_agreement_until_its_weights_are_not_awaited
     first = loan(40 * S)
     executor.expect(first)
     assert executor.borrowed() == [first]
-    executor.execute([START])
+    executor.execute_commands([START])
     until(executor, 20 * S)
     assert executor.borrowed() == [first]
     elsewhere = loan(50 * S, epochs=3)
@@ -239,14 +239,14 @@ def test_a_loan_is_borrowed_from_the_agreement_until_its_weights_are_not_awaited
 def test_what_is_stopped_fails_or_never_begins_is_not_borrowed_any_more(server) -> None:
     executor, _ = server
     executor.expect(loan(40 * S))
-    executor.execute([])
+    executor.execute_commands([])
     assert executor.borrowed() == []
     executor.expect(loan(40 * S))
-    executor.execute([START])
-    executor.execute([STOP])
+    executor.execute_commands([START])
+    executor.execute_commands([STOP])
     assert executor.borrowed() == []
     executor.expect(loan(40 * S))
-    executor.execute([START])
+    executor.execute_commands([START])
     executor.fail(CAM, "its server died", 1)
     until(executor, 5 * S)
     assert executor.borrowed() == []
@@ -298,11 +298,11 @@ def test_a_host_that_dies_between_the_agreement_and_the_beginning_is_not_begun_o
     executor.expect(loan(40 * S))
     assert executor.interrupted(CAM, 0) == Interrupted(4, {})
     executor.go_on(CAM, loan(50 * S))
-    executor.execute([START])
+    executor.execute_commands([START])
     assert until(executor, 60 * S)[-1] == finished(50 * S)
     executor.expect(replace(loan(80 * S), begins_us=65 * S))
     executor.fail(CAM, "its server died", 60 * S)
-    executor.execute([START])
+    executor.execute_commands([START])
     assert executor.wait(90 * S).events == (ev.RetrainFailed(60 * S, CAM, JOB, "its server died"),)
     assert [told[2] for told in over] == [ARRIVED, "its server died"]
     assert over[1][3] == {}
@@ -313,9 +313,9 @@ def test_what_was_agreed_and_does_not_begin_in_its_turn_holds_no_share_and_is_ne
 ) -> None:
     executor, inner = server
     executor.expect(loan(40 * S))
-    executor.execute([])
+    executor.execute_commands([])
     assert over == [(CAM, 0, GIVEN_UP, {})]
-    executor.execute([START])
+    executor.execute_commands([START])
     assert inner.executed == [START]
 
 
@@ -327,13 +327,13 @@ def test_a_retraining_that_the_loop_counts_as_lost_is_given_up_and_the_command_i
 ) -> None:
     _, inner = server
     until(away, 30 * S)
-    away.execute([command])
+    away.execute_commands([command])
     assert ([told[:3] for told in over], inner.executed) == ([(CAM, 30 * S, GIVEN_UP)], [command])
     assert away.wait(60 * S).events == ()
 
 
 def test_a_death_of_inference_at_home_leaves_what_is_away_alone(away, over) -> None:
-    away.execute([cmd.RestartWorker(CAM, ev.Role.INFERENCE)])
+    away.execute_commands([cmd.RestartWorker(CAM, ev.Role.INFERENCE)])
     assert until(away, 60 * S)[-1] == finished(40 * S)
 
 

@@ -47,7 +47,7 @@ class Idle:
     def wait(self, until_us):
         return Batch(until_us, ())
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         pass
 
 
@@ -291,7 +291,7 @@ def test_a_granted_loan_makes_its_server_plan_again_and_begins_in_that_plan() ->
     assert made.above.asked == [[B]], "it is not offered again"
     assert list(made.server.executor.borrowed()) == [loan]
     start = cmd.StartRetraining(A, JobId(1), 1, GAMMA, 0, 0.5, 60.0, Elsewhere(184 * S))
-    made.server.executor.execute([start])
+    made.server.executor.execute_commands([start])
     assert made.awaited.next_us() == loan.next_home(0)[0]
     assert list(made.server.executor.borrowed()) == [loan]
     assert made.above.ended == []

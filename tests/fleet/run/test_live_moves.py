@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from ekya import cli
-from ekya.control.journal_replay import replay
+from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.planning.schedulers.registry import make_scheduler
@@ -93,4 +93,4 @@ def test_frames_that_are_classified_elsewhere_cost_nothing_here(ran, journal) ->
 def test_its_journal_is_replayed(journal) -> None:
     name, options, turns = journal
     scheduler = make_scheduler(name)
-    assert all(turn.same for turn in replay(turns, options, scheduler.needs, scheduler.plan))
+    assert all(turn.same for turn in replay_journal(turns, options, scheduler.needs, scheduler.plan))

@@ -164,7 +164,7 @@ class World:
         told, self.told = tuple(self.told), []
         return Batch(self.now_us, told)
 
-    def execute(self, commands):
+    def execute_commands(self, commands):
         pass
 
     def begin(self, move):

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from ekya.core.errors import UserError
-from ekya.core.unique_tuple import distinct
+from ekya.core.unique_tuple import require_distinct
 from ekya.streams.datasets.labelled import LabelledSource
 from ekya.streams.datasets.waymo.catalogue import (
     Segment,
@@ -46,7 +46,7 @@ class WaymoSpec(BaseModel):
 
     kind: Literal["waymo"] = "waymo"
     root: FolderPath
-    segments: Annotated[tuple[str, ...], AfterValidator(distinct)] = ()
+    segments: Annotated[tuple[str, ...], AfterValidator(require_distinct)] = ()
     location: str | None = None
     camera: Camera = Camera.FRONT
     index: Path | None = None
