@@ -10,8 +10,7 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.runtime.driver.object_store import object_store_bytes
-from ekya.runtime.driver.private_ray import private_ray
+from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
 
 _STORE_BYTES = 256 * 1024**2
 

@@ -18,9 +18,9 @@ from ekya.core.events import Role
 from ekya.core.units import StreamId
 from ekya.gpu.backends.backend import ShareJob
 from ekya.runtime.actors.actor_kinds import SPARE, ActorConfig, ActorKind, ProcessConfig
+from ekya.runtime.driver.local_ray import ACTOR_VARIABLES
 from ekya.system.host import read_host_memory
 from ekya.system.processes import find_process
-from ekya.system.ray_environment import OF_ACTOR
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def make_actor(
         max_concurrency=_THREADS,
         max_restarts=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-        runtime_env={"env_vars": {**environment, **OF_ACTOR}} if environment else {},
+        runtime_env={"env_vars": {**environment, **ACTOR_VARIABLES}} if environment else {},
     )(actor_class)
     for number in range(1, _RUNS):
         # The name of a dead actor of an earlier run stays taken while this process holds a reference to it.

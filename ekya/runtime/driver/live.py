@@ -11,9 +11,8 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.driver.object_store import object_store_bytes
+from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
 from ekya.runtime.driver.open_run import open_run, start_probe
-from ekya.runtime.driver.private_ray import private_ray
 from ekya.runtime.driver.run_session import RunSession, report_complete
 from ekya.system.folder_lock import hold_folder
 

@@ -12,7 +12,7 @@ from ekya.fleet.run.training.actors import NEWS, THREADS, TrainingActor
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend, ShareJob
 from ekya.models.edge.forward import PLAIN, ForwardWay
-from ekya.system.ray_environment import OF_ACTOR
+from ekya.runtime.driver.local_ray import ACTOR_VARIABLES
 
 _ALIVE_S = 10.0
 """Timeout of an idle process's heartbeat; afterwards another is made."""
@@ -50,7 +50,7 @@ class Processes:
             "max_restarts": 0,
             "max_concurrency": THREADS,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node.machine_id, soft=False),
-            "runtime_env": {"env_vars": {**self._backend.actor_env(job), **OF_ACTOR}},
+            "runtime_env": {"env_vars": {**self._backend.actor_env(job), **ACTOR_VARIABLES}},
         }
         remote: Any = ray.remote  # Ray's type hints lack concurrency groups.
         made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
