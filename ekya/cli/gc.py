@@ -47,7 +47,7 @@ def gc(config: GcConfig, output: Output) -> None:
     camera that was removed from a service nothing is needed, so its pictures go as well when they are old.
     """
     from ekya.service.retention import collect
-    from ekya.system.folder_lock import holder_of
+    from ekya.system.files import holder_of
 
     folder = opt.run_folder_of(config.run, config.runs)
     limits = _limits(config, folder)

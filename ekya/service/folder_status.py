@@ -18,7 +18,7 @@ from ekya.service.run_folder_contents import (
     picture_bytes,
     pieces_of,
 )
-from ekya.system.folder_lock import holder_of
+from ekya.system.files import holder_of
 
 _FIRST_LOOK_BYTES = 1 << 20
 

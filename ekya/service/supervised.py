@@ -4,7 +4,7 @@ import os
 import time
 from contextlib import suppress
 
-from ekya.system.parents import die_with
+from ekya.system.processes import die_with
 
 HEARTBEAT_FD = "EKYA_HEARTBEAT_FD"
 """Variable with the descriptor to which the service writes a byte as a sign of life."""

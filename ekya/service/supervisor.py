@@ -18,9 +18,8 @@ from ekya.service.leftovers import FOLDER, end_leftovers, ray_folder, remove_ray
 from ekya.service.notify import VARIABLES, Notifier
 from ekya.service.restarts import count_restart
 from ekya.service.supervised import AGAIN, HEARTBEAT_FD, SUPERVISOR_PID
-from ekya.system.files import user_errors
-from ekya.system.folder_lock import LOCK, hold_folder
-from ekya.system.parents import adopt_orphans
+from ekya.system.files import LOCK, hold_folder, user_errors
+from ekya.system.processes import adopt_orphans
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,11 +1,13 @@
-"""Atomic file writes, and file errors reported to the user."""
+"""Atomic file writes, file errors reported to the user, and the lock of a folder."""
 
-import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,12 @@ FOLDER = _Folder()
 
 FolderPath = Annotated[Path, FOLDER]
 """A path in a fleet file that names a folder; a plain ``Path`` names a file."""
+
+LOCK = "lock"
+"""Name of the file in the folder. It holds the holder's pid, and stays when the lock is free."""
+
+_TRIES, _PAUSE_S = 10, 0.05
+"""``holder_of`` holds a lock for an instant, which is no reason to refuse another."""
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
@@ -38,7 +46,7 @@ _REMEDIES = {
 }
 
 
-@contextlib.contextmanager
+@contextmanager
 def user_errors(path: Path) -> Iterator[None]:
     """Turns an ``OSError`` that a user can fix (full disk, permission, ...) into a ``UserError``.
 
@@ -55,7 +63,7 @@ def user_errors(path: Path) -> Iterator[None]:
         raise kind(f"{path}: {remedy}") from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """Yields a temporary path in the same folder, which replaces ``path`` when the block ends.
 
@@ -128,3 +136,49 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Holds an existing folder for this process; its children do not hold it.
+
+    Raises:
+        UserError: another process holds it, or the lock cannot be written.
+    """
+    path = folder / LOCK
+    with user_errors(path):
+        file = path.open("ab", buffering=0)
+    with file:
+        for last in (*[False] * (_TRIES - 1), True):
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if last:
+                raise UserError(
+                    f"{folder}: process {_pid_in(path) or 'of another host'} uses this folder; "
+                    "stop it, or choose another name"
+                )
+            time.sleep(_PAUSE_S)
+        with suppress(OSError):  # a full disk: the lock holds without the pid
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n".encode())
+        yield
+
+
+def holder_of(folder: Path) -> int | None:
+    """Returns the pid of the process that holds a folder; None if none does, or it cannot be read."""
+    path = folder / LOCK
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid_in(path) or 0
+    except OSError:
+        pass
+    return None
+
+
+def _pid_in(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(path.read_text(encoding="utf-8"))
+    return None

@@ -9,7 +9,7 @@ from commands import error_line
 from service_folder import CAM, a_service, names, put
 
 from ekya.cli import main
-from ekya.system.folder_lock import hold_folder
+from ekya.system.files import hold_folder
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.results.metrics.average_precision import average_precisions
+from ekya.results.metrics.detection_accuracy import average_precisions
 
 
 def average_precision(ranked: list[bool], objects: int) -> float:

@@ -20,8 +20,7 @@ from ekya.core.records import (
     ReferenceColumns,
 )
 from ekya.results.metrics.accuracy import StreamScore, score_stream
-from ekya.results.metrics.average_precision import average_precisions
-from ekya.results.metrics.detection_accuracy import score_detections
+from ekya.results.metrics.detection_accuracy import average_precisions, score_detections
 
 AWAY = (900.0, 900.0, 910.0, 910.0)  # away from everything that is drawn
 

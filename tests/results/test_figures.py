@@ -10,16 +10,16 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.retrainings import RetrainRun
-from ekya.results.metrics.run_history import RunHistory, summarize
-from ekya.results.metrics.timeline import (
+from ekya.results.metrics.run_history import (
     PreparationSpan,
+    RunHistory,
     ShareSample,
     Swap,
     WindowSpan,
+    summarize,
 )
 from ekya.results.report.figures import draw_timeline, smoothed
-from ekya.results.report.panels import RunTimeline, StreamCurves
-from ekya.results.report.share_panel import draw_shares, prepared_of, steps_of
+from ekya.results.report.panels import RunTimeline, StreamCurves, draw_shares, prepared_of, steps_of
 from ekya.results.report.themes import DARK, LIGHT
 
 WINDOW_US = 20 * US_PER_S

@@ -12,8 +12,15 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.weights import Compared
-from ekya.results.metrics.run_history import LostSpan, profile_rows, summarize, warnings_of
-from ekya.results.metrics.timeline import ShareSample, Swap, WindowSpan
+from ekya.results.metrics.run_history import (
+    LostSpan,
+    ShareSample,
+    Swap,
+    WindowSpan,
+    profile_rows,
+    summarize,
+    warnings_of,
+)
 from ekya.results.metrics.window_outcomes import outcomes
 
 A, B = StreamId("a"), StreamId("b")

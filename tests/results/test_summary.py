@@ -9,14 +9,13 @@ from ekya.core.events import DriftDetected
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.retrainings import RetrainRun
-from ekya.results.metrics.run_history import LostSpan, summarize
+from ekya.results.metrics.run_history import LostSpan, ShareSample, WindowSpan, mean_shares, summarize
 from ekya.results.metrics.summary import (
     HostFacts,
     RunFacts,
     SampledAccuracy,
     build_summary,
 )
-from ekya.results.metrics.timeline import ShareSample, WindowSpan, mean_shares
 from ekya.results.metrics.window_outcomes import WindowOutcome
 
 A, B = StreamId("a"), StreamId("b")

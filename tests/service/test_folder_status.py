@@ -10,7 +10,7 @@ from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
 from ekya.service.folder_status import folder_status
 from ekya.service.restarts import count_restart
-from ekya.system.folder_lock import hold_folder, holder_of
+from ekya.system.files import hold_folder, holder_of
 
 
 def test_status_of_a_service(tmp_path):

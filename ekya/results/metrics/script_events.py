@@ -8,7 +8,7 @@ from typing import Any
 from ekya.core import events as ev
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.results.metrics.timeline import ShareBook
+from ekya.results.metrics.run_history import ShareBook
 
 
 class Happening(StrEnum):

@@ -9,8 +9,7 @@ from ekya.core import commands as cmd
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
-from ekya.results.metrics.run_history import RunHistory
-from ekya.results.metrics.timeline import WindowSpan, mean_shares
+from ekya.results.metrics.run_history import RunHistory, WindowSpan, mean_shares
 
 
 @dataclass(frozen=True, slots=True)

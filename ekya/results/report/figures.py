@@ -16,8 +16,14 @@ from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.results.metrics.accuracy import ScoreSeries
 from ekya.results.metrics.retrainings import FINISHED
 from ekya.results.report.formatting import percent
-from ekya.results.report.panels import RunTimeline, StreamCurves, has_own_colors, plain_axes, plain_legend
-from ekya.results.report.share_panel import draw_shares
+from ekya.results.report.panels import (
+    RunTimeline,
+    StreamCurves,
+    draw_shares,
+    has_own_colors,
+    plain_axes,
+    plain_legend,
+)
 from ekya.results.report.themes import LIGHT, Theme, mixed
 
 _DPI = 150

@@ -14,7 +14,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
 from ekya.runtime.driver.open_run import open_run, start_probe
 from ekya.runtime.driver.run_session import RunSession, report_complete
-from ekya.system.folder_lock import hold_folder
+from ekya.system.files import hold_folder
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:

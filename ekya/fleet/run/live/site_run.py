@@ -35,8 +35,7 @@ from ekya.runtime.driver.live import start_ray
 from ekya.runtime.driver.open_run import open_run, start_probe
 from ekya.runtime.driver.resuming import is_complete
 from ekya.runtime.driver.run_session import RunSession
-from ekya.system.files import write_text_atomic
-from ekya.system.folder_lock import hold_folder
+from ekya.system.files import hold_folder, write_text_atomic
 
 _LOG = logging.getLogger(__name__)
 
