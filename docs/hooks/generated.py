@@ -20,9 +20,9 @@ from ekya.fleet.run.stores.folder_store import StoresFile
 from ekya.fleet.servers_file import ServersSpec
 from ekya.fleet.workload_files import ClusterSpec, JobsSpec
 from ekya.runtime.driver.observers import RunMetrics
-from ekya.service.alerts import ALERTS
 from ekya.service.http.routes import ROUTES
 from ekya.service.metrics import METRICS
+from ekya.service.monitoring_files import ALERTS
 
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 

@@ -7,7 +7,7 @@ from page_text import code, table
 from ray.util.metrics import Metric
 
 from ekya.service import metrics as service
-from ekya.service.alerts import Alert
+from ekya.service.monitoring_files import Alert
 
 _HEAD = ("name", "type", "labels", "meaning")
 

@@ -13,7 +13,7 @@ from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
 from ekya.runtime.driver.operator_control import LiveControl
 from ekya.service.answers.messages import newest
-from ekya.service.exposition import Exposition
+from ekya.service.metrics import Exposition
 from ekya.service.status import RetrainingRow, Series, ServiceStatus
 from ekya.service.status_keeper import StatusKeeper
 

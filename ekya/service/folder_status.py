@@ -9,7 +9,6 @@ from typing import Any
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
-from ekya.service.restarts import Restarts, read_restarts
 from ekya.service.run_folder_contents import (
     PieceKind,
     folder_bytes,
@@ -18,6 +17,7 @@ from ekya.service.run_folder_contents import (
     picture_bytes,
     pieces_of,
 )
+from ekya.service.supervised import Restarts, read_restarts
 from ekya.system.files import holder_of
 
 _FIRST_LOOK_BYTES = 1 << 20

@@ -33,18 +33,16 @@ from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.run_session import LEAD_NS, RunSession
 from ekya.service.answers.publisher import Publisher
 from ekya.service.backend import ServiceBackend
-from ekya.service.disk_room import DiskRoom
-from ekya.service.exposition import Exposition
-from ekya.service.history_file import keep_past, read_past
+from ekya.service.history import keep_past, read_past
 from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import token_of
 from ekya.service.http.server import HttpServer
 from ekya.service.logs import logged, secrets_hidden
+from ekya.service.metrics import Exposition
 from ekya.service.ray_watch import ended_with_ray
-from ekya.service.restarts import read_restarts
-from ekya.service.retention import collect_or_warn
+from ekya.service.retention import DiskRoom, collect_or_warn
 from ekya.service.status_keeper import CameraTerms, FleetTerms, StatusKeeper
-from ekya.service.supervised import Heartbeat, die_with_parent
+from ekya.service.supervised import Heartbeat, die_with_parent, read_restarts
 
 _LOG = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from ekya.results.metrics.audit import AuditEstimate, AuditTrail
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
 from ekya.results.metrics.retrainings import OUTCOMES, RetrainingFold, RetrainRun
-from ekya.service.history import CameraHistory
-from ekya.service.history_file import NOT_COUNTED, CameraPast
+from ekya.service.history import NOT_COUNTED, CameraHistory, CameraPast
 from ekya.service.status import (
     STEP_BOUNDS_S,
     AuditedAccuracy,

@@ -1,27 +1,54 @@
 """Keeps a service process alive: starts it, watches it, and starts it again when it dies.
 
-The supervisor imports little, does little and holds little, so that it is not what dies.
+The supervisor imports little, does little and holds little, so that it is not what dies. It also
+tells systemd how the service is (``sd_notify``).
 """
 
 import logging
 import os
 import select
 import signal
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ekya.core.errors import UserError
 from ekya.service.leftovers import FOLDER, end_leftovers, ray_folder, remove_ray_folder
-from ekya.service.notify import VARIABLES, Notifier
-from ekya.service.restarts import count_restart
-from ekya.service.supervised import AGAIN, HEARTBEAT_FD, SUPERVISOR_PID
+from ekya.service.supervised import AGAIN, HEARTBEAT_FD, SUPERVISOR_PID, count_restart
 from ekya.system.files import LOCK, hold_folder, user_errors
 from ekya.system.processes import adopt_orphans
 
 _LOG = logging.getLogger(__name__)
+
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""Variables of systemd that are meant for one process, and not for its children."""
+
+_LONGEST_S = 1.0
+
+
+class Notifier:
+    """Sends states to systemd; without it, nothing is sent.
+
+    Args:
+        environment: in which systemd names its socket.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        # An abstract socket begins with a zero byte, which no variable can hold.
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+
+    def __call__(self, *states: str) -> None:
+        """Sends states, such as ``READY=1``. A supervisor outlives a systemd that does not listen."""
+        if self._address:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(_LONGEST_S)
+                sender.connect(self._address)
+                sender.sendall("\n".join(states).encode())
+
 
 BAD_INPUT = 2
 """Exit code of a process whose input a user must mend: another start would end the same way."""

@@ -157,7 +157,7 @@ def test_journal_damaged_line_is_named(recorded, tmp_path, text):
     ],
 )
 def test_journal_line_of_another_version_is_refused(recorded, tmp_path, line, text):
-    with pytest.raises(UserError, match=r"journal\.jsonl: a line does not fit this version"):
+    with pytest.raises(UserError, match=r"journal\.jsonl: does not fit Ekya"):
         read_journal(spoilt(recorded, tmp_path, line, text))
 
 

@@ -19,8 +19,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.service import backup as backup_module
 from ekya.service.archive import ArchiveWriter
-from ekya.service.backup import missing_variables, read_facts, restore_backup, write_backup
-from ekya.service.backup_contents import other_sources
+from ekya.service.backup import missing_variables, other_sources, read_facts, restore_backup, write_backup
 from ekya.service.retention import collect
 from ekya.service.run_folder_contents import pieces_of
 
@@ -199,7 +198,7 @@ def test_backup_begins_again_when_a_file_vanishes_before_it_is_held(folder, tmp_
         looks.append(pieces)
         return pieces
 
-    monkeypatch.setattr("ekya.service.backup_contents.pieces_of", merged_meanwhile)
+    monkeypatch.setattr("ekya.service.backup.pieces_of", merged_meanwhile)
     write_backup(folder, tmp_path / "yard.tar.gz")
     restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
     assert (restored.path / folder.relative(hour)).read_text() == "merged"

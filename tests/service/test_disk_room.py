@@ -2,7 +2,7 @@
 
 import pytest
 
-from ekya.service.disk_room import RESERVE_BYTES, DiskRoom
+from ekya.service.retention import RESERVE_BYTES, DiskRoom
 
 
 class Disk:

@@ -15,10 +15,10 @@ from waiting import HANG_GUARD_S
 
 from ekya.config.answer_sinks import AnySink
 from ekya.core.errors import UserError
-from ekya.service.answers.home_assistant import discovery
 from ekya.service.answers.jsonl_sink import JsonlSink
+from ekya.service.answers.messages import NotDeliveredError
+from ekya.service.answers.mqtt_sink import discovery
 from ekya.service.answers.registry import SINKS, make_sink
-from ekya.service.answers.sink import NotDeliveredError
 
 EXAMPLES = {
     "jsonl": {},

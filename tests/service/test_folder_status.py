@@ -9,7 +9,7 @@ from service_folder import CAM, a_service, put
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
 from ekya.service.folder_status import folder_status
-from ekya.service.restarts import count_restart
+from ekya.service.supervised import count_restart
 from ekya.system.files import hold_folder, holder_of
 
 

@@ -9,8 +9,15 @@ from script import CAM_1, CAM_2
 
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
-from ekya.service.history import COARSE_POINTS, FINE_POINTS, CameraHistory
-from ekya.service.history_file import CameraPast, keep_past, past_file, read_past
+from ekya.service.history import (
+    COARSE_POINTS,
+    FINE_POINTS,
+    CameraHistory,
+    CameraPast,
+    keep_past,
+    past_file,
+    read_past,
+)
 
 S = 1_000_000
 

@@ -16,10 +16,10 @@ from waiting import HANG_GUARD_S, wait_until
 
 from ekya.config.answer_sinks import MqttSpec
 from ekya.service.answers import mqtt_sink, publisher
+from ekya.service.answers.messages import NotDeliveredError
 from ekya.service.answers.mqtt_sink import Broker as Address
 from ekya.service.answers.mqtt_sink import MqttSink
 from ekya.service.answers.publisher import Publisher
-from ekya.service.answers.sink import NotDeliveredError
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
 

@@ -29,7 +29,7 @@ from ekya.results.storage.validation_files import validated_jobs
 from ekya.runtime.driver.resuming import newest_weights
 from ekya.runtime.driver.run_session import RunSession
 from ekya.service import process
-from ekya.service.history_file import read_past
+from ekya.service.history import read_past
 from ekya.service.http.access import token_of
 from ekya.service.supervised import SUPERVISOR_PID
 

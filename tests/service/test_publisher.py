@@ -17,8 +17,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.results.storage.hour_tables import HourWriter
 from ekya.service.answers import publisher, registry
+from ekya.service.answers.messages import NotDeliveredError
 from ekya.service.answers.publisher import Publisher
-from ekya.service.answers.sink import NotDeliveredError
 
 CAMS = ("cam-1", "cam-2")
 NOW_UNIX_S = 1.8e9

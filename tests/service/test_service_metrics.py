@@ -8,12 +8,10 @@ import yaml
 from kept_status import BEGAN_UNIX_S, a_camera, a_status, host_facts, scripted_run
 from prometheus_client.parser import text_string_to_metric_families
 
-from ekya.service.alerts import ALERTS, JOB
-from ekya.service.exposition import Exposition
 from ekya.service.grafana import PANELS
 from ekya.service.host_facts import HostFacts
-from ekya.service.metrics import METRICS, Kind
-from ekya.service.monitoring_files import DASHBOARD, PROMETHEUS, RULES, monitoring_files
+from ekya.service.metrics import METRICS, Exposition, Kind
+from ekya.service.monitoring_files import ALERTS, DASHBOARD, JOB, PROMETHEUS, RULES, monitoring_files
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 OF_PROMETHEUS = {"instance", "job", "le"}

@@ -17,11 +17,10 @@ from aiohttp import web
 from kept_status import Sink, a_camera, a_status, host_facts
 from waiting import HANG_GUARD_S, wait_until
 
-from ekya.service.alerts import ALERTS
-from ekya.service.exposition import Exposition
 from ekya.service.grafana import PANELS
 from ekya.service.http.endpoints import METRICS_TYPE
-from ekya.service.monitoring_files import PROMETHEUS, RULES, monitoring_files
+from ekya.service.metrics import Exposition
+from ekya.service.monitoring_files import ALERTS, PROMETHEUS, RULES, monitoring_files
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
 

@@ -5,8 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ekya.core.errors import UserError
-from ekya.service.answers.messages import Message
-from ekya.service.answers.sink import CameraReport, NotDeliveredError
+from ekya.service.answers.messages import CameraReport, Message, NotDeliveredError
 from ekya.system.json_lines import JsonLines
 
 

@@ -1,9 +1,9 @@
-"""Messages about frames, made from the predictions on disk."""
+"""Messages about frames, made from the predictions on disk, and the interface of their sinks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 
@@ -101,3 +101,54 @@ def _message(
         model=int(rows.model_version[row]),
         objects=objects,
     )
+
+
+class NotDeliveredError(Exception):
+    """Messages were not confirmed, and are sent again later; the text says why."""
+
+
+class CameraReport(Protocol):
+    """State of a camera, as a sink shows it."""
+
+    @property
+    def id(self) -> str:
+        """Name of the stream."""
+
+    @property
+    def state(self) -> str:
+        """In one word, such as ``serving`` or ``lost``."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Estimated accuracy of what answers, in [0, 1]; None if it is not known."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the camera gets what it needs."""
+
+
+class Sink(Protocol):
+    """Takes messages. Each sink is used by one thread only, and may block it.
+
+    Attributes:
+        batch: largest number of messages that it takes at once.
+    """
+
+    batch: int
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Returns when the messages are confirmed.
+
+        Raises:
+            NotDeliveredError: some may not have arrived; all are sent again.
+        """
+
+    def report(self, cameras: Sequence[CameraReport]) -> None:
+        """Shows the states of all cameras; called every few seconds.
+
+        Raises:
+            NotDeliveredError: as for ``send``.
+        """
+
+    def close(self) -> None:
+        """Releases everything; the sink may be used again."""

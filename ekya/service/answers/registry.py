@@ -6,8 +6,8 @@ from typing import Any
 from ekya.config.answer_sinks import AnySink, JsonlSpec, MqttSpec, WebhookSpec
 from ekya.results.storage.run_folder import RunFolder
 from ekya.service.answers.jsonl_sink import JsonlSink
+from ekya.service.answers.messages import Sink
 from ekya.service.answers.mqtt_sink import Broker, MqttSink
-from ekya.service.answers.sink import Sink
 from ekya.service.answers.webhook_sink import WebhookSink
 from ekya.streams.ingest.credentials import filled_in
 

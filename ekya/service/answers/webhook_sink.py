@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import requests
 
-from ekya.service.answers.messages import Message
-from ekya.service.answers.sink import CameraReport, NotDeliveredError
+from ekya.service.answers.messages import CameraReport, Message, NotDeliveredError
 
 SIGNATURE = "X-Ekya-Signature"
 """Header with ``sha256=`` and the HMAC-SHA256 of the body in hexadecimal digits."""
