@@ -32,7 +32,7 @@ class Recipe:
     """One recipe.
 
     Attributes:
-        name: file name without ``.py``.
+        name: of its results.
         shows: figure and its subject.
         quick_s: approximate duration of the quick form on one slow core, without recorded traces.
         traces: whether it accepts recorded traces.
@@ -40,6 +40,7 @@ class Recipe:
         writes: whether it accepts the folder for CSV and PNG; timing recipes only print.
         quickly: arguments of the quick form.
         always: whether it runs when no recipe is named.
+        script: file that draws it when it is given the name; the file of its own name if empty.
     """
 
     name: str
@@ -50,24 +51,27 @@ class Recipe:
     writes: bool = True
     quickly: tuple[str, ...] = ()
     always: bool = True
+    script: str = ""
 
+
+TRACED = "trace_figures"
 
 EKYA = (
     Recipe("figure2b", "Figure 2b: continuous retraining, on the rendered city", 55, traces=False),
-    Recipe("figure3", "Figure 3: what configurations cost and bring", 5),
+    Recipe("figure3", "Figure 3: what configurations cost and bring", 5, script=TRACED),
     Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, False, False),
-    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 45),
-    Recipe("figure7", "Figure 7: accuracy by GPUs", 150),
-    Recipe("figure8", "Figure 8: Ekya with one half taken out", 60),
-    Recipe("investing", "ekya beside not retraining, from few GPUs on", 60, full=False),
-    Recipe("figure9", "Figure 9: who gets which share", 10),
-    Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False),
+    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 45, script=TRACED),
+    Recipe("figure7", "Figure 7: accuracy by GPUs", 150, script=TRACED),
+    Recipe("figure8", "Figure 8: Ekya with one half taken out", 60, script=TRACED),
+    Recipe("investing", "ekya beside not retraining, from few GPUs on", 60, full=False, script=TRACED),
+    Recipe("figure9", "Figure 9: who gets which share", 10, script=TRACED),
+    Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False, script=TRACED),
     Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300, traces=False),
-    Recipe("figure11b", "Figure 11b: estimates that are off", 200),
+    Recipe("figure11b", "Figure 11b: estimates that are off", 200, script=TRACED),
     Recipe("paper_size", "Ten cameras at the paper's size: all schedulers", 60, traces=False, full=False),
     Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, traces=False, full=False),
-    Recipe("table4", "Table 4: retraining in the cloud", 10),
-    Recipe("reuse", "Serving an old model again (§6.5)", 20),
+    Recipe("table4", "Table 4: retraining in the cloud", 10, script=TRACED),
+    Recipe("reuse", "Serving an old model again (§6.5)", 20, script=TRACED),
     Recipe(
         "bench_executed", "Windows carried out beside the bound, and GPUs that are saved", 60, traces=False
     ),
@@ -136,7 +140,9 @@ RECIPES = EKYA + FLEET
 
 def command(recipe: Recipe, full: bool, traces: Sequence[Path], out: Path) -> list[str]:
     """Returns the command line of a recipe."""
-    words = [sys.executable, str(HERE / f"{recipe.name}.py")]
+    words = [sys.executable, str(HERE / f"{recipe.script or recipe.name}.py")]
+    if recipe.script:
+        words.append(recipe.name)
     if recipe.writes:
         words += ["--out", str(out)]
     if not full:

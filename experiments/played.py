@@ -1,14 +1,18 @@
 """Simulation of traces under schedulers, for the recipes: traces, uniform baselines and results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from detect_gains import Estimate
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_points
 from pareto import profiles
+from recipe import Beside, accuracy_axis, legend, new_figure
 
 from ekya.cli.simulate import open_trace
 from ekya.core.configs import RetrainConfig
@@ -35,10 +39,39 @@ TEN_CAMERAS_EMULATED = PAPER_SIZE / "emulated"
 """Results of runs of it that really train, as gains.py keeps them."""
 
 SEEDS = 5
-"""Number of generated traces in Figures 6 and 7."""
+"""Number of generated traces of a figure with intervals."""
 
 EXACT = 0.0
 """``error_sd`` of estimates that are the truth. Without it estimates are made of the trace's trials."""
+
+
+Row = dict[str, Any]
+"""One row of the table behind a figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFigure:
+    """A figure of the paper that is drawn from played traces.
+
+    Attributes:
+        shows: what is played, as a command's help says it.
+        title: above the figure.
+        data: generated traces, from whether they have the paper's size, and a seed.
+        rows: of one data, from whether it is the paper's size, and a seed.
+        beside: the paper's numbers with ours, from the rows of all data and their names.
+        why: why they differ, in one sentence.
+        draw: from the rows of all data and their names.
+        traces: whether recorded traces are played as well.
+    """
+
+    shows: str
+    title: str
+    data: Callable[[bool, int], "Data"]
+    rows: Callable[["Data", bool, int], Iterator[Row]]
+    beside: Callable[[Sequence[Row], Sequence[str]], Iterable[Beside]]
+    why: str
+    draw: Callable[[Sequence[Row], Sequence[str]], Figure]
+    traces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +93,10 @@ class Data:
     def streams(self) -> int:
         """Number of streams in each trace."""
         return len(self.traces[0].streams)
+
+    def gpus(self, per_stream: float) -> float:
+        """Returns the GPUs of all streams."""
+        return round(per_stream * self.streams, 2)
 
     def first(self, streams: int) -> "Data":
         """Returns the data with the first ``streams`` streams."""
@@ -223,6 +260,62 @@ def draw_schedulers(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str) -> No
         if own:
             line = [[row[key] for row in own] for key in (x, "accuracy")]
             axes.plot(*line, style, color=color, label=scheduler, markersize=5)
+
+
+def draw_panels(
+    lines: Sequence[Sequence[tuple[str, Sequence[Row]]]],
+    draw: Callable[[Axes, Sequence[Row]], None],
+    x: str,
+    *,
+    height: float = 3.0,
+    foot: float = 1.7,
+    columns: int = 8,
+    y: str = "accuracy",
+    title_size: float = 10,
+    sharey: bool | str = "row",
+) -> Figure:
+    """Draws panels of accuracy in lines, each from its title and its rows, with one legend."""
+    figure, axes = new_figure(len(lines[0]), len(lines), height, foot, sharey=sharey)
+    for line, panels in zip(axes, lines, strict=True):
+        for panel, (title, rows) in zip(line, panels, strict=True):
+            draw(panel, rows)
+            panel.set_title(title, fontsize=title_size, loc="left", color=LIGHT.ink)
+        accuracy_axis(line[0], y)
+    for panel in axes[-1]:
+        panel.set_xlabel(x, fontsize=9, color=LIGHT.ink)
+    legend(figure, axes[0][0], columns)
+    return figure
+
+
+def mark_gpus(panel: Axes, places: Sequence[float], streams: int = 0) -> None:
+    """Marks GPUs a stream on a logarithmic axis, with those in all behind them if there are ``streams``."""
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_locator(FixedLocator(places))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g} ({value * streams:g})" if streams else f"{value:g}")
+    )
+
+
+def rows_where(rows: Sequence[Row], **columns: Any) -> list[Row]:
+    """Returns the rows with these values."""
+    return [row for row in rows if all(row[name] == value for name, value in columns.items())]
+
+
+def row_where(rows: Sequence[Row], **columns: Any) -> Row:
+    """Returns the first row with these values."""
+    return rows_where(rows, **columns)[0]
+
+
+def difference(name: str, own: Sequence[float], other: Sequence[float]) -> Row:
+    """Returns the columns of how far ``own`` is above ``other``, trace by trace, with the 95% interval."""
+    of = Estimate.of([one - another for one, another in zip(own, other, strict=True)])
+    return {name: of.mean, "low": of.low, "high": of.high}
+
+
+def told_difference(row: Row, name: str) -> str:
+    """Formats the columns of ``difference`` in points."""
+    return Estimate(row[name], row["low"], row["high"]).told()
 
 
 def fewest_gpus(points: Sequence[tuple[float, float]], accuracy: float) -> float | None:

@@ -107,8 +107,11 @@ class Channel:
     _report: Callable[[Mapping[str, object]], None]
 
     @contextmanager
-    def steps(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """Shows a progress bar on a terminal; call the yielded function once for each step."""
+    def steps(self, what: str, total: int | None) -> Iterator[Callable[[], None]]:
+        """Shows a progress bar on a terminal; call the yielded function once for each step.
+
+        ``total`` is None where the number of steps is unknown.
+        """
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         shown = self.console.is_terminal
         with Progress(*columns, console=self.console, disable=not shown, transient=True) as bars:

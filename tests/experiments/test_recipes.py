@@ -8,9 +8,7 @@ from typer.testing import CliRunner
 from ekya.core.errors import UserError
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
-NAMES = sorted(
-    path.stem for path in FOLDER.glob("*.py") if path.stem.startswith(("figure", "table", "reuse"))
-)
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem.startswith("figure"))
 
 
 # Imported outside of the tests, so that loading torch and matplotlib does not count as a test's time.
@@ -34,7 +32,26 @@ def test_recipe_help_shows_usage(recipe, name):
 
 
 def test_recipe_of_every_figure_is_listed(recipe):
-    assert set(NAMES) <= {one.name for one in recipe("all").RECIPES}
+    listed = {one.name: one.script for one in recipe("all").RECIPES}
+    assert set(NAMES) <= listed.keys()
+    traced = {name for name, script in listed.items() if script == "trace_figures"}
+    assert traced == recipe("trace_figures").FIGURES.keys()
+
+
+def test_trace_figure_unknown_name_or_unplayable_trace_is_refused(recipe, tmp_path):
+    figures = recipe("trace_figures")
+    with pytest.raises(UserError, match="there is no 'figure5'; choose from figure3, figure6"):
+        figures.main("figure5", out=tmp_path)
+    with pytest.raises(UserError, match="figure10 plays generated traces alone"):
+        figures.main("figure10", trace=[Path("city.parquet")], out=tmp_path)
+
+
+def test_trace_figure_writes_a_row_for_every_configuration(recipe, tmp_path):
+    recipe("trace_figures").main("figure3", out=tmp_path)
+    rows = (tmp_path / "figure3.csv").read_text().splitlines()
+    assert rows[0].startswith("data,stream,window,epochs")
+    assert {row.split(",")[0] for row in rows[1:]} == {"generated"}
+    assert (tmp_path / "figure3.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_fleet_recipe_list_matches_files(recipe):
@@ -123,7 +140,7 @@ def test_recipe_output_folder_is_a_file_raises_user_error(recipe, tmp_path):
 
 
 def test_figure6_capacity_ends_at_first_missed_target(recipe):
-    capacity = recipe("figure6").capacity
+    capacity = recipe("sweep_figures").capacity
     assert capacity({2: 0.8, 4: 0.76, 6: 0.7, 8: 0.77}, 0.75) == 4
     assert capacity({2: 0.7}, 0.75) == 0
 
