@@ -35,61 +35,57 @@ class Recipe:
         name: of its results.
         shows: figure and its subject.
         quick_s: approximate duration of the quick form on one slow core, without recorded traces.
+        script: file whose table has the figure of this name; empty for the file of its own name.
         traces: whether it accepts recorded traces.
         full: whether it has a larger form.
         writes: whether it accepts the folder for CSV and PNG; timing recipes only print.
         quickly: arguments of the quick form.
         always: whether it runs when no recipe is named.
-        script: file that draws it when it is given the name; the file of its own name if empty.
     """
 
     name: str
     shows: str
     quick_s: int
-    traces: bool = True
+    script: str = ""
+    traces: bool = False
     full: bool = True
     writes: bool = True
     quickly: tuple[str, ...] = ()
     always: bool = True
-    script: str = ""
 
 
-TRACED = "trace_figures"
+TRACED, ANDREAS, OKITA, DEEP_EDGE = "trace_figures", "andreas_figures", "okita_figures", "deep_edge_figures"
 
 EKYA = (
-    Recipe("figure2b", "Figure 2b: continuous retraining, on the rendered city", 55, traces=False),
-    Recipe("figure3", "Figure 3: what configurations cost and bring", 5, script=TRACED),
-    Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, False, False),
-    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 45, script=TRACED),
-    Recipe("figure7", "Figure 7: accuracy by GPUs", 150, script=TRACED),
-    Recipe("figure8", "Figure 8: Ekya with one half taken out", 60, script=TRACED),
-    Recipe("investing", "ekya beside not retraining, from few GPUs on", 60, full=False, script=TRACED),
-    Recipe("figure9", "Figure 9: who gets which share", 10, script=TRACED),
-    Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False, script=TRACED),
-    Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300, traces=False),
-    Recipe("figure11b", "Figure 11b: estimates that are off", 200, script=TRACED),
-    Recipe("paper_size", "Ten cameras at the paper's size: all schedulers", 60, traces=False, full=False),
-    Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, traces=False, full=False),
-    Recipe("table4", "Table 4: retraining in the cloud", 10, script=TRACED),
-    Recipe("reuse", "Serving an old model again (§6.5)", 20, script=TRACED),
-    Recipe(
-        "bench_executed", "Windows carried out beside the bound, and GPUs that are saved", 60, traces=False
-    ),
+    Recipe("figure2b", "Figure 2b: continuous retraining, on the rendered city", 55),
+    Recipe("figure3", "Figure 3: what configurations cost and bring", 5, TRACED, traces=True),
+    Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, full=False),
+    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 45, TRACED, traces=True),
+    Recipe("figure7", "Figure 7: accuracy by GPUs", 150, TRACED, traces=True),
+    Recipe("figure8", "Figure 8: Ekya with one half taken out", 60, TRACED, traces=True),
+    Recipe("investing", "ekya beside not retraining, from few GPUs on", 60, TRACED, full=False, traces=True),
+    Recipe("figure9", "Figure 9: who gets which share", 10, TRACED, traces=True),
+    Recipe("figure10", "Figure 10: the quantum Δ", 15, TRACED),
+    Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300),
+    Recipe("figure11b", "Figure 11b: estimates that are off", 200, TRACED, traces=True),
+    Recipe("paper_size", "Ten cameras at the paper's size: all schedulers", 60, full=False),
+    Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, full=False),
+    Recipe("table4", "Table 4: retraining in the cloud", 10, TRACED, traces=True),
+    Recipe("reuse", "Serving an old model again (§6.5)", 20, TRACED, traces=True),
+    Recipe("bench_executed", "Windows carried out beside the bound, and GPUs that are saved", 60),
     Recipe(
         "bench_scheduler",
         "How long schedulers plan, and how that grows",
         10,
-        traces=False,
         full=False,
         writes=False,
         quickly=("--size", "10x8", "--size", "100x32", "--windows", "1"),
     ),
-    Recipe("gains", "What a user gains, with real training", 3000, traces=False, full=False, always=False),
+    Recipe("gains", "What a user gains, with real training", 3000, full=False, always=False),
     Recipe(
         "drift_noticed",
         "Which changes of a scene are noticed, and false alarms",
         1500,
-        traces=False,
         full=False,
         writes=False,
         always=False,
@@ -97,27 +93,26 @@ EKYA = (
 )
 
 FLEET = (
-    Recipe("deep_edge_epochs", "Deep-Edge, Figures 10 and 11: epochs beside fairness", 60, traces=False),
-    Recipe("deep_edge_table1", "Deep-Edge, Table I: errors of its estimators", 20, traces=False, full=False),
-    Recipe("deep_edge_exhaustive", "Deep-Edge beside exhaustive search", 40, traces=False),
-    Recipe("andreas_figures", "ANDREAS, Figures 2 and 3: costs and times by nodes", 40, traces=False),
-    Recipe("andreas_load", "ANDREAS: what the load and the price of moving do", 40, traces=False),
-    Recipe("andreas_calls", "ANDREAS: time of a decision at 100 nodes", 40, traces=False, full=False),
-    Recipe("andreas_gap", "ANDREAS: gap to the best schedule of a point", 5, traces=False),
-    Recipe("andreas_table3", "ANDREAS, Table III: predicted and executed cost", 5, traces=False),
-    Recipe("okita_testbed", "Okita's Figures 4 and 5: the testbed, simulated", 10, traces=False),
-    Recipe("okita_ratio", "Okita's Figures 7 and 8: cost over the offline optimum's", 60, traces=False),
-    Recipe("okita_costs", "Okita's Figures 9, 10 and 14: total cost", 90, traces=False),
-    Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, traces=False),
-    Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, traces=False),
-    Recipe("fleet_servers", "Servers that lend each other shares", 120, False, False, writes=False),
-    Recipe("fleet_decisions", "Time and memory of a decision about loans", 40, False, False, writes=False),
-    Recipe("fleet_emulated", "The same, with everything really trained", 400, False, False, writes=False),
+    Recipe("deep_edge_epochs", "Deep-Edge, Figures 10 and 11: epochs beside fairness", 60, DEEP_EDGE),
+    Recipe("deep_edge_table1", "Deep-Edge, Table I: errors of its estimators", 20, DEEP_EDGE, full=False),
+    Recipe("deep_edge_exhaustive", "Deep-Edge beside exhaustive search", 40, DEEP_EDGE),
+    Recipe("andreas_nodes", "ANDREAS, Figures 2 and 3: costs and times by nodes", 40, ANDREAS),
+    Recipe("andreas_load", "ANDREAS: what the load and the price of moving do", 40, ANDREAS),
+    Recipe("andreas_calls", "ANDREAS: time of a decision at 100 nodes", 40, ANDREAS, full=False),
+    Recipe("andreas_gap", "ANDREAS: gap to the best schedule of a point", 5, ANDREAS),
+    Recipe("andreas_table3", "ANDREAS, Table III: predicted and executed cost", 5, ANDREAS),
+    Recipe("okita_testbed", "Okita's Figures 4 and 5: the testbed, simulated", 10, OKITA),
+    Recipe("okita_ratio", "Okita's Figures 7 and 8: cost over the offline optimum's", 60, OKITA),
+    Recipe("okita_costs", "Okita's Figures 9, 10 and 14: total cost", 90, OKITA),
+    Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, OKITA),
+    Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, OKITA),
+    Recipe("fleet_servers", "Servers that lend each other shares", 120, full=False, writes=False),
+    Recipe("fleet_decisions", "Time and memory of a decision about loans", 40, full=False, writes=False),
+    Recipe("fleet_emulated", "The same, with everything really trained", 400, full=False, writes=False),
     Recipe(
         "fleet_live",
         "Two live servers, one of which has too much to do; nothing else should run",
         600,
-        traces=False,
         full=False,
         writes=False,
         always=False,
@@ -126,7 +121,6 @@ FLEET = (
         "fleet_training",
         "One training over several Ray nodes, really; nothing else should run",
         180,
-        traces=False,
         writes=False,
         always=False,
     ),

@@ -10,6 +10,7 @@ from detect_gains import Estimate
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from plans import Row, row_where, rows_where
 from played import (
     EKYA,
     NO_RETRAIN,
@@ -18,7 +19,6 @@ from played import (
     STYLES,
     THIEF,
     Data,
-    Row,
     Who,
     conditions,
     difference,
@@ -26,8 +26,6 @@ from played import (
     draw_schedulers,
     mark_gpus,
     play,
-    row_where,
-    rows_where,
     told_difference,
     uniform_baselines,
 )

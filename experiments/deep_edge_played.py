@@ -1,6 +1,5 @@
 """Shared parts of the Deep-Edge recipes: compared policies, and the simulation of experiments."""
 
-import time
 from dataclasses import dataclass, field, replace
 
 from ekya.core.units import us_to_seconds
@@ -41,13 +40,11 @@ class Epoch:
         takes_s: average epoch.
         late: applications that missed their deadline.
         workers: number of workers that trained.
-        decide_s: time of the decision on this machine.
     """
 
     takes_s: float
     late: int
     workers: int
-    decide_s: float
 
 
 @dataclass(slots=True)
@@ -68,7 +65,7 @@ class _Remembers:
         return self.last
 
 
-def played(experiment: EdgeExperiment, policy: EdgePolicy, places: Places | None = None) -> Epoch:
+def play_epoch(experiment: EdgeExperiment, policy: EdgePolicy, places: Places | None = None) -> Epoch:
     """Simulates one experiment with the true costs.
 
     Args:
@@ -81,10 +78,10 @@ def played(experiment: EdgeExperiment, policy: EdgePolicy, places: Places | None
     """
     asked, physics = _Remembers(policy), EdgePhysics(experiment.truth)
     where = places or experiment.places
-    outcome = FleetEngine(asked, physics, [experiment.job], where, timer=time.perf_counter).run()
+    outcome = FleetEngine(asked, physics, [experiment.job], where).run()
     (record,) = outcome.jobs.values()
     if record.ended_us is None:
         raise ValueError(f"{policy.name} finds no worker in experiment {experiment.seed}")
     (assignment,) = asked.last.assignments
     epoch_s = us_to_seconds(record.ended_us) / experiment.job.epochs
-    return Epoch(epoch_s, record.late_apps, len(assignment.parts), sum(outcome.decide_s))
+    return Epoch(epoch_s, record.late_apps, len(assignment.parts))

@@ -1,8 +1,7 @@
 """Shared parts of the recipes of Okita's figures: policies, simulation, statistics and drawing."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,25 +52,13 @@ def play(world: OkitaWorkload, policy: FleetPolicy, seed: int) -> dict[str, Any]
 
 
 def play_all(
-    made: Callable[[OkitaSetting, int], OkitaWorkload],
-    setting: OkitaSetting,
-    seeds: Iterable[int],
-    step: Callable[[], None],
-    names: Iterable[str] = STYLES,
-) -> list[dict[str, Any]]:
+    made: Callable[[OkitaSetting, int], OkitaWorkload], setting: OkitaSetting, seeds: Iterable[int]
+) -> Iterator[dict[str, Any]]:
     """Simulates all policies on the workloads of these seeds."""
-    rows = []
     for seed in seeds:
         world = made(setting, seed)
-        for name in names:
-            rows.append(play(world, PLAYED[name](okita_terms(world)), seed))
-            step()
-    return rows
-
-
-def tagged(rows: Iterable[Mapping[str, Any]], **tags: Any) -> list[dict[str, Any]]:
-    """Returns the rows with these values added in front."""
-    return [{**tags, **row} for row in rows]
+        for name in STYLES:
+            yield play(world, PLAYED[name](okita_terms(world)), seed)
 
 
 def mean(rows: Iterable[Mapping[str, Any]], key: str, **where: Any) -> float:
@@ -142,8 +129,3 @@ def draw_bars(
         axes.bar_label(bars, told, fontsize=6.5, padding=2, rotation=90 if upright else 0)
     axes.set_xticks(np.arange(len(groups)), [str(group) for group in groups])
     axes.grid(axis="x", visible=False)
-
-
-def sized(setting: OkitaSetting, **sizes: Any) -> OkitaSetting:
-    """Returns the setting with other sizes."""
-    return replace(setting, **sizes)

@@ -10,19 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from optimum.pareto import pareto_frontier
 from optimum.problems import view_of
+from plans import Row, rows_where
 from played import (
     EKYA,
     NO_RETRAIN,
     PAPER_BASELINES,
     THIEF,
     Data,
-    Row,
     Who,
     accuracy_of,
     conditions,
     draw_panels,
     play,
-    rows_where,
     uniform_baselines,
 )
 from recipe import Beside, accuracy_axis, legend, new_figure, percent, points

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_points
 from pareto import profiles
+from plans import Asked, Plan, Row
 from recipe import Beside, accuracy_axis, legend, new_figure
 
 from ekya.cli.simulate import open_trace
@@ -45,35 +46,6 @@ EXACT = 0.0
 """``error_sd`` of estimates that are the truth. Without it estimates are made of the trace's trials."""
 
 
-Row = dict[str, Any]
-"""One row of the table behind a figure."""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFigure:
-    """A figure of the paper that is drawn from played traces.
-
-    Attributes:
-        shows: what is played, as a command's help says it.
-        title: above the figure.
-        data: generated traces, from whether they have the paper's size, and a seed.
-        rows: of one data, from whether it is the paper's size, and a seed.
-        beside: the paper's numbers with ours, from the rows of all data and their names.
-        why: why they differ, in one sentence.
-        draw: from the rows of all data and their names.
-        traces: whether recorded traces are played as well.
-    """
-
-    shows: str
-    title: str
-    data: Callable[[bool, int], "Data"]
-    rows: Callable[["Data", bool, int], Iterator[Row]]
-    beside: Callable[[Sequence[Row], Sequence[str]], Iterable[Beside]]
-    why: str
-    draw: Callable[[Sequence[Row], Sequence[str]], Figure]
-    traces: bool = True
-
-
 @dataclass(frozen=True, slots=True)
 class Data:
     """Group of traces; means are taken over them.
@@ -103,6 +75,45 @@ class Data:
         return replace(
             self, traces=tuple(replace(trace, streams=trace.streams[:streams]) for trace in self.traces)
         )
+
+
+def over_traces(
+    shows: str,
+    title: str,
+    data: Callable[[bool, int], Data],
+    rows: Callable[[Data, bool, int], Iterator[Row]],
+    beside: Callable[[Sequence[Row], Sequence[str]], Iterable[Beside]],
+    why: str,
+    draw: Callable[[Sequence[Row], Sequence[str]], Figure],
+    traces: bool = True,
+) -> Plan[Row]:
+    """Returns the plan of a figure that is drawn from played traces.
+
+    Args:
+        shows, title, why: see ``Plan``.
+        data: generated traces, from whether they have the paper's size, and a seed.
+        rows: of one data, from whether it is the paper's size, and a seed.
+        beside: the paper's numbers with ours, from the rows of all data and their names.
+        draw: from the rows of all data and their names.
+        traces: whether recorded traces are played as well.
+    """
+
+    def play_data(asked: Asked) -> Iterator[Row]:
+        for one in (data(asked.full, asked.seed), *recorded(asked.traces)):
+            yield from rows(one, asked.full, asked.seed)
+
+    def names(found: Sequence[Row]) -> list[str]:
+        return list(dict.fromkeys(row["data"] for row in found if "data" in row))
+
+    return Plan(
+        shows,
+        title,
+        play_data,
+        lambda found: beside(found, names(found)),
+        why,
+        lambda found: draw(found, names(found)),
+        ("seed", "trace") if traces else ("seed",),
+    )
 
 
 def generated(
@@ -295,16 +306,6 @@ def mark_gpus(panel: Axes, places: Sequence[float], streams: int = 0) -> None:
     panel.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:g} ({value * streams:g})" if streams else f"{value:g}")
     )
-
-
-def rows_where(rows: Sequence[Row], **columns: Any) -> list[Row]:
-    """Returns the rows with these values."""
-    return [row for row in rows if all(row[name] == value for name, value in columns.items())]
-
-
-def row_where(rows: Sequence[Row], **columns: Any) -> Row:
-    """Returns the first row with these values."""
-    return rows_where(rows, **columns)[0]
 
 
 def difference(name: str, own: Sequence[float], other: Sequence[float]) -> Row:

@@ -4,12 +4,13 @@ import csv
 import io
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -231,6 +232,22 @@ def quiet(axes: Axes) -> None:
     axes.tick_params(colors=LIGHT.quiet, labelsize=8.5, length=0)
     axes.grid(color=LIGHT.line, linewidth=0.7)
     axes.set_axisbelow(True)
+
+
+def name_axes(axes: Axes, title: str = "", x: str = "", y: str = "", size: float = 9) -> None:
+    """Writes the title of a panel and the names of its axes, where they are given."""
+    if title:
+        axes.set_title(title, fontsize=size, loc="left", color=LIGHT.ink)
+    if x:
+        axes.set_xlabel(x, fontsize=size, color=LIGHT.ink)
+    if y:
+        axes.set_ylabel(y, fontsize=size, color=LIGHT.ink)
+
+
+def draw_parts(axes: Axes, values: Iterable[float], **style: Any) -> None:
+    """Draws the part of the values that are at most x, as steps."""
+    ordered = np.sort(list(values))
+    axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", **style)
 
 
 def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from plans import Row, row_where, rows_where
 from played import (
     EKYA,
     EXACT,
@@ -19,7 +20,6 @@ from played import (
     PAPER_BASELINES,
     THIEF,
     Data,
-    Row,
     Who,
     conditions,
     difference,
@@ -29,8 +29,6 @@ from played import (
     mark_gpus,
     ours,
     play,
-    row_where,
-    rows_where,
     shown,
     told_difference,
     uniform_baselines,

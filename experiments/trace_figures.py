@@ -9,20 +9,18 @@ paper's Ekya.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
 import baseline_figures as baseline
 import planning_figures as planning
 import sweep_figures as sweep
-import typer
-from played import SEEDS, Row, TraceFigure, generated, recorded
-from recipe import RESULTS, Finding, Full, Json, Out, Seed, Traces, channel, run
+from plans import command_of
+from played import SEEDS, generated, over_traces
+from recipe import run
 
-from ekya.core.errors import UserError
 from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS
 
 FIGURES = {
-    "figure3": TraceFigure(
+    "figure3": over_traces(
         "Cost and accuracy of every retraining configuration",
         "Figure 3: what retraining configurations cost and bring",
         lambda full, seed: generated(10, 10 if full else 4, [seed]),
@@ -32,7 +30,7 @@ FIGURES = {
         "says, with fewer epochs and parts of the data.",
         planning.draw_gammas,
     ),
-    "figure6": TraceFigure(
+    "figure6": over_traces(
         "1 to 8 streams on one and on two GPUs: Figure 6 and Table 3",
         "Figure 6: accuracy by the number of streams, on one and on two GPUs",
         lambda full, seed: generated(8, 10 if full else 4, range(seed, seed + SEEDS)),
@@ -43,7 +41,7 @@ FIGURES = {
         "order.",
         sweep.draw_by_streams,
     ),
-    "figure7": TraceFigure(
+    "figure7": over_traces(
         "Ten streams on 1 to 16 GPUs",
         "Figure 7: accuracy of ten streams (recorded: all there are) by GPUs",
         lambda full, seed: generated(10, 10 if full else 5, range(seed, seed + SEEDS)),
@@ -53,7 +51,7 @@ FIGURES = {
         " nearly free, so uniform soon keeps up.",
         sweep.draw_by_gpus,
     ),
-    "figure8": TraceFigure(
+    "figure8": over_traces(
         "Ten streams with one half of Ekya removed",
         "Figure 8: Ekya with one half taken out",
         lambda full, seed: generated(10, 10 if full else 5, range(seed, seed + SEEDS)),
@@ -63,7 +61,7 @@ FIGURES = {
         "says, and what γ count depends on how good the one that is fixed happens to be.",
         baseline.draw_halves,
     ),
-    "figure9": TraceFigure(
+    "figure9": over_traces(
         "Shares of two streams over the windows",
         "Figure 9: shares of two streams over the windows",
         lambda full, seed: generated(10, 10 if full else 8, [seed]),
@@ -73,7 +71,7 @@ FIGURES = {
         "same, and Ekya retrains where, and as much as, it pays.",
         planning.draw_shares,
     ),
-    "figure10": TraceFigure(
+    "figure10": over_traces(
         "Ten streams with several quanta Δ",
         "Figure 10: the thief's quantum Δ, ten generated streams on 8 GPUs",
         lambda full, seed: generated(10, 10 if full else 5, range(seed, seed + 3) if full else [seed]),
@@ -85,7 +83,7 @@ FIGURES = {
         planning.draw_by_quantum,
         traces=False,
     ),
-    "figure11b": TraceFigure(
+    "figure11b": over_traces(
         "Ten streams with erroneous estimates",
         "Figure 11b: accuracy when estimates are off by a controlled error",
         lambda full, seed: generated(10, 10 if full else 4, range(seed, seed + SEEDS)),
@@ -95,7 +93,7 @@ FIGURES = {
         "18 γ errs by itself here, so that the luckiest of them looks best.",
         sweep.draw_by_error,
     ),
-    "investing": TraceFigure(
+    "investing": over_traces(
         "ekya and no-retrain on few and many GPUs",
         "Accuracy of ekya above no-retrain, by GPUs a stream",
         lambda full, seed: generated(6, 8, baseline.FIGURE_SEEDS, baseline.CALM),
@@ -104,7 +102,7 @@ FIGURES = {
         "Where models lose little or inference needs all GPUs, only labels tell that nothing is gained.",
         baseline.draw_investing,
     ),
-    "reuse": TraceFigure(
+    "reuse": over_traces(
         "Kept models by their mix of classes instead of retraining",
         "Serving an old model again, ten streams (recorded: all there are) on 0.8 GPUs each",
         lambda full, seed: generated(10, 10 if full else 8, range(seed, seed + SEEDS)),
@@ -115,7 +113,7 @@ FIGURES = {
         "generator's choice, or the city's.",
         baseline.draw_reuse,
     ),
-    "table4": TraceFigure(
+    "table4": over_traces(
         "Retraining in the cloud over cellular and satellite links",
         "Table 4: retraining in the cloud over the links of an edge server, windows of 400 s",
         lambda full, seed: generated(
@@ -135,40 +133,7 @@ FIGURES = {
 """Figures by the names of their files."""
 
 
-def main(
-    name: Annotated[str, typer.Argument(metavar="FIGURE", help=f"One of {', '.join(FIGURES)}.")],
-    full: Full = False,
-    trace: Traces = None,
-    seed: Seed = 0,
-    json_to: Json = None,
-    out: Out = RESULTS,
-) -> None:
-    """Play traces under schedulers, and draw one of the paper's figures."""
-    figure = FIGURES.get(name)
-    if figure is None:
-        raise UserError(f"FIGURE: there is no {name!r}; choose from {', '.join(FIGURES)}")
-    if trace and not figure.traces:
-        raise UserError(f"--trace: {name} plays generated traces alone; leave it out")
-    with channel(json_to, out) as tell:
-        every = [figure.data(full, seed), *recorded(trace)]
-        rows: list[Row] = []
-        with tell.steps(figure.shows, None) as step:
-            for data in every:
-                for row in figure.rows(data, full, seed):
-                    rows.append(row)
-                    step()
-        names = [data.name for data in every]
-        tell.publish(
-            Finding(
-                name,
-                figure.title,
-                rows,
-                list(figure.beside(rows, names)),
-                figure.why,
-                figure.draw(rows, names),
-            )
-        )
-
+main = command_of(FIGURES, "Play traces under schedulers, and draw one of the paper's figures.")
 
 if __name__ == "__main__":
     run(

@@ -32,18 +32,24 @@ def test_recipe_help_shows_usage(recipe, name):
 
 
 def test_recipe_of_every_figure_is_listed(recipe):
-    listed = {one.name: one.script for one in recipe("all").RECIPES}
-    assert set(NAMES) <= listed.keys()
-    traced = {name for name, script in listed.items() if script == "trace_figures"}
-    assert traced == recipe("trace_figures").FIGURES.keys()
+    recipes = recipe("all").RECIPES
+    assert set(NAMES) <= {one.name for one in recipes}
+    tables = {one.script for one in recipes if one.script}
+    for script in tables:
+        figures = recipe(script).FIGURES
+        assert {one.name for one in recipes if one.script == script} == figures.keys()
+        traced = {one.name for one in recipes if one.traces and one.script == script}
+        assert traced == {name for name, plan in figures.items() if "trace" in plan.takes}
 
 
 def test_trace_figure_unknown_name_or_unplayable_trace_is_refused(recipe, tmp_path):
     figures = recipe("trace_figures")
     with pytest.raises(UserError, match="there is no 'figure5'; choose from figure3, figure6"):
         figures.main("figure5", out=tmp_path)
-    with pytest.raises(UserError, match="figure10 plays generated traces alone"):
+    with pytest.raises(UserError, match="--trace: figure10 does not take it"):
         figures.main("figure10", trace=[Path("city.parquet")], out=tmp_path)
+    with pytest.raises(UserError, match="--at: 'x' is no list of numbers; write it as 10,20,30"):
+        recipe("andreas_figures").main("andreas_load", at="x", out=tmp_path)
 
 
 def test_trace_figure_writes_a_row_for_every_configuration(recipe, tmp_path):
@@ -55,10 +61,10 @@ def test_trace_figure_writes_a_row_for_every_configuration(recipe, tmp_path):
 
 
 def test_fleet_recipe_list_matches_files(recipe):
-    begins = ("andreas_", "deep_edge_", "fleet_", "okita_")
-    there = {path.stem for path in FOLDER.glob("*.py") if path.stem.startswith(begins)}
-    shared = {name for name in there if name.endswith("_played")}
-    assert {one.name for one in recipe("all").FLEET} == there - shared
+    there = {path.stem for path in FOLDER.glob("fleet_*.py")}
+    for table in ("andreas_figures", "okita_figures", "deep_edge_figures"):
+        there |= recipe(table).FIGURES.keys()
+    assert {one.name for one in recipe("all").FLEET} == there
 
 
 def test_chosen_group_gives_its_recipes_and_excludes_opt_in_ones(recipe):

@@ -1,0 +1,330 @@
+"""Draws one of Deep-Edge's figures.
+
+    python experiments/deep_edge_figures.py deep_edge_epochs --full
+    python experiments/deep_edge_figures.py deep_edge_table1
+
+`deep_edge_epochs` (Figures 10 and 11): random experiments as in §V.C, where a TX2 and three Nanos run SIFT,
+which has a deadline of 200 ms, and stressors. All policies decide by models fitted to as many data points as
+the paper has; then the epoch is simulated with the true costs.
+
+`deep_edge_exhaustive`: a TX2 and two Nanos, loaded in the same way. The search uses the true costs and tries
+every set of workers with every batch size, and shares too where solvers may hold workers back. It is compared
+with solvers that use the true costs, which shows the loss of the algorithm, and with solvers that use the
+fitted models, which shows the loss of the models.
+
+`deep_edge_table1`: as many data points as the paper has of each kind of machine, split as in the paper;
+scikit-learn's gradient boosting in place of H2O's AutoML, which also selected gradient boosting.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+
+import numpy as np
+from deep_edge_played import play_epoch, policies
+from matplotlib.figure import Figure
+from plans import Asked, Plan, Row, command_of, rows_where
+from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark, percent, run
+
+from ekya.fleet.fitting.judged import split
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.compared import Fair, Force
+from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
+from ekya.fleet.papers.deep_edge.laws import as_it_is
+from ekya.fleet.papers.deep_edge.testbed import KNOWN, judged_parameter_server, learned
+from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment, pi_points
+from ekya.fleet.policy.deep_edge.heuristic import Heuristic
+from ekya.fleet.policy.deep_edge.joint import Joint
+from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+from ekya.results.report.themes import LIGHT
+
+Rows = Sequence[Row]
+
+# Figures 10 and 11: an epoch's time in random experiments.
+
+QUICK = 20
+"""Number of experiments in the quick form; the paper's 120 otherwise."""
+
+BLIND, KEPT, PAPER, OURS = "fair", "fair, deadlines kept", "deep-edge", "ours"
+
+
+def play_epochs(asked: Asked) -> Iterator[Row]:
+    """Simulates an epoch under every policy."""
+    chosen = policies(learned(held_back=False), learned(held_back=True))
+    for seed in SEEDS if asked.full else SEEDS[:QUICK]:
+        experiment = edge_experiment(seed)
+        for policy in chosen:
+            epoch = play_epoch(experiment, policy)
+            yield {
+                "seed": seed,
+                "policy": policy.name,
+                "epoch_s": epoch.takes_s,
+                "late": epoch.late,
+                "workers": epoch.workers,
+            }
+
+
+def by_policy(rows: Rows) -> dict[str, Rows]:
+    """Returns the rows of each policy, in the order of the experiments."""
+    return {name: rows_where(rows, policy=name) for name in dict.fromkeys(row["policy"] for row in rows)}
+
+
+def speedups(epochs: Mapping[str, Rows], policy: str, against: str = BLIND) -> list[float]:
+    """Returns the speed-up of a policy's epoch in each experiment."""
+    pairs = zip(epochs[policy], epochs[against], strict=True)
+    return [other["epoch_s"] / own["epoch_s"] for own, other in pairs]
+
+
+def beside_epochs(rows: Rows) -> Iterator[Beside]:
+    """Yields epochs, speed-ups, missed deadlines and workers."""
+    epochs = by_policy(rows)
+    mean_s = {name: fmean(row["epoch_s"] for row in own) for name, own in epochs.items()}
+    blind = {name: speedups(epochs, name) for name in epochs}
+    kept = {name: speedups(epochs, name, KEPT) for name in epochs}
+
+    def each(of: Callable[[str], float], form: str = "{:.2f}") -> dict[str, str]:
+        return {name: form.format(of(name)) for name in epochs}
+
+    yield Beside("average epoch, s", "", each(lambda name: mean_s[name], "{:.1f}"))
+    yield Beside(
+        "times shorter than under fairness, on average",
+        "1.54 (deep-edge)",
+        each(lambda name: fmean(blind[name])),
+    )
+    yield Beside(
+        "average epoch under fairness over the average of this one",
+        "1.54 (deep-edge)",
+        each(lambda name: mean_s[BLIND] / mean_s[name]),
+        below=False,
+    )
+    yield Beside(
+        "times shorter than under fairness that keeps deadlines, on average",
+        "",
+        each(lambda name: fmean(kept[name])),
+    )
+    yield Beside(
+        "experiments with a speedup above 50%",
+        "more than half",
+        each(lambda name: fmean(one > 1.5 for one in blind[name]), "{:.1%}"),
+    )
+    yield Beside(
+        "the same beside fairness that keeps deadlines",
+        "",
+        each(lambda name: fmean(one > 1.5 for one in kept[name]), "{:.1%}"),
+    )
+    yield Beside("largest speedup", "200%", each(lambda name: max(blind[name]) - 1, "{:.1%}"))
+    late = each(lambda name: sum(row["late"] for row in epochs[name]), "{}")
+    yield Beside("deadlines missed", "0 (deep-edge)", late)
+    workers = each(lambda name: fmean(row["workers"] for row in epochs[name]))
+    yield Beside("workers that train, on average", "", workers)
+
+
+def draw_epochs(rows: Rows) -> Figure:
+    """Draws the distribution of epochs and of speed-ups."""
+    epochs = by_policy(rows)
+    figure, axes = new_figure(2, 1, 3.4)
+    times, gains = axes[0]
+    colours = dict(zip(epochs, LIGHT.streams, strict=False))
+    for name, own in epochs.items():
+        draw_parts(times, (row["epoch_s"] for row in own), color=colours[name], label=name, linewidth=1.6)
+    name_axes(times, x="time of an epoch, s", y="part of the experiments", size=9.5)
+    gains.hist(
+        [speedups(epochs, name) for name in (PAPER, OURS)],
+        bins=list(np.arange(0.6, max(speedups(epochs, OURS)) + 0.2, 0.2)),
+        color=[colours[PAPER], colours[OURS]],
+    )
+    gains.axvline(1.54, color=LIGHT.ink, linewidth=1.0, linestyle=(0, (2, 2)))
+    gains.annotate(
+        "paper's average",
+        (1.54, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, -10),
+        textcoords="offset points",
+        fontsize=8,
+        color=LIGHT.ink,
+    )
+    name_axes(gains, x="how many times shorter than under fairness", y="experiments", size=9.5)
+    legend(figure, times)
+    return figure
+
+
+# Beside exhaustive search, on clusters of three workers.
+
+KINDS = (TX2, NANO, NANO)
+SEARCHED = 8
+"""Number of experiments in the quick form; 30 otherwise."""
+SHARES = (1000, 800, 600, 400, 200)
+"""Shares that a worker may be held to, the same for the search and for our solver."""
+
+FREE, HELD = "exhaustive", "exhaustive with shares"
+
+
+AGAINST = {
+    FREE: FREE,
+    HELD: HELD,
+    "fair, deadlines kept": FREE,
+    "deep-edge": FREE,
+    "ours": HELD,
+    "deep-edge, by models": FREE,
+    "ours, by models": HELD,
+}
+"""Name of the search that a solver is compared with."""
+
+
+def list_solvers() -> list[tuple[EdgePolicy, bool]]:
+    """Returns the solvers, the searches first, each with whether it sees the true states."""
+    paper, ours, held = learned(held_back=False), learned(held_back=True), Joint(SHARES)
+    solvers = (Force(), Force((), SHARES), Fair(keeps_deadlines=True), Heuristic(), held)
+    known = [
+        (EdgePolicy(name, solver, laws, KNOWN), True) for name, solver in zip(AGAINST, solvers, strict=False)
+    ]
+    return [
+        *known,
+        (EdgePolicy("deep-edge, by models", Heuristic(), paper.estimates, paper.limits), False),
+        (EdgePolicy("ours, by models", held, ours.estimates, ours.limits), False),
+    ]
+
+
+def search_epochs(asked: Asked) -> Iterator[Row]:
+    """Simulates an epoch as each solver and each search would have it."""
+    solvers = list_solvers()
+    for seed in SEEDS[: 30 if asked.full else SEARCHED]:
+        experiment = edge_experiment(seed, KINDS)
+        true = as_it_is(experiment.places, experiment.truth)
+        took_s = {
+            policy.name: play_epoch(experiment, policy, true if knows else None).takes_s
+            for policy, knows in solvers
+        }
+        yield {"seed": seed, **took_s}
+
+
+def above_search(rows: Rows) -> dict[str, list[float]]:
+    """Returns by what part each solver's epochs are longer than its search's."""
+    return {name: [row[name] / row[against] - 1 for row in rows] for name, against in AGAINST.items()}
+
+
+def beside_search(rows: Rows) -> Iterator[Beside]:
+    """Yields epochs, and how far they are above the search's."""
+    above = above_search(rows)
+    epochs = {name: f"{fmean(row[name] for row in rows):.1f}" for name in above}
+    yield Beside("average epoch, s", "", epochs)
+    for what, of in (("average", fmean), ("at most", max)):
+        told = {name: percent(of(own)) for name, own in above.items()}
+        yield Beside(f"above its search, {what}", "", told)
+
+
+def draw_search(rows: Rows) -> Figure:
+    """Draws the distribution of how far epochs are above the search's."""
+    figure, axes = new_figure(1, 1, 3.2)
+    (panel,) = axes[0]
+    for colour, (name, own) in zip(LIGHT.streams, list(above_search(rows).items())[2:], strict=False):
+        draw_parts(panel, (100 * one for one in own), color=colour, label=name, linewidth=1.6)
+    name_axes(panel, x="epoch longer than the search's, %", y="part of the experiments", size=9.5)
+    panel.set_xscale("symlog", linthresh=1)
+    panel.set_xlim(left=-0.2)
+    legend(figure, panel)
+    return figure
+
+
+# Table I: errors of the estimators on held-out points.
+
+TABLE1 = {
+    (NANO, "EstComputeTime"): (1.668, 2.074),
+    (NANO, "EstUpdateTime"): (9.617, 7.383),
+    (NANO, "EstState gpu"): (1.498, 3.9),
+    (NANO, "EstState cpu"): (5.21, 4.53),
+    (NANO, "EstState mem"): (1.508, 1.306),
+    (NANO, "EstExecTime"): (1.73, 0.21),
+    (TX2, "EstComputeTime"): (5.916, 6.721),
+    (TX2, "EstUpdateTime"): (7.721, 6.598),
+    (TX2, "EstState gpu"): (0.509, 0.479),
+    (TX2, "EstState cpu"): (6.294, 5.468),
+    (TX2, "EstState mem"): (0.894, 0.704),
+    (TX2, "EstExecTime"): (1.48, 0.12),
+    (PI, "EstState cpu"): (2.32, 1.58),
+    (PI, "EstState mem"): (1.70, 1.15),
+}
+"""MAPE and its deviation, in percent."""
+
+AVERAGE = 3.433
+"""Average MAPE of all functions, from the paper's text."""
+
+
+def judge_estimators(_: Asked) -> Iterator[Row]:
+    """Yields the errors of models fitted to the paper's number of points."""
+    for row in (*learned(held_back=False).rows, *judged_parameter_server(*split(pi_points()))):
+        yield {
+            "kind": row.kind,
+            "function": row.function,
+            "train": row.train,
+            "test": row.test,
+            "mape": row.mape,
+            "deviation": row.deviation,
+            "paper_mape": TABLE1[row.kind, row.function][0],
+        }
+
+
+def beside_estimators(rows: Rows) -> Iterator[Beside]:
+    """Yields Table I."""
+    for row in rows:
+        yield Beside(
+            f"{row['kind']} {row['function']}, MAPE in % ({row['train']}/{row['test']} points)",
+            "{:g} ± {:g}".format(*TABLE1[row["kind"], row["function"]]),
+            {"ours": f"{row['mape']:.2f} ± {row['deviation']:.2f}"},
+            below=False,
+        )
+    yield Beside("average of all", f"{AVERAGE}", {"ours": f"{fmean(row['mape'] for row in rows):.3f}"})
+
+
+def draw_estimators(rows: Rows) -> Figure:
+    """Draws each error, with the paper's."""
+    figure, axes = new_figure(1, 1, 3.6)
+    (panel,) = axes[0]
+    places = np.arange(len(rows))
+    panel.bar(places, [row["mape"] for row in rows], 0.62, color=LIGHT.streams[0])
+    for place, row in zip(places, rows, strict=True):
+        paper_mark(panel, float(place), row["paper_mape"], "_")
+    names = [f"{row['kind']}\n{row['function'].removeprefix('Est').replace('Time', '')}" for row in rows]
+    panel.set_xticks(places, names, fontsize=7.5)
+    name_axes(panel, y="MAPE, %", size=9.5)
+    panel.legend(frameon=False, fontsize=8.5)
+    return figure
+
+
+FIGURES = {
+    "deep_edge_epochs": Plan(
+        "Epochs under Deep-Edge, ours, and fairness",
+        "Deep-Edge, Figures 10 and 11: an epoch's time in {seeds} random experiments",
+        play_epochs,
+        beside_epochs,
+        "The fairness scheduler also trains where applications then miss their deadlines; "
+        "Deep-Edge must leave them out. Beside one that leaves them out too its epochs are shorter still. "
+        "Ours holds such machines back to the share of their processor at which the deadline is kept; "
+        "'whole steps' is ours without that.",
+        draw_epochs,
+    ),
+    "deep_edge_exhaustive": Plan(
+        "Experiments solved and searched",
+        "Deep-Edge beside exhaustive search: a TX2 and two Nanos, {seeds} experiments",
+        search_epochs,
+        beside_search,
+        "Who knows the laws loses only what the algorithm leaves: the paper's shards end in smaller "
+        "batches that it does not count. By models a worker near its deadline is left out, or held back "
+        "further, for their error.",
+        draw_search,
+    ),
+    "deep_edge_table1": Plan(
+        "Estimators",
+        "Deep-Edge, Table I: errors of the estimators on points that they have not learned from",
+        judge_estimators,
+        beside_estimators,
+        "What is measured here has an error by design: 2% of a compute time, 6% of an update, 3% of "
+        "a CPU's and 1% of a GPU's and a memory's utilisation; no estimator can be nearer than that. SIFT's "
+        "time on a Nano rises steeply where the CPU is nearly full: 3% of that are more than 3% of the time.",
+        draw_estimators,
+    ),
+}
+
+main = command_of(FIGURES, "Draw one of Deep-Edge's figures.")
+
+if __name__ == "__main__":
+    run(main, "python experiments/deep_edge_figures.py deep_edge_epochs --full --json -")
