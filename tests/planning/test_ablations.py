@@ -6,9 +6,8 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.ablations import FixedConfig, FixedRes
 from ekya.planning.schedulers.allocation import shares_of
-from ekya.planning.schedulers.baselines import Uniform
+from ekya.planning.schedulers.baselines import FixedConfig, FixedRes, Uniform
 from ekya.planning.schedulers.registry import make_scheduler
 
 CHEAP = RetrainOption(GAMMAS[0], 0.9, 5.0)

@@ -17,8 +17,15 @@ from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.pack import Packing, pack_shares
 from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import shares_of
-from ekya.planning.schedulers.cloud import Cloud
-from ekya.planning.schedulers.network import Network
+from ekya.planning.schedulers.cloud import (
+    CELLULAR,
+    Cloud,
+    LinkOrder,
+    Network,
+    arrivals_s,
+    sample_megabits,
+    transfers_done_s,
+)
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.reuse import closest_model
@@ -188,3 +195,58 @@ def test_plan_of_remote_weights_needs_no_share(name, seen):
             assert given_to.elsewhere == stream.running.elsewhere
         elif given_to.elsewhere is not None:
             assert given_to.elsewhere.arrives_us >= seen.now_us
+
+
+orders = st.sampled_from(list(LinkOrder))
+transfers = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), max_size=6)
+
+
+def test_paper_example_takes_432_seconds():
+    """§6.5: eight streams, 400 s, 160 Mb each up over 5.1 Mbps and 398 Mb each down over 17.5 Mbps."""
+    assert sample_megabits(400) == pytest.approx(160)
+    cellular = Network(CELLULAR.uplink_mbps, CELLULAR.downlink_mbps, LinkOrder.SHARED)
+    assert arrivals_s(cellular, [160.0] * 8) == pytest.approx([432.9] * 8, abs=0.1)
+
+
+def test_in_turn_downloads_overlap_uploads():
+    done = arrivals_s(CELLULAR, [160.0] * 8)
+    one_up, one_down = 160 / 5.1, 398 / 17.5
+    assert done == pytest.approx([(place + 1) * one_up + one_down for place in range(8)])
+    assert done[-1] < 400
+
+
+def test_more_bandwidth_is_never_later():
+    last = [max(arrivals_s(net, [160.0] * 8)) for net in (CELLULAR, Network(8.5, 15.0), Network(10.2, 35.0))]
+    assert last == sorted(last, reverse=True)
+
+
+def test_shared_link_splits_from_joining_on():
+    """Alone for 2 of its 4 s, then at half the rate for 4 s; the other has 1 of its 3 s left then."""
+    assert transfers_done_s([0, 2], [4, 3], 1.0, LinkOrder.SHARED) == pytest.approx((6, 7))
+    assert transfers_done_s([0, 2], [4, 3], 1.0, LinkOrder.IN_TURN) == pytest.approx((4, 7))
+    assert transfers_done_s([5, 0], [1, 1], 1.0, LinkOrder.SHARED) == pytest.approx((6, 1))
+
+
+@given(transfers, st.integers(1, 9), orders)
+def test_link_is_never_overloaded_nor_idle(jobs, mbps, order):
+    ready, sizes = [one for one, _ in jobs], [two for _, two in jobs]
+    done = transfers_done_s(ready, sizes, mbps, order)
+    busy_until = 0.0
+    for at, size in sorted(zip(ready, sizes, strict=True)):
+        busy_until = max(busy_until, at) + size / mbps
+    assert max(done, default=0.0) == pytest.approx(busy_until)
+    for at, size, end in zip(ready, sizes, done, strict=True):
+        assert end >= at + size / mbps - 1e-9
+    for limit in done:
+        carried = sum(size for size, end in zip(sizes, done, strict=True) if end <= limit)
+        assert carried <= mbps * limit + 1e-6
+
+
+@given(transfers, st.integers(1, 9))
+def test_in_turn_equal_transfers_are_sooner_on_average(jobs, mbps):
+    ready = [one for one, _ in jobs]
+    means = [
+        sum(transfers_done_s(ready, [10.0] * len(ready), mbps, order))
+        for order in (LinkOrder.IN_TURN, LinkOrder.SHARED)
+    ]
+    assert means[0] <= means[1] + 1e-6

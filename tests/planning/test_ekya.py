@@ -9,9 +9,9 @@ from optimum.problems import problem
 from views import V100, paper_view, window_views
 
 from ekya.core.speed import LINEAR
+from ekya.planning.schedulers.ekya import best_remainder
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import SAME
-from ekya.planning.schedulers.plan_remainder import best_remainder
 from ekya.planning.schedulers.registry import make_scheduler
 
 few = settings(max_examples=25)
@@ -59,11 +59,11 @@ def test_executed_single_phase_matches_objective(view):
 
 @few
 @given(view=window_views())
-def test_remainder_is_worth_what_plan_forecast(view):
+def test_remainder_is_worth_at_least_what_plan_forecast(view):
     plan = make_scheduler("serial").plan(view)
     remainder = best_remainder(replace(view, previous=plan.phases))
     if view.streams:
-        assert remainder.score == plan.expected_accuracy
+        assert remainder.score >= plan.expected_accuracy - SAME
         assert evaluate_phases(view, remainder.phases).score == remainder.score
 
 

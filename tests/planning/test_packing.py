@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.planning.placement.best_fit import BestFit
 from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
-from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack_shares
+from ekya.planning.placement.pack import BestFit, Packing, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import Steps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))

@@ -23,8 +23,8 @@ from ekya.planning.schedulers.phases import plan_of_course
 from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.schedule_simulation import settled_worths, simulate_schedule
-from ekya.planning.schedulers.serial_search import best_course, effort_for
-from ekya.planning.schedulers.window_arrays import window_arrays_of
+from ekya.planning.schedulers.serial import best_course, effort_for
+from ekya.planning.schedulers.window_arrays import concave_hulls, window_arrays_of
 
 few = settings(max_examples=60)
 
@@ -153,3 +153,23 @@ def test_many_streams_with_rare_fillings_stay_exact():
     assert max(int(stretch.ends.sum()) for stretch in found.courses.stretches) > 1
     plan = make_scheduler("serial").plan(view)
     assert abs(plan.expected_accuracy - found.score) < 1e-9
+
+
+values = st.lists(st.integers(0, 20).map(lambda tenth: tenth / 10), min_size=2, max_size=9)
+
+
+@given(values=values, data=st.data())
+def test_hulls_are_concave_and_touch_values(values, data):
+    floor = data.draw(st.integers(0, len(values) - 1))
+    found = concave_hulls(np.array([values]), np.array([floor]))
+    rises = [rise for rise in found.rise[0] if rise > 0]
+    assert rises == sorted(rises, reverse=True)
+    share, height = floor, values[floor]
+    on_hull = {share: height}
+    for size, rise in zip(found.size[0], found.rise[0], strict=True):
+        for _ in range(size):
+            share, height = share + 1, height + rise
+            on_hull[share] = height
+        assert abs(height - values[share]) < 1e-9
+    assert abs(height - max(values[floor:])) < 1e-9
+    assert all(on_hull[at] >= values[at] - 1e-9 for at in on_hull)

@@ -5,9 +5,8 @@ from optimum.pareto import uniform_baselines, uniform_word
 from views import GAMMAS
 
 from ekya.core.errors import UserError
-from ekya.planning.schedulers.ablations import FixedConfig
-from ekya.planning.schedulers.baselines import Uniform
-from ekya.planning.schedulers.network import LinkOrder, Network
+from ekya.planning.schedulers.baselines import FixedConfig, Uniform
+from ekya.planning.schedulers.cloud import LinkOrder, Network
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.presets import PRESETS, preset_of
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler

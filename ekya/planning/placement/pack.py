@@ -5,9 +5,92 @@ from enum import StrEnum
 
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.planning.placement.best_fit import BestFit
 from ekya.planning.placement.halving import Halves
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import Steps, round_down
+
+
+class BestFit:
+    """Granted shares of any size that the backend can grant, which may still grow into spare capacity.
+
+    The largest job comes first, each on the GPU with the least left of those on which it fits. A job that
+    fits on none is cut to what the emptiest GPU has left: no job runs on two GPUs.
+    """
+
+    def __init__(
+        self, shares: Mapping[Job, int], gpus_milli: Sequence[int], steps: Steps, *, pooled: bool = False
+    ) -> None:
+        """Packs the shares.
+
+        Args:
+            shares: the share asked for by each job, in thousandths of a GPU.
+            gpus_milli: capacity of each GPU, 0 to 1000.
+            steps: what can be granted.
+            pooled: the only entry of ``gpus_milli`` is a pool, and no job is bound to a GPU.
+
+        Raises:
+            ValueError: as ``round_down``.
+        """
+        self._steps, self._pooled = steps, pooled
+        self._free = [steps.floor_to_step(milli) for milli in gpus_milli]
+        self._shares = round_down(shares, steps, sum(self._free))
+        self._gpus: dict[Job, int] = {}
+        for job in sorted(self._shares, key=lambda one: -self._shares[one]):
+            if self._shares[job] == 0:
+                break
+            gpu = self._best_gpu(self._shares[job])
+            if gpu is None:
+                gpu = max(range(len(self._free)), key=lambda one: (self._free[one], -one))
+                self._shares[job] = steps.floor_share(job, self._free[gpu])
+            self._put(job, gpu, self._shares[job])
+
+    @property
+    def spare_milli(self) -> int:
+        """Spare capacity over all GPUs."""
+        return sum(self._free)
+
+    @property
+    def gpus(self) -> Mapping[Job, int]:
+        """The GPU of every job that holds a share; empty for a pool."""
+        return {} if self._pooled else dict(self._gpus)
+
+    def share_milli(self, job: Job) -> int:
+        """Returns the share of a job; 0 for a job that was not asked for."""
+        return self._shares.get(job, 0)
+
+    def fitting_milli(self, job: Job, wanted_milli: int) -> int | None:
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits.
+
+        The job may have to move to another GPU for it.
+        """
+        share = self._steps.ceil_share(job, wanted_milli)
+        most = max((self._free_for(job, gpu) for gpu in range(len(self._free))), default=0)
+        return share if share <= min(most, FULL_GPU_MILLI) else None
+
+    def grow_job(self, job: Job, share_milli: int) -> None:
+        """Gives a job a share that ``fitting_milli`` returned; it moves only where it must."""
+        here = self._gpus.get(job)
+        there = here if here is not None and share_milli <= self._free_for(job, here) else None
+        if there is None:
+            there = self._best_gpu(share_milli)
+        if there is None:
+            raise ValueError(f"a share of {share_milli} thousandths fits on no GPU")
+        if here is not None:
+            self._free[here] += self._shares[job]
+        self._put(job, there, share_milli)
+
+    def _free_for(self, job: Job, gpu: int) -> int:
+        own = self._shares[job] if self._gpus.get(job) == gpu else 0
+        return self._free[gpu] + own
+
+    def _best_gpu(self, share_milli: int) -> int | None:
+        fitting = [gpu for gpu, free in enumerate(self._free) if free >= share_milli]
+        return min(fitting, key=lambda gpu: (self._free[gpu], gpu), default=None)
+
+    def _put(self, job: Job, gpu: int, share_milli: int) -> None:
+        self._shares[job] = share_milli
+        self._free[gpu] -= share_milli
+        if share_milli > 0:
+            self._gpus[job] = gpu
 
 
 class Packing(StrEnum):

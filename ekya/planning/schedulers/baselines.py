@@ -1,7 +1,10 @@
-"""Baselines: no retraining, the uniform baseline (paper §3.2, §6.1), and true results (paper §6.4)."""
+"""Baselines: no retraining, uniform (paper §3.2, §6.1), true results (paper §6.4), one half of Ekya removed.
+
+The last are the factor analysis of the paper's Figure 8.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekya.core.configs import RetrainConfig
@@ -13,8 +16,9 @@ from ekya.planning.schedulers.allocation import choices_by_stream, fair_shares_m
 from ekya.planning.schedulers.ekya import Ekya
 from ekya.planning.schedulers.options import Gamma, InferencePart, SchedulerOptions
 from ekya.planning.schedulers.pick import StreamChoices, fixed_retraining
-from ekya.planning.schedulers.reasons import build_assignment, inference_plan, plan_of
+from ekya.planning.schedulers.reasons import build_assignment, inference_plan, one_phase_plan, plan_of
 from ekya.planning.schedulers.scheduler import Needs
+from ekya.planning.schedulers.thief import Thief
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +139,51 @@ class Oracle:
     def plan(self, view: WindowView) -> Plan:
         """Returns the plan of ``ekya``."""
         return Ekya().plan(view)
+
+
+class FixedResOptions(SchedulerOptions):
+    """Options of ``fixed-res``."""
+
+    inference: InferencePart = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRes:
+    """Ekya-FixedRes: the uniform baseline's shares, with γ and λ picked from profiles.
+
+    Attributes:
+        inference_part_milli: as in ``Uniform``.
+    """
+
+    name: ClassVar[str] = "fixed-res"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, fixed_shares=True)
+    inference_part_milli: int = 500
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns one phase; the share of a finished retraining stays idle until the window ends."""
+        return one_phase_plan(view, choices_by_stream(view), uniform_shares(view, self.inference_part_milli))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedConfig:
+    """Ekya-FixedConfig: the thief's shares, with the γ that the uniform baseline fixes.
+
+    Attributes:
+        inference_part_milli, fixed_gamma: as in ``Uniform``. Where no γ is named, the part only determines
+            which γ its share could finish.
+    """
+
+    name: ClassVar[str] = "fixed-config"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, fixed_gamma=True)
+    inference_part_milli: int = 500
+    fixed_gamma: RetrainConfig | None = None
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns the thief's plan, with the fixed γ as the only one offered."""
+        shares = uniform_shares(view, self.inference_part_milli)
+        streams = []
+        for stream in view.streams:
+            share_milli = shares[Job(stream.stream, Work.RETRAINING)]
+            option = affordable_option(view, stream.retrain_options, share_milli, self.fixed_gamma)
+            streams.append(replace(stream, retrain_options=() if option is None else (option,)))
+        return Thief().plan(replace(view, streams=tuple(streams)))

@@ -9,12 +9,18 @@ from pydantic import ValidationError
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.planning.schedulers.ablations import FixedConfig, FixedRes, FixedResOptions
-from ekya.planning.schedulers.baselines import NoRetrain, Oracle, Uniform, UniformOptions
-from ekya.planning.schedulers.cloud import Cloud, CloudOptions
+from ekya.planning.schedulers.baselines import (
+    FixedConfig,
+    FixedRes,
+    FixedResOptions,
+    NoRetrain,
+    Oracle,
+    Uniform,
+    UniformOptions,
+)
+from ekya.planning.schedulers.cloud import Cloud, CloudOptions, Network
 from ekya.planning.schedulers.ekya import Ekya
 from ekya.planning.schedulers.exact import Exact
-from ekya.planning.schedulers.network import Network
 from ekya.planning.schedulers.options import SchedulerOptions, gamma_word
 from ekya.planning.schedulers.presets import MARK, PRESETS, preset_of, scheduler_of
 from ekya.planning.schedulers.reuse import Reuse

@@ -3,7 +3,12 @@
 V streams have 2·V jobs: job v < V is the inference of stream v, job V + v its retraining. A stream is in
 state 0 now, and in state k > 0 once its k-th γ has completed. Shares count quanta δ, from 0 to a whole GPU;
 time counts whole microseconds from now. A stream has λ of the edge model, or of the golden detector
-(``by_detector.py``): the accuracy of its model is 1 then.
+(``serial.split_by_detector``): the accuracy of its model is 1 then.
+
+Quanta are given out along upper concave hulls: with several jobs that compete for them, giving each next
+quantum to the job that gains most per quantum is best where all gains are concave. Values with steps (a λ
+that fits or does not) are not; their hull is, and only the one step at which the capacity runs out needs
+separate treatment.
 """
 
 from collections.abc import Sequence
@@ -15,9 +20,52 @@ from numpy.typing import NDArray
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bends_of
-from ekya.planning.schedulers.hull import Hulls, concave_hulls
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.tables import Floats, Ints, analysed_parts, floor_quanta, training_speeds
+
+FLAT = 1e-12
+"""A rise per quantum below this counts as none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hulls:
+    """Concave hulls, cut into segments that get flatter; segments that a hull does not need are empty.
+
+    Attributes:
+        floor: (hulls,) the share in quanta at which each hull begins.
+        size: (hulls, segments) length in quanta.
+        rise: (hulls, segments) value per quantum.
+    """
+
+    floor: Ints
+    size: Ints
+    rise: Floats
+
+
+def concave_hulls(values: Floats, floor: Ints) -> Hulls:
+    """Returns hulls of ``values`` (hulls, shares) from ``floor`` (hulls,) to their maximum.
+
+    Values need not rise.
+    """
+    count, shares = values.shape
+    every, share = np.arange(count), np.arange(shares)
+    at = floor.copy()
+    sizes: list[Ints] = []
+    rises: list[Floats] = []
+    while True:
+        ahead = share - at[:, None]
+        rise = np.where(ahead > 0, (values - values[every, at][:, None]) / np.maximum(ahead, 1), 0.0)
+        steepest = rise.max(axis=1)
+        goes_on = steepest > FLAT
+        if not goes_on.any() and sizes:
+            break
+        # Of collinear points the farthest, so that segments are few.
+        on_line = rise >= (steepest * (1.0 - 1e-12))[:, None]
+        to = np.where(goes_on, shares - 1 - np.argmax(on_line[:, ::-1], axis=1), at)
+        sizes.append(to - at)
+        rises.append(np.where(goes_on, steepest, 0.0))
+        at = to
+    return Hulls(floor, np.stack(sizes, axis=1), np.stack(rises, axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,15 @@ from ekya.planning.profiling.inference_profile import (
     needed_milli,
     prior_relative_accuracy,
 )
-from ekya.planning.sizing.fleet_sizes import MIN_ACCURACY, Fitted, MachineSize, Sizes, Wishes
-from ekya.planning.sizing.given_up import sacrificed_for_fit, too_much
+from ekya.planning.sizing.fleet_sizes import (
+    MIN_ACCURACY,
+    Fitted,
+    MachineSize,
+    Sizes,
+    Wishes,
+    sacrificed_for_fit,
+    too_much,
+)
 
 CORES_PART = 0.75
 """Part of the cores of a machine without GPUs that a fleet uses; the rest decodes video, plans and moves

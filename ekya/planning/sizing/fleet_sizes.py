@@ -1,8 +1,13 @@
-"""Sizes of a fleet: those that its file sets, those that are chosen, and the machine that they fit."""
+"""Sizes of a fleet: those that its file sets, those that are chosen, and the machine that they fit;
+what a fleet gives up on a machine, and why it does not fit, in sentences for messages."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.configs import InferenceConfig
+from ekya.core.host import HostCosts
+from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.planning.profiling.inference_profile import all_milli
 
 RESOLUTIONS = (32, 24)
 COARSER_RESOLUTION = 16
@@ -97,3 +102,77 @@ class Fitted:
 
     sizes: Sizes
     gave_up: tuple[str, ...]
+
+
+def too_much(
+    wishes: Wishes,
+    costs: HostCosts,
+    machine: MachineSize,
+    floors: Mapping[StreamId, int],
+    capacity_milli: int,
+    quantum_milli: int,
+) -> str:
+    """Returns why the floors do not fit, and what to change."""
+    left, fitting = capacity_milli - quantum_milli, 0
+    for floor in sorted(floors.values()):
+        if floor > min(left, FULL_GPU_MILLI):
+            break
+        left, fitting = left - floor, fitting + 1
+    dearest = max(floors, key=lambda stream: floors[stream])
+    frame_s = min(costs.streams[dearest].frame_gpu_s.values())
+    wanted = machine.capacity_in_words(sum(floors.values()) + quantum_milli)
+    remedies = ["fewer cameras"]
+    if (
+        machine.capacity_milli is None
+        or capacity_milli < machine.capacity_milli // quantum_milli * quantum_milli
+    ):
+        remedies.append(f"--gpus {(sum(floors.values()) + quantum_milli) / FULL_GPU_MILLI:g}")
+    remedies += [
+        f"no {key}, so that it is chosen"
+        for key, value in (("inference.every", wishes.every), ("quantum_milli", wishes.quantum_milli))
+        if value is not None
+    ]
+    many = "one camera is too much" if len(floors) == 1 else f"{len(floors)} cameras are too many"
+    return (
+        f"gpus: {many} for {machine.capacity_in_words(capacity_milli)}: a frame of "
+        f"{dearest} takes {1000 * frame_s:.3g} ms here, and the coarsest inference of all cameras takes "
+        f"{wanted} with the least preparation; {fitting} of them fit. Use {', '.join(remedies)}, or "
+        "--overload to go on with frames dropped"
+    )
+
+
+def sacrificed_for_fit(
+    wishes: Wishes, costs: HostCosts, machine: MachineSize, sizes: Sizes, floors: Mapping[StreamId, int]
+) -> Iterator[str]:
+    """Yields what a larger machine would have allowed."""
+    there = machine.capacity_milli
+    if wishes.capacity_milli is not None and there is not None and wishes.capacity_milli > there:
+        wished, here = wishes.capacity_milli / FULL_GPU_MILLI, sizes.capacity_milli / FULL_GPU_MILLI
+        rest = "; the rest decodes video and plans" if sizes.capacity_milli < there else ""
+        of = machine.capacity_in_words(there)
+        yield f"gpus: {wished:g} is lowered to {here:g}, of {of} that are there{rest}"
+    if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
+        yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
+    else:
+        finest = max(sizes.resolutions)
+        densest = next((k for k in sizes.every if all_milli(costs, k, finest) <= sizes.capacity_milli), None)
+        if densest is None:
+            yield f"λ: not all cameras can be analysed at {finest} px at once"
+        elif densest > min(sizes.every):
+            yield f"λ: at most {InferenceConfig(densest, finest).name} of each camera"
+    if wishes.preparation_milli is not None and sizes.preparation_milli < wishes.preparation_milli:
+        yield (
+            f"preparation.share_milli: {wishes.preparation_milli} is lowered to {sizes.preparation_milli}, "
+            "which the cameras leave"
+        )
+    if wishes.prepared is None and sizes.prepared < len(floors):
+        yield f"labels: {sizes.prepared} of {len(floors)} cameras are labelled in a window, in turn"
+    if sizes.min_accuracy < (MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy):
+        yield "min_accuracy: none is kept, as that would leave too little for retraining"
+    if wishes.draws_frames is None and not sizes.draws_frames:
+        yield "labels: they are made from frames that are analysed anyway, and λ are not measured"
+    known = {cost.family.trainable_blocks for cost in costs.families}
+    if wishes.trainable_blocks is None and set(sizes.trainable_blocks) < known:
+        most = max(sizes.trainable_blocks)
+        what = f"at most {most} blocks are" if most else "only heads are"
+        yield f"γ: {what} retrained, as more does not end within a window"
