@@ -60,8 +60,8 @@ class ServerSpec(Part):
         changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
         crops_may_leave: labelled crops of its streams may be sent to other servers. Whole frames never are.
         takes_guests: jobs of other servers' streams may run on it.
-        kind: of its machine, as in the data points of ``ekya fleet profile``; the tiers ``deep-edge`` and
-            ``deep-edge-joint`` with ``--points`` see profiled kinds through fitted models.
+        kind: of its machine, as in the data points of ``ekya fleet profile``; the tier ``deep-edge``
+            with ``--points`` sees profiled kinds through fitted models.
         address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
             machine of ``ekya fleet run``.
     """
