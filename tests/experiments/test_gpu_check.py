@@ -14,7 +14,7 @@ from gpu_check import CHECKS, main
 from gpu_check_process import Check, run_checks
 from gpu_check_report import BEGIN, END, Finding, Machine, write_up
 
-from ekya.gpu.green.sm_layout import SmLayout, SmReport
+from ekya.gpu.green.sm_driver import SmLayout, SmReport
 
 MACHINE = Machine("a GPU", "13.0", "2.11.0", "2026-01-31")
 FINE = Finding("speed", "0.48", "0.479", True, {"sms": 64})
