@@ -69,7 +69,8 @@ EKYA = (
     Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300),
     Recipe("figure11b", "Figure 11b: estimates that are off", 200, TRACED, traces=True),
     Recipe("paper_size", "Ten cameras at the paper's size: all schedulers", 60, full=False),
-    Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, full=False),
+    Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, TRACED, full=False, traces=True),
+    Recipe("pareto", "Uniform's two configurations", 2, TRACED, full=False, traces=True),
     Recipe("table4", "Table 4: retraining in the cloud", 10, TRACED, traces=True),
     Recipe("reuse", "Serving an old model again (§6.5)", 20, TRACED, traces=True),
     Recipe("bench_executed", "Windows carried out beside the bound, and GPUs that are saved", 60),
@@ -107,7 +108,6 @@ FLEET = (
     Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, OKITA),
     Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, OKITA),
     Recipe("fleet_servers", "Servers that lend each other shares", 120, full=False, writes=False),
-    Recipe("fleet_decisions", "Time and memory of a decision about loans", 40, full=False, writes=False),
     Recipe("fleet_emulated", "The same, with everything really trained", 400, full=False, writes=False),
     Recipe(
         "fleet_live",

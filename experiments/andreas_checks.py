@@ -23,8 +23,8 @@ import numpy as np
 from andreas_played import ANDREAS, COLOURS, RESTART_US, WORTH
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from plans import Asked, Plan
 from recipe import Beside, draw_parts, legend, name_axes, new_figure, percent
+from recipe_table import Asked, FigureRecipe
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.andreas.exact import exact
@@ -169,7 +169,7 @@ def draw_gap(rows: Sequence[Gap]) -> Figure:
     return figure
 
 
-GAP = Plan(
+GAP = FigureRecipe(
     "Points solved exactly and by the greedy",
     "ANDREAS: the randomised greedy against the exact optimum of one scheduling point",
     solve_points,
@@ -313,7 +313,7 @@ def draw_costs(rows: Sequence[Compared]) -> Figure:
     return figure
 
 
-TABLE3 = Plan(
+TABLE3 = FigureRecipe(
     "Runs of eight jobs, as predicted and as emulated",
     "ANDREAS, Table III: predicted and executed cost of eight jobs on three nodes",
     compare_costs,

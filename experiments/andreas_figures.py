@@ -45,8 +45,8 @@ from andreas_played import (
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from plans import Asked, Plan, command_of
 from recipe import Beside, legend, name_axes, new_figure, percent, run
+from recipe_table import Asked, FigureRecipe, command_of
 
 from ekya.fleet.papers.andreas.first_principles import EDF
 from ekya.fleet.papers.andreas.workload import (
@@ -283,7 +283,7 @@ def draw_calls(rows: Sequence[Call]) -> Figure:
 
 
 FIGURES = {
-    "andreas_nodes": Plan(
+    "andreas_nodes": FigureRecipe(
         "Policies in both scenarios, by nodes",
         "ANDREAS, Figures 2 and 3: costs and times over the number of nodes",
         play_by_nodes,
@@ -294,7 +294,7 @@ FIGURES = {
         draw_by_nodes,
         takes=("seeds", "at"),
     ),
-    "andreas_load": Plan(
+    "andreas_load": FigureRecipe(
         "Policies at different loads, with free and with paid moves",
         f"ANDREAS on {LOAD_NODES} nodes: what the load and the price of moving do to costs",
         play_by_load,
@@ -304,7 +304,7 @@ FIGURES = {
         draw_by_load,
         takes=("seeds", "at"),
     ),
-    "andreas_calls": Plan(
+    "andreas_calls": FigureRecipe(
         "Decisions of all policies in a large cluster",
         f"ANDREAS: time of a decision on {CALL_NODES} nodes",
         time_calls,

@@ -6,11 +6,10 @@ from itertools import product
 from statistics import fmean
 
 import numpy as np
-from detect_gains import Estimate
+from estimate import Estimate
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from plans import Row, row_where, rows_where
 from played import (
     EKYA,
     NO_RETRAIN,
@@ -25,11 +24,12 @@ from played import (
     draw_panels,
     draw_schedulers,
     mark_gpus,
+    paper_baselines,
     play,
     told_difference,
-    uniform_baselines,
 )
 from recipe import Beside, legend, new_figure, paper_mark, percent, points
+from recipe_table import Row, row_where, rows_where
 
 from ekya.core.units import seconds_to_us
 from ekya.planning.schedulers.cloud import CELLULAR, LinkOrder, Network
@@ -47,7 +47,7 @@ UNIFORM = PAPER_BASELINES[2]
 
 def play_halves(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Plays Ekya whole, without one half, and without both; ``gain`` is what each gains over `thief`."""
-    uniform = uniform_baselines(data)[UNIFORM]
+    uniform = paper_baselines(data)[UNIFORM]
     gamma = uniform.spec.partition(":gamma=")[2]
     players = {
         EKYA: Who(EKYA),
@@ -116,7 +116,7 @@ def play_reuse(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Plays all schedulers on 0.8 GPUs a stream."""
     gpus = data.gpus(0.8)
     for name in REUSE_PLAYED:
-        reached = Estimate.of(play(data, Who(name), conditions(gpus, seed)).by_trace)
+        reached = Estimate.over_seeds(play(data, Who(name), conditions(gpus, seed)).by_trace)
         yield {
             "data": data.name,
             "gpus": gpus,

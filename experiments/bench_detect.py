@@ -39,8 +39,7 @@ import torch
 import typer
 from city_windows import one_thread
 from numpy.typing import NDArray
-from recipe import Json, Seed, run
-from rich.table import Table
+from recipe import Json, Seed, run, table_of_rows
 from torch import Tensor, nn
 
 from ekya.cli.output import output
@@ -272,16 +271,6 @@ def students(student: Path | None, count: int, seed: int) -> list[EdgeModel]:
     return models
 
 
-def shown(title: str, rows: Sequence[Row], against: str) -> Table:
-    """Returns rows as a table."""
-    table = Table(title=title, title_justify="left")
-    for name in ("", "ms", f"ratio to {against}", "quartiles"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name, f"{row.ms:.2f}", f"{row.ratio:.2f}", f"{row.low:.2f} to {row.high:.2f}")
-    return table
-
-
 def picture(side: int, seed: int) -> NDArray[np.uint8]:
     """Returns (1, side, side, 3) uint8 RGB: a frame of the shared data with many objects, or noise."""
     video = data_folder() / "videos" / VIDEO
@@ -363,8 +352,12 @@ def main(
                 "training": [asdict(row) for row in training],
             }
         )
+
+        def show(title: str, rows: Sequence[Row]) -> None:
+            out.console.print(table_of_rows(title, [asdict(row) for row in rows], {}))
+
         for side, rows in frames.items():
-            out.console.print(shown(f"A frame at {side} pixels", rows, rows[0].name))
+            show(f"A frame at {side} pixels, ratio to {rows[0].name}", rows)
         out.console.print(
             f"New weights serve in {swap.engine} after {swap.next_s:.2f} s (by the wall clock "
             f"{swap.next_wall_s:.2f}), the first of a process after {swap.first_s:.2f} s "
@@ -372,8 +365,7 @@ def main(
             highlight=False,
             soft_wrap=True,
         )
-        title = f"Training at {asked[0]} pixels, a picture and step"
-        out.console.print(shown(title, training, training[-1].name))
+        show(f"Training at {asked[0]} pixels, a picture and step, ratio to {training[-1].name}", training)
 
 
 if __name__ == "__main__":

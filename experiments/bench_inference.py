@@ -24,8 +24,6 @@ Under a minute on one core; ``--full`` makes ten times as many calls, for a reli
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 # Must be set before numpy is imported: times are of one core.
@@ -35,12 +33,10 @@ import numpy as np
 import torch
 import typer
 from city_windows import one_thread, windows_of
-from inference_ways import FRAMES, OBJECTS, SIDE, Bench, Row, settled
+from inference_ways import FRAMES, OBJECTS, SIDE, Bench, settled
 from numpy.typing import NDArray
-from recipe import RESULTS, Full, Json, Out, Seed, as_csv, run
-from rich.console import Console
+from recipe import RESULTS, Full, Json, Out, Seed, publish_rows, run
 from rich.progress import Progress
-from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.config.fleet_file import DEFAULT_FLEET
@@ -55,7 +51,6 @@ from ekya.models.edge.predictor import Predictor
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.streams.synthetic import CitySpec
-from ekya.system.files import write_text_atomic
 
 ROUNDS, ALL_ROUNDS = 20, 200
 MOST_S = 20.0
@@ -81,34 +76,6 @@ def model_of(architecture: str, seed: int) -> EdgeModel:
     if architecture == fleet.edge.model:
         return base_model(fleet, seed)
     return settled(build_edge_model(fleet_classes(fleet), 0, seed, architecture), seed)
-
-
-def show(console: Console, rows: Sequence[Row], where: str) -> None:
-    """Prints the rows as a table."""
-    table = Table(title=f"Inference on {where}", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for name in ("images", "p50 ms", "p99 ms", "images/s", "times", "off by"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for place, row in enumerate(rows):
-        if not place or rows[place - 1].question != row.question:
-            table.add_section()
-            table.add_row(f"[bold]{row.question}")
-        table.add_row(
-            row.way,
-            str(row.images),
-            _number(row.p50_ms, ".1f"),
-            _number(row.p99_ms, ".1f"),
-            _number(row.images_s, ".0f"),
-            _number(row.times, ".2f"),
-            _number(row.off_by, ".0e"),
-            row.note,
-        )
-    console.print(table)
-
-
-def _number(value: float | None, how: str) -> str:
-    return "" if value is None else format(value, how)
 
 
 def _device(name: str) -> str:
@@ -147,19 +114,16 @@ def main(
             rows = list(bench.rows(lambda question: bars.update(task, description=question)))
         where = torch.cuda.get_device_name() if on != "cpu" else "one core"
         quick = "" if full else "_quick"
-        out.mkdir(parents=True, exist_ok=True)
-        name = f"bench_inference_{architecture}_{torch.device(on).type}{quick}.csv"
-        write_text_atomic(out / name, as_csv([asdict(row) for row in rows]))
-        channel.report(
-            {
-                "architecture": architecture,
-                "device": where,
-                "torch": torch.__version__,
-                "rounds": bench.rounds,
-                "rows": [asdict(row) for row in rows],
-            }
+        publish_rows(
+            channel,
+            f"Inference on {where}: {architecture}",
+            rows,
+            out / f"bench_inference_{architecture}_{torch.device(on).type}{quick}.csv",
+            architecture=architecture,
+            device=where,
+            torch=torch.__version__,
+            rounds=bench.rounds,
         )
-        show(channel.console, rows, f"{where}: {architecture}")
 
 
 if __name__ == "__main__":

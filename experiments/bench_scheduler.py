@@ -18,7 +18,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated
@@ -29,10 +29,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import typer
 from optimum.bound import upper_bound
 from optimum.problems import Shape, problem
-from recipe import as_csv, run
+from recipe import Json, publish_rows, run
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.core.errors import UserError
@@ -40,7 +39,6 @@ from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.simulation.trace.generator_parameters import SPEEDS, SpeedName
-from ekya.system.files import write_text_atomic
 
 SIZES = ("10x8", "100x32", "1000x128")
 SCHEDULERS = ("thief", "exact", "serial", "ekya")
@@ -135,27 +133,6 @@ def with_growth(rows: Sequence[Row]) -> list[Row]:
     return grown
 
 
-def shown(rows: Sequence[Row]) -> Table:
-    """Returns the rows as a table."""
-    configs = max(row.configs for row in rows)
-    table = Table(title=f"Planning a window on one core: {configs} γ, Δ {rows[0].delta_milli / 1000:g}")
-    for name in ("", "streams", "GPUs", "median", "grows as", "objective", "bound"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for place, row in enumerate(rows):
-        if place and rows[place - 1].streams != row.streams:
-            table.add_section()
-        table.add_row(
-            row.scheduler,
-            str(row.streams),
-            str(row.gpus),
-            f"{row.plan_ms:.1f} ms" if row.plan_ms < 1000.0 else f"{row.plan_ms / 1000:.2f} s",
-            "" if row.growth is None else f"streams^{row.growth:.2f}",
-            f"{row.objective:.4f}",
-            f"{row.bound:.4f}",
-        )
-    return table
-
-
 def main(
     size: Annotated[
         list[str] | None,
@@ -180,14 +157,7 @@ def main(
     windows: Annotated[int, typer.Option(min=1, help="Windows of each size.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Times that each is planned, at least.")] = 3,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
-    json_to: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Also write the rows as JSON; - is standard output, and then only that.",
-        ),
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Time how long schedulers take to plan windows of three sizes."""
     curve = read_speed(speed)
@@ -212,10 +182,8 @@ def main(
                     rows.append(row)
                     progress.update(task, description=f"{one.streams} streams: {row.scheduler}", advance=1)
         rows = with_growth(rows)
-        if csv is not None:
-            write_text_atomic(csv, as_csv([asdict(row) for row in rows]))
-        ready.report({"rows": [asdict(row) for row in rows]})
-        ready.console.print(shown(rows))
+        forms = {"plan_ms": ".1f", "growth": ".2f", "objective": ".4f", "bound": ".4f"}
+        publish_rows(ready, "Planning a window on one core", rows, csv, forms)
 
 
 def read_speed(text: str) -> SpeedName:

@@ -31,9 +31,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 import yaml
-from recipe import RESULTS, Json, Out, as_csv, run
-from rich.console import Console
-from rich.table import Table
+from recipe import RESULTS, Json, Out, publish_rows, run
 
 from ekya.cli.output import output
 from ekya.config.fleet_file import DEFAULT_FLEET
@@ -158,12 +156,9 @@ def main(
     """Measure the times of a service on this machine."""
     with output(json_to) as told:
         row = _measured(cameras, settle)
-        out.mkdir(parents=True, exist_ok=True)
         flat = {**asdict(row), **{f"p95_ms {path}": ms for path, ms in row.latency_ms.items()}}
         del flat["latency_ms"]
-        write_text_atomic(out / f"bench_service_{cameras}.csv", as_csv([flat]))
-        told.report(asdict(row))
-        _print(told.console, flat)
+        publish_rows(told, "A service", [flat], out / f"bench_service_{cameras}.csv")
 
 
 def _measured(cameras: int, settle_s: float) -> Row:
@@ -221,15 +216,6 @@ def _latencies(service: Service, for_s: float) -> dict[str, float]:
 
 def _below(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
-
-
-def _print(console: Console, row: dict[str, Any]) -> None:
-    table = Table(title="A service", title_justify="left")
-    table.add_column("what")
-    table.add_column("figure", justify="right")
-    for what, value in row.items():
-        table.add_row(what, str(value))
-    console.print(table)
 
 
 if __name__ == "__main__":

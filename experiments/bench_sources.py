@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -24,9 +24,7 @@ import numpy as np
 import psutil
 import typer
 from numpy.typing import NDArray
-from recipe import RESULTS, Json, Out, as_csv, run
-from rich.console import Console
-from rich.table import Table
+from recipe import RESULTS, Json, Out, publish_rows, run
 
 from ekya.cli.output import output
 from ekya.core.errors import UserError
@@ -35,7 +33,6 @@ from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
 from ekya.streams.ingest.process import Arrived, SourceProcess
 from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic import KINDS, CitySpec
-from ekya.system.files import write_text_atomic
 
 SIDE = 32
 """Side of a crop in pixels, as in the shipped fleet."""
@@ -181,25 +178,6 @@ def draw_video(path: Path) -> Path:
     return path
 
 
-def show(console: Console, rows: Sequence[Row]) -> None:
-    """Prints the rows as a table."""
-    table = Table(title="Decoding and cropping, inference off", title_justify="left")
-    for name in ("streams", "on time", "taken", "keeps up", "cores", "MB first", "MB last", "MB most"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row.streams),
-            f"{row.on_time:.1%}",
-            f"{row.taken:.1%}",
-            "yes" if row.keeps_up else "no",
-            f"{row.cores:.2f}",
-            f"{row.first_mb:.0f}",
-            f"{row.last_mb:.0f}",
-            f"{row.most_mb:.0f}",
-        )
-    console.print(table)
-
-
 def _numbers(text: str) -> Iterator[int]:
     for part in text.split(","):
         if not part.strip().isdigit() or int(part) < 1:
@@ -223,10 +201,15 @@ def main(
         for count in counts:
             channel.console.print(f"{count} streams of {played.name} for {seconds:g} s", highlight=False)
             rows.append(measure(played, count, seconds, objects))
-        out.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(out / "bench_sources.csv", as_csv([asdict(row) for row in rows]))
-        channel.report({"video": played.name, "objects": objects, "rows": [asdict(row) for row in rows]})
-        show(channel.console, rows)
+        publish_rows(
+            channel,
+            "Decoding and cropping, inference off",
+            rows,
+            out / "bench_sources.csv",
+            {"on_time": ".1%", "taken": ".1%"},
+            video=played.name,
+            objects=objects,
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,9 +35,7 @@ import numpy as np
 import psutil
 import typer
 import yaml
-from recipe import RESULTS, Json, Out, as_csv, run
-from rich.console import Console
-from rich.table import Table
+from recipe import RESULTS, Json, Out, publish_rows, run
 
 from ekya.cli.output import output
 from ekya.config.fleet_file import DEFAULT_FLEET
@@ -49,7 +47,6 @@ from ekya.core.units import StreamId
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
-from ekya.system.files import write_text_atomic
 
 _EKYA = (sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())")
 _NAME = "startup"
@@ -261,36 +258,6 @@ def repeated_fleet(cameras: int, work: Path) -> Path:
     return path
 
 
-def show(console: Console, rows: list[Row]) -> None:
-    """Prints the rows as a table."""
-    table = Table(title="Start, memory and recovery of a live run", title_justify="left")
-    for name in (
-        "cameras",
-        "ready",
-        "processes",
-        "with torch",
-        "memory then",
-        "most",
-        "away",
-        "doctor",
-        "load",
-    ):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row.cameras),
-            f"{row.ready_s:.1f} s",
-            str(row.processes),
-            str(row.torch_processes),
-            f"{row.ready_pss_mib:.0f} MiB",
-            f"{row.pss_mib:.0f} MiB",
-            "-" if row.away_s is None else f"{row.away_s:.1f} s",
-            f"{row.doctor_s:.1f} s",
-            f"{row.load:.1f}",
-        )
-    console.print(table)
-
-
 def main(
     cameras: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
     video: Annotated[Path | None, typer.Option(metavar="FILE", help="What each of them shows.")] = None,
@@ -322,10 +289,8 @@ def main(
                     path = shipped if cameras == 4 else repeated_fleet(cameras, Path(work))
                     arguments, count = [str(path)], cameras
                 rows.append(measured(arguments, count, kill, Path(work)))
-        channel.report({"runs": [asdict(row) for row in rows]})
-        out.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(out / "bench_startup.csv", as_csv([asdict(row) for row in rows]))
-        show(channel.console, rows)
+        title = "Start, memory and recovery of a live run"
+        publish_rows(channel, title, rows, out / "bench_startup.csv")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ One window of each camera and two kinds of γ, about a minute; ``--full`` takes 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Annotated
@@ -27,9 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
 from city_windows import one_thread, sample, windows_of
-from recipe import Full, Json, Seed, run
+from recipe import Full, Json, Seed, publish_rows, run
 from rich.progress import Progress
-from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
@@ -227,25 +226,6 @@ def row_of(blocks: int, epochs: int, windows: Sequence[Ways]) -> Row:
     )
 
 
-def shown(rows: Sequence[Row], windows: int) -> Table:
-    """Returns the rows as a table."""
-    table = Table(title=f"What frozen blocks give: shared, kept, or made anew; {windows} windows")
-    for name in ("blocks", "epochs", "seconds", "times faster", "an epoch", "accuracy, anew"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for place, row in enumerate(rows):
-        if place and rows[place - 1].blocks != row.blocks:
-            table.add_section()
-        table.add_row(
-            str(row.blocks),
-            str(row.epochs),
-            f"{row.shared_s:.2f} {row.kept_s:.2f} {row.anew_s:.2f}",
-            f"{row.shared_faster:.1f} {row.kept_faster:.1f}",
-            f"{row.epoch_faster:.1f}",
-            f"{row.shared_accuracy:.1%} {row.anew_accuracy:.1%}",
-        )
-    return table
-
-
 def main(
     blocks: Annotated[
         list[int] | None,
@@ -280,8 +260,8 @@ def main(
             for epochs in sorted(fleet.retraining.epochs)
         ]
         counted = len(fleet.streams) * len(windows)
-        out.report({"windows": counted, "seed": seed, "rows": [asdict(row) for row in rows]})
-        out.console.print(shown(rows, counted))
+        title = f"What frozen blocks give: shared, kept, or made anew; {counted} windows"
+        publish_rows(out, title, rows, windows=counted, seed=seed)
 
 
 if __name__ == "__main__":

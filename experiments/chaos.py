@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from chaos_checks import Answers, Terms, shared_memory
-from chaos_faults import INVARIANTS, PARTS, WHOLE, Fault, deck, killed, line, summary, table
+from chaos_checks import Answers, shared_memory
+from chaos_faults import INVARIANTS, PARTS, RECOVERIES, WHOLE, Fault, deck, killed, line, summary
 from chaos_run import Chaos
 from chaos_service import Service
 from chaos_surroundings import Surroundings, free_port, opened
-from recipe import Json, Seed, run
+from chaos_terms import Terms
+from recipe import Json, Seed, run, table_of_rows
 
 from ekya.cli.output import Output, output
 from ekya.core.errors import UserError
@@ -166,7 +167,7 @@ def report(channel: Output, chaos: Chaos, seed: int, failed: Sequence[str], plac
             "failed": wrong,
         }
     )
-    channel.console.print(table(rows))
+    channel.console.print(table_of_rows(RECOVERIES, rows, {}))
     channel.say(f"{len(chaos.outcomes)} faults, {killed(chaos.outcomes)} processes killed")
     for said in wrong:
         channel.say(f"FAILED {said}")

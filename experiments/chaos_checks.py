@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -163,28 +163,3 @@ def shared_memory() -> set[str]:
                 text = maps.read_text()
                 mine -= {name for name in mine if str(SHARED / name) in text}
     return mine
-
-
-def terms_wrong(told: Mapping[str, object], wanted: Mapping[str, "Terms"]) -> Iterable[str]:
-    """Yields differences between what a service says of its cameras and what was asked of it."""
-    cameras = {camera["id"]: camera for camera in told["cameras"]}  # type: ignore[attr-defined]
-    if set(cameras) != set(wanted):
-        yield f"cameras {sorted(cameras)}, asked for were {sorted(wanted)}"
-    for name, terms in wanted.items():
-        if (camera := cameras.get(name)) is None:
-            continue
-        if (camera["state"] == "paused") != terms.paused and camera["state"] not in ("set aside", "ended"):
-            yield f"{name} is {camera['state']}, asked for was {'a pause' if terms.paused else 'none'}"
-        if camera["frozen"] != terms.frozen:
-            yield f"{name} is {'' if camera['frozen'] else 'not '}frozen"
-        if camera["weight"] != terms.weight:
-            yield f"{name} has weight {camera['weight']}, asked for was {terms.weight}"
-
-
-@dataclass(slots=True)
-class Terms:
-    """What was asked of a camera."""
-
-    paused: bool = False
-    frozen: bool = False
-    weight: float = 1.0

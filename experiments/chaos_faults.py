@@ -1,4 +1,4 @@
-"""Faults that ``chaos.py`` does to a service, and what came of them, as lines and a table."""
+"""Faults that ``chaos.py`` does to a service, and what came of them."""
 
 import random
 import statistics
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos_service import KINDS
-from rich.table import Table
 
 from ekya.core.errors import UserError
 
@@ -40,6 +39,9 @@ PARTS: Mapping[str, Sequence[str]] = {
 
 WHOLE = ("restart", "power", "full", "clock", "port", "broker")
 """Faults without a colon."""
+
+RECOVERIES = "Seconds from a fault until everything is in order"
+"""Title of a table of ``summary``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +169,3 @@ def summary(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Returns the rows for display."""
-    shown = Table(title="Seconds from a fault until everything is in order", title_justify="left")
-    for name in ("fault", "count", "median", "worst", "no answers for", "failed"):
-        shown.add_column(name, justify="left" if name == "fault" else "right")
-    for row in rows:
-        cells = (row["median_s"], row["worst_s"], row["silent_s"])
-        texts = ["–" if cell is None else f"{cell:.1f}" for cell in cells]
-        shown.add_row(row["fault"], str(row["count"]), *texts, str(row["failed"]))
-    return shown

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import psutil
 from chaos_blows import Blow
-from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
+from chaos_checks import Answers, frames_wrong, journal_wrong
 from chaos_faults import Fault, Outcome
 from chaos_service import Service, until
 from chaos_surroundings import Surroundings
-from chaos_terms import FleetTerms
+from chaos_terms import FleetTerms, Terms, terms_wrong
 
 from ekya.system.processes import send_signal, still_runs
 

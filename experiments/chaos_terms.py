@@ -2,14 +2,38 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from chaos_checks import Terms
 from chaos_faults import SMALL_S, Fault
 from chaos_service import Service, UnansweredError
 
 from ekya.core.errors import UserError
+
+
+@dataclass(slots=True)
+class Terms:
+    """What was asked of a camera."""
+
+    paused: bool = False
+    frozen: bool = False
+    weight: float = 1.0
+
+
+def terms_wrong(told: Mapping[str, object], wanted: Mapping[str, Terms]) -> Iterable[str]:
+    """Yields differences between what a service says of its cameras and what was asked of it."""
+    cameras = {camera["id"]: camera for camera in told["cameras"]}  # type: ignore[attr-defined]
+    if set(cameras) != set(wanted):
+        yield f"cameras {sorted(cameras)}, asked for were {sorted(wanted)}"
+    for name, terms in wanted.items():
+        if (camera := cameras.get(name)) is None:
+            continue
+        if (camera["state"] == "paused") != terms.paused and camera["state"] not in ("set aside", "ended"):
+            yield f"{name} is {camera['state']}, asked for was {'a pause' if terms.paused else 'none'}"
+        if camera["frozen"] != terms.frozen:
+            yield f"{name} is {'' if camera['frozen'] else 'not '}frozen"
+        if camera["weight"] != terms.weight:
+            yield f"{name} has weight {camera['weight']}, asked for was {terms.weight}"
 
 
 @dataclass(slots=True, eq=False)

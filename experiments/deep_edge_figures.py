@@ -22,8 +22,8 @@ from statistics import fmean
 import numpy as np
 from deep_edge_played import play_epoch, policies
 from matplotlib.figure import Figure
-from plans import Asked, Plan, Row, command_of, rows_where
 from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark, percent, run
+from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
 from ekya.fleet.fitting.judged import split
 from ekya.fleet.papers.deep_edge import laws
@@ -291,7 +291,7 @@ def draw_estimators(rows: Rows) -> Figure:
 
 
 FIGURES = {
-    "deep_edge_epochs": Plan(
+    "deep_edge_epochs": FigureRecipe(
         "Epochs under Deep-Edge, ours, and fairness",
         "Deep-Edge, Figures 10 and 11: an epoch's time in {seeds} random experiments",
         play_epochs,
@@ -302,7 +302,7 @@ FIGURES = {
         "'whole steps' is ours without that.",
         draw_epochs,
     ),
-    "deep_edge_exhaustive": Plan(
+    "deep_edge_exhaustive": FigureRecipe(
         "Experiments solved and searched",
         "Deep-Edge beside exhaustive search: a TX2 and two Nanos, {seeds} experiments",
         search_epochs,
@@ -312,7 +312,7 @@ FIGURES = {
         "further, for their error.",
         draw_search,
     ),
-    "deep_edge_table1": Plan(
+    "deep_edge_table1": FigureRecipe(
         "Estimators",
         "Deep-Edge, Table I: errors of the estimators on points that they have not learned from",
         judge_estimators,

@@ -4,9 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import numpy as np
-from rich.table import Table
-from scipy.stats import t as student_t
+from estimate import Estimate
 
 ADAPTED, FROZEN = "ekya", "no-retrain"
 
@@ -33,36 +31,6 @@ class Row:
     f1: float | None
     after: float | None
     gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean over seeds.
-
-    Attributes:
-        mean: of the values.
-        low, high: 95% interval by Student's t; None for a single seed.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-
-    @staticmethod
-    def of(values: Sequence[float]) -> "Estimate":
-        """Returns the estimate from one value for each seed."""
-        mean = fmean(values)
-        if len(values) < 2:
-            return Estimate(mean, None, None)
-        error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-        half = float(student_t.ppf(0.975, len(values) - 1)) * error
-        return Estimate(mean, mean - half, mean + half)
-
-    def told(self) -> str:
-        """Returns the estimate in points."""
-        if self.low is None or self.high is None:
-            return f"{100 * self.mean:+.1f}"
-        return f"{100 * self.mean:+.1f} ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +80,6 @@ def lower(every: Sequence[Gain], videos: Collection[str]) -> list[str]:
     ]
 
 
-def gain_table(every: Sequence[Gain], price: str) -> Table:
-    """Returns a table of gains in points."""
-    table = Table(title=f"gain of adapting, in points (95% interval over seeds); price: {price}")
-    table.add_column("over", overflow="fold")
-    for name in ("seeds", "whole run", "after the first retraining"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for gain in every:
-        table.add_row(gain.over, str(gain.seeds), gain.whole.told(), gain.after.told())
-    return table
-
-
 _Pairs = dict[tuple[str, int], tuple[float, float]]
 """Gain over the run and after the first hot swap, by video and seed."""
 
@@ -144,4 +101,4 @@ def _gain(over: str, price: str, pairs: _Pairs, videos: Sequence[str]) -> Gain:
     seeds = sorted({seed for video, seed in pairs if video in videos})
     each = [[pairs[video, seed] for video in videos if (video, seed) in pairs] for seed in seeds]
     whole, after = ([fmean(pair[part] for pair in own) for own in each] for part in (0, 1))
-    return Gain(over, price, len(seeds), Estimate.of(whole), Estimate.of(after))
+    return Gain(over, price, len(seeds), Estimate.over_seeds(whole), Estimate.over_seeds(after))

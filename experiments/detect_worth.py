@@ -17,7 +17,7 @@ With several seeds a gain has a 95% interval; it says what the draws of seeds do
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -29,13 +29,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import typer
-from detect_fleet import CAMERA, CLASSES, duration_s, each, fleet_of
-from detect_gains import ADAPTED, FROZEN, Row, gain_table, gains, lower
-from detect_options import Golden, Jobs, Student
+from cases import Jobs, run_cases
+from detect_gains import ADAPTED, FROZEN, Gain, Row, gains, lower
 from numpy.typing import NDArray
-from recipe import Json, run
+from recipe import Json, run, table_of_rows
 from rich.progress import Progress
-from rich.table import Table
 
 from ekya.cli.options import distinct, numbers
 from ekya.cli.output import output
@@ -45,6 +43,7 @@ from ekya.core.events import ModelSwapped
 from ekya.core.matching import SURE
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import FramePrediction, LabelledBoxes, PredictionColumns, ReferenceColumns
+from ekya.core.units import StreamId
 from ekya.models.golden.golden_model import open_detector_of
 from ekya.pipeline.costs import TYPICAL_FRAME, CostCard, load_card
 from ekya.results.metrics.accuracy import StreamScore
@@ -56,10 +55,17 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.simulation.emulated.run import emulate
 from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.video import VideoSpec
 from ekya.system.files import write_bytes_atomic
 
 SCHEDULERS = (ADAPTED, "thief", "uniform", FROZEN)
 REAL = "real"
+
+CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
+CAMERA = StreamId("camera")
+
+Student = Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")]
+Golden = Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +83,38 @@ class Ran:
     labelled: LabelledBoxes
     gpu_s: float
     first_swap_us: int | None
+
+
+def fleet_of(
+    video: Path, student: Path, golden: Path, window_s: float, windows: int, speed: float
+) -> FleetConfig:
+    """Returns a fleet of one camera that shows a video."""
+    return FleetConfig.model_validate(
+        {
+            "name": video.stem.replace(".", "-"),
+            "classes": list(CLASSES),
+            "gpus": 1.0,
+            "window_s": window_s,
+            "windows": windows,
+            "golden": {"model": "onnx", "weights": golden},
+            "edge": {"task": "detect", "weights": student},
+            "streams": [
+                {
+                    "id": CAMERA,
+                    "source": {"kind": "video", "files": [video]},
+                    "play": {"speed": speed},
+                }
+            ],
+        }
+    )
+
+
+def duration_s(video: Path) -> float:
+    """Returns the stream time of the last frame: a container's own duration is a hint."""
+    last_us = 0
+    for frame, _ in VideoSpec(files=(video,)).open(()).frames():
+        last_us = frame.t_us
+    return max(last_us / 1e6, 1.0)
 
 
 def with_price(card: CostCard, fleet: FleetConfig, price: str) -> CostCard:
@@ -244,21 +282,32 @@ def golden_operations(fleet: FleetConfig) -> int:
 _BOXES = 6.0
 
 
-def way_table(rows: Sequence[Row], price: str) -> Table:
-    """Returns a table of all ways, in the mean over the seeds."""
-    table = Table(title=f"price: {price}")
-    for name in ("video", "way", "F1", "after the first retraining", "GPU-seconds"):
-        table.add_column(name, overflow="fold")
+def way_rows(rows: Sequence[Row], price: str) -> Iterator[dict[str, object]]:
+    """Yields all ways, in the mean over the seeds."""
+
+    def percent_of(values: Sequence[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{mean(known):.1%}" if known else "-"
+
     for video, way in dict.fromkeys((row.video, row.way) for row in rows if row.price == price):
         own = [row for row in rows if (row.video, row.way, row.price) == (video, way, price)]
-        table.add_row(
-            video,
-            way,
-            _percent([row.f1 for row in own]),
-            _percent([row.after for row in own]),
-            f"{mean(row.gpu_s for row in own):.1f}",
-        )
-    return table
+        yield {
+            "video": video,
+            "way": way,
+            "F1": percent_of([row.f1 for row in own]),
+            "after the first retraining": percent_of([row.after for row in own]),
+            "GPU-seconds": mean(row.gpu_s for row in own),
+        }
+
+
+def gain_row(gain: Gain) -> dict[str, object]:
+    """Returns a gain in points for display."""
+    return {
+        "over": gain.over,
+        "seeds": gain.seeds,
+        "whole run": gain.whole.in_points(),
+        "after the first retraining": gain.after.in_points(),
+    }
 
 
 def main(
@@ -291,7 +340,7 @@ def main(
         )
     with output(json_to) as out, tempfile.TemporaryDirectory() as folder:
         fleets = {
-            video: fleet_of([video], student, golden, window, windows, duration_s(video) / (window * windows))
+            video: fleet_of(video, student, golden, window, windows, duration_s(video) / (window * windows))
             for video in videos
         }
         cases = [
@@ -302,7 +351,7 @@ def main(
         ]
         rows: list[Row] = []
         with Progress(console=out.console, transient=True) as bars:
-            for found in bars.track(each(rows_of, cases, jobs), total=len(cases), description="runs"):
+            for found in bars.track(run_cases(rows_of, cases, jobs), total=len(cases), description="runs"):
                 rows += found
         every = {price: list(gains(rows, price, tuned)) for price in prices.split(",")}
         out.report(
@@ -312,15 +361,11 @@ def main(
             }
         )
         for price, own in every.items():
-            out.console.print(way_table(rows, price))
-            out.console.print(gain_table(own, price))
+            title = f"gain of adapting, in points (95% interval over seeds); price: {price}"
+            out.console.print(table_of_rows(f"price: {price}", list(way_rows(rows, price)), {}))
+            out.console.print(table_of_rows(title, [gain_row(one) for one in own], {}))
             worse = lower(own, [video.name for video in videos])
             out.say(f"More than 2 points lower than without retraining: {', '.join(worse) or 'no video'}")
-
-
-def _percent(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{mean(known):.1%}" if known else "-"
 
 
 if __name__ == "__main__":

@@ -27,15 +27,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import typer
-from detect_fleet import each
-from detect_options import Jobs
-from recipe import Json, run
+from cases import Jobs, run_cases
+from recipe import Json, run, table_of_rows
 from rich.progress import Progress
-from rich.table import Table
 from scipy.stats import chi2
 
 from ekya.cli.options import numbers
-from ekya.cli.output import Output, output
+from ekya.cli.output import output
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import BASE_VERSION, US_PER_S
@@ -327,42 +325,24 @@ def point_of(rows: Sequence[Alarms], rate: float) -> Point:
     )
 
 
-def show(out: Output, points: Sequence[Point]) -> None:
-    """Prints the curve."""
-    table = Table(title="false alarms of steady scenes; changes that were noticed, and the median delay")
-    shown = [kind for kind in CHANGES if kind in points[0].by_kind]
-    for name in ("made for, 1/h", "false", "hours", "at most, 1/h", "precision", "recall", "delay", *shown):
-        table.add_column(name, overflow="fold")
-    for point in points:
-        kinds = [point.by_kind[kind] for kind in shown]
-        table.add_row(
-            f"{point.rate:g}",
-            str(point.false),
-            f"{point.hours:.1f}",
-            _text(point.most_per_hour, ".2f"),
-            _text(point.precision, ".0%"),
-            _text(point.recall, ".0%"),
-            _text(point.delay_s, ".1f"),
-            *(f"{recall:.0%} {_text(delay_s, '.1f')}" for recall, delay_s in kinds),
-        )
-    out.console.print(table)
+def curve_row(point: Point) -> dict[str, object]:
+    """Returns a point of the curve for display."""
+    kinds = {
+        kind: f"{recall:.0%} {'-' if delay_s is None else f'{delay_s:.1f}'}"
+        for kind, (recall, delay_s) in point.by_kind.items()
+    }
+    return {name: value for name, value in asdict(point).items() if name != "by_kind"} | kinds
 
 
-def show_videos(out: Output, rows: Sequence[Alarms]) -> None:
-    """Prints the alarms of each recording at the shipped threshold."""
-    table = Table(title=f"recordings, at {FALSE_ALARMS_PER_HOUR:g} false alarms an hour")
-    for name in ("recording", "seconds", "changes at", "alarms at", "evidence"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        at_s = ", ".join(f"{at_s:.1f}" for at_s in row.at_s)
-        table.add_row(
-            row.kind, f"{row.seconds:.0f}", _text(row.change_s, ".1f"), at_s or "none", "; ".join(row.reasons)
-        )
-    out.console.print(table)
-
-
-def _text(value: float | None, how: str) -> str:
-    return "-" if value is None else format(value, how)
+def video_row(row: Alarms) -> dict[str, object]:
+    """Returns the alarms of a recording for display."""
+    return {
+        "recording": row.kind,
+        "seconds": row.seconds,
+        "changes at": row.change_s,
+        "alarms at": ", ".join(f"{at_s:.1f}" for at_s in row.at_s) or "none",
+        "evidence": "; ".join(row.reasons),
+    }
 
 
 def _cases(
@@ -406,13 +386,19 @@ def main(
     with output(json_to) as out:
         rows: list[Alarms] = []
         with Progress(console=out.console, transient=True) as bars:
-            for found in bars.track(each(alarms_of, cases, jobs), total=len(cases), description="cameras"):
+            for found in bars.track(
+                run_cases(alarms_of, cases, jobs), total=len(cases), description="cameras"
+            ):
                 rows += found
         points = [point_of(rows, rate) for rate in RATES]
         out.report({"points": [asdict(point) for point in points], "rows": [asdict(row) for row in rows]})
-        show(out, points)
+        title = "false alarms of steady scenes; changes that were noticed, and the median delay"
+        forms = {"precision": ".0%", "recall": ".0%"}
+        out.console.print(table_of_rows(title, [curve_row(point) for point in points], forms))
         if video:
-            show_videos(out, [row for row in rows if row.rate == FALSE_ALARMS_PER_HOUR])
+            shipped = [video_row(row) for row in rows if row.rate == FALSE_ALARMS_PER_HOUR]
+            title = f"recordings, at {FALSE_ALARMS_PER_HOUR:g} false alarms an hour"
+            out.console.print(table_of_rows(title, shipped, {}))
 
 
 if __name__ == "__main__":

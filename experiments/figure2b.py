@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from city_windows import CityFleet, one_thread, read_fleet, sample, windows_of
-from drift import Recipe, retrain
 from matplotlib.figure import Figure
 from recipe import (
     RESULTS,
@@ -45,7 +44,8 @@ from ekya.models.edge.checkpoints import load_model
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.models.training.labelled import LabelledCrops, concatenate, no_crops
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.results.report.themes import LIGHT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,19 +76,40 @@ class Base:
     large: EdgeModel | None
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a retraining: γ, labels a window and the seed."""
+
+    config: RetrainConfig
+    labels: int
+    seed: int
+
+
+def retrain(
+    start: EdgeModel, labels: LabelledCrops, memory: ExemplarMemory, settings: Settings
+) -> tuple[EdgeModel, ExemplarMemory]:
+    """Retrains on labelled objects; returns the model and the new exemplar memory."""
+    nothing = no_crops(labels.side)
+    data = RetrainingData(labels, nothing, start.classes, memory=memory, seed=settings.seed)
+    retraining = Retraining(start, settings.config, data)
+    retraining.prepare()
+    while not retraining.done:
+        retraining.run_epoch()
+    model = retraining.model()
+    return model, memory.update(model, labels)
+
+
 def follow(
-    stream: str, windows: Sequence[LabelledCrops], base: Base, recipe: Recipe, step: Callable[[], None]
+    stream: str, windows: Sequence[LabelledCrops], base: Base, settings: Settings, step: Callable[[], None]
 ) -> list[dict[str, Any]]:
     """Measures all models on the last windows of a stream."""
-    samples = [sample(window, recipe.labels, recipe.seed + place) for place, window in enumerate(windows)]
+    samples = [sample(window, settings.labels, settings.seed + place) for place, window in enumerate(windows)]
     early = concatenate(samples[:FIRST])
     models: dict[str, EdgeModel] = {OTHERS: base.small}
-    # ``retrain`` samples by itself; this recipe makes it take all crops.
-    everything = Recipe(recipe.config, len(early), recipe.seed)
-    models[ONCE] = retrain(base.small, early, ExemplarMemory(), everything)[0]
+    models[ONCE] = retrain(base.small, early, ExemplarMemory(), settings)[0]
     step()
     if base.large is not None:
-        models[LARGE] = retrain(base.large, early, ExemplarMemory(), everything)[0]
+        models[LARGE] = retrain(base.large, early, ExemplarMemory(), settings)[0]
         step()
     latest, memory = base.small, ExemplarMemory()
     rows = []
@@ -108,7 +129,7 @@ def follow(
                 }
                 for name, model in models.items()
             ]
-        latest, memory, _ = retrain(latest, samples[index], memory, everything)
+        latest, memory = retrain(latest, samples[index], memory, settings)
         step()
     return rows
 
@@ -208,13 +229,13 @@ def main(
             load_model(ROOT / "golden_models/synthetic_city_resnet18_base.safetensors"),
             load_model(resnet101) if resnet101 else None,
         )
-        recipe = Recipe(RetrainConfig(8 if full else 5, 16, 0, 5 if full else 2, 1.0), 48, seed)
+        settings = Settings(RetrainConfig(8 if full else 5, 16, 0, 5 if full else 2, 1.0), 48, seed)
         streams = [one for one in fleet.streams if full or one[0] == QUICK_STREAM]
         rows: list[dict[str, Any]] = []
         with tell.steps("Figure 2b", len(streams) * (WINDOWS + 1 + (base.large is not None))) as step:
             for stream, spec in streams:
                 windows = windows_of(spec, fleet.classes, _window_s(fleet), WINDOWS, EVERY_FRAME)
-                rows += follow(stream, windows, base, recipe, step)
+                rows += follow(stream, windows, base, settings, step)
         tell.publish(found(rows, slower(base.small, windows[0])))
 
 

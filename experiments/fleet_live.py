@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from detect_gains import Estimate
+from estimate import Estimate
 from recipe import Json, run
 
 from ekya import cli
@@ -101,7 +101,7 @@ def gains(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _points(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     points = [round(100 * (one - other), 2) for one, other in pairs]
-    gain = Estimate.of(points)
+    gain = Estimate.over_seeds(points)
     interval = None if gain.low is None or gain.high is None else [round(gain.low, 2), round(gain.high, 2)]
     return {"mean": round(gain.mean, 2), "interval": interval, "by_seed": points}
 

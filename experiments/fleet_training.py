@@ -37,9 +37,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import typer
 from city_windows import one_thread, sample, windows_of
-from recipe import Full, Json, Seed, run
+from recipe import Full, Json, Seed, run, table_of_rows
 from rich.console import Console
-from rich.table import Table
 
 from ekya.cli.output import bars_of, output
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
@@ -277,26 +276,21 @@ def trials(
         trainer.close()
 
 
-def shown(rows: Sequence[Row]) -> Table:
-    """Returns the rows as a table: means over the seeds, and the largest difference of a seed."""
-    table = Table(title="A training on unequal nodes, and on one")
-    for name in ("blocks", "way", "accuracy", "points off", "epoch, s", "whole, s", "pushed, MB"):
-        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
+def mean_rows(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
+    """Yields means over the seeds, and the largest difference of a seed."""
     for blocks in sorted({row.blocks for row in rows}):
-        table.add_section()
         of = [row for row in rows if row.blocks == blocks]
         for name in dict.fromkeys(row.way for row in of):
             same = [row for row in of if row.way == name]
-            table.add_row(
-                str(blocks),
-                name,
-                f"{fmean(row.accuracy for row in same):.1%}",
-                f"{100 * max((off(row, of) for row in same), key=abs):+.1f}",
-                shown_mean([row.epoch_s for row in same]),
-                shown_mean([row.whole_s for row in same]),
-                f"{fmean(row.pushed_mb for row in same):.1f}",
-            )
-    return table
+            yield {
+                "blocks": blocks,
+                "way": name,
+                "accuracy": f"{fmean(row.accuracy for row in same):.1%}",
+                "points off": f"{100 * max((off(row, of) for row in same), key=abs):+.1f}",
+                "epoch, s": shown_mean([row.epoch_s for row in same]),
+                "whole, s": shown_mean([row.whole_s for row in same]),
+                "pushed, MB": f"{fmean(row.pushed_mb for row in same):.1f}",
+            }
 
 
 def off(row: Row, rows: Sequence[Row]) -> float:
@@ -338,7 +332,8 @@ def main(
     with output(json_to) as out:
         rows = list(trials(out.console, fleet, trained, seeds, chosen))
         out.report({"shares_milli": SHARES, "epochs": EPOCHS, "rows": [asdict(row) for row in rows]})
-        out.console.print(shown(rows))
+        title = "A training on unequal nodes, and on one"
+        out.console.print(table_of_rows(title, list(mean_rows(rows)), {}))
 
 
 if __name__ == "__main__":

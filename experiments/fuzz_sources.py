@@ -32,10 +32,9 @@ from typing import Annotated
 import cv2
 import numpy as np
 import typer
-from recipe import RESULTS, Full, Json, Out, Seed, as_csv, run
+from recipe import RESULTS, Full, Json, Out, Seed, publish_rows, run
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.config.shipped import shipped_root
@@ -46,7 +45,6 @@ from ekya.streams.datasets.waymo import WaymoSpec
 from ekya.streams.ingest.process import SourceProcess, SourceSpec
 from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic import CitySpec
-from ekya.system.files import write_text_atomic
 
 QUICK, FULL = 20, 200
 LONGEST_S = 60.0
@@ -253,21 +251,6 @@ def _kinds(found: list[Case]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(case.kind for case in found))
 
 
-def show(console: Console, found: list[Case]) -> None:
-    """Prints the outcomes as a table, and every forbidden one."""
-    table = Table(title="Damaged files", title_justify="left")
-    for name in ("kind", *Fate):
-        table.add_column(str(name), justify="left" if name == "kind" else "right")
-    for row in _rows(found):
-        table.add_row(*map(str, row.values()))
-    console.print(table)
-    for case in found:
-        if case.fate in BAD:
-            console.print(
-                f"{case.kind} {case.number}, {case.damage}: {case.fate}: {case.words}", highlight=False
-            )
-
-
 def main(
     kind: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(KINDS)}; all of them.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help=f"Of each kind; {QUICK}, or {FULL}.")] = None,
@@ -283,11 +266,11 @@ def main(
                 raise UserError(f"--kind {name}: there is no such kind; use one of {', '.join(KINDS)}")
         of_each = count or (FULL if full else QUICK)
         found = [case for name in kind or KINDS for case in cases(name, of_each, seed, channel.console)]
-        out.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(out / "fuzz_sources.csv", as_csv(_rows(found)))
         bad = [asdict(case) for case in found if case.fate in BAD]
-        channel.report({"seed": seed, "rows": _rows(found), "bad": bad})
-        show(channel.console, found)
+        publish_rows(channel, "Damaged files", _rows(found), out / "fuzz_sources.csv", seed=seed, bad=bad)
+        for case in found:
+            if case.fate in BAD:
+                channel.say(f"{case.kind} {case.number}, {case.damage}: {case.fate}: {case.words}")
     if bad:
         raise typer.Exit(1)
 

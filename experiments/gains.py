@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
@@ -26,12 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import typer
-from detect_fleet import each
-from detect_gains import Estimate
-from detect_options import Jobs
-from recipe import RESULTS, Json, Out, as_csv, run
+from cases import Jobs, run_cases
+from estimate import Estimate
+from recipe import RESULTS, Json, Out, as_csv, run, table_of_rows
 from rich.progress import track
-from rich.table import Table
 
 from ekya.cli.options import numbers
 from ekya.cli.output import output
@@ -147,29 +146,24 @@ def measure(case: Case) -> list[Row]:
     return rows
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """Returns accuracies, our gains with 95% intervals over seeds, and times until moved cameras are back."""
-    table = Table(title="mean accuracy, our gain in points (95% interval over seeds), seconds until back")
-    table.add_column("script")
-    table.add_column("scheduler")
-    for name in ("seeds", "accuracy", "our gain", "back, median", "back in 8 s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for script in dict.fromkeys(row.script for row in rows):
-        ours = {row.seed: row.accuracy for row in rows if row.script == script and row.scheduler == OURS}
-        for scheduler in dict.fromkeys(row.scheduler for row in rows):
-            own = [row for row in rows if (row.script, row.scheduler) == (script, scheduler)]
-            back = [np.inf if one is None else one for row in own for one in row.back_s]
-            gain = Estimate.of([ours[row.seed] - row.accuracy for row in own if row.seed in ours])
-            table.add_row(
-                script,
-                scheduler,
-                str(len(own)),
-                f"{fmean(row.accuracy for row in own):.1%}",
-                "" if scheduler == OURS else gain.told(),
-                "never" if np.isinf(median(back)) else f"{median(back):.0f} s",
-                f"{sum(one <= 8 for one in back)} of {len(back)}",
-            )
-    return table
+def summary_rows(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
+    """Yields accuracies, our gains in points, and seconds until moved cameras are back."""
+    for script, scheduler in product(
+        dict.fromkeys(row.script for row in rows), dict.fromkeys(row.scheduler for row in rows)
+    ):
+        ours = {row.seed: row.accuracy for row in rows if (row.script, row.scheduler) == (script, OURS)}
+        own = [row for row in rows if (row.script, row.scheduler) == (script, scheduler)]
+        back = [np.inf if one is None else one for row in own for one in row.back_s]
+        gain = Estimate.over_seeds([ours[row.seed] - row.accuracy for row in own if row.seed in ours])
+        yield {
+            "script": script,
+            "scheduler": scheduler,
+            "seeds": len(own),
+            "accuracy": f"{fmean(row.accuracy for row in own):.1%}",
+            "our gain": "" if scheduler == OURS else gain.in_points(),
+            "back, median": "never" if np.isinf(median(back)) else f"{median(back):.0f} s",
+            "back in 8 s": f"{sum(one <= 8 for one in back)} of {len(back)}",
+        }
 
 
 def shown(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -186,8 +180,8 @@ def shown(rows: Sequence[Row]) -> list[dict[str, str]]:
         for script in dict.fromkeys(row.script for row in rows):
             own, ours = by_seed[script, scheduler], by_seed[script, OURS]
             cells[f"`{script}.yaml`"] = f"{fmean(own.values()):.1%}"
-            gain = Estimate.of([ours[seed] - accuracy for seed, accuracy in own.items()])
-            cells[f"gain of `{OURS}` on {script}"] = "" if scheduler == OURS else gain.told()
+            gain = Estimate.over_seeds([ours[seed] - accuracy for seed, accuracy in own.items()])
+            cells[f"gain of `{OURS}` on {script}"] = "" if scheduler == OURS else gain.in_points()
         table.append(cells)
     return table
 
@@ -222,7 +216,7 @@ def main(
     known = {case: _measured(case, kept) for case in cases}
     missing = [case for case in cases if known[case] is None]
     with output(json_to) as channel:
-        measured = each(measure, missing, jobs)
+        measured = run_cases(measure, missing, jobs)
         for case, rows in zip(
             missing, track(measured, "cases", len(missing), console=channel.console), strict=True
         ):
@@ -233,7 +227,8 @@ def main(
                     kept / case.name, json.dumps([asdict(row) for row in rows], indent=1) + "\n"
                 )
         every = [row for case in cases for row in known[case] or ()]
-        channel.console.print(table_of(every))
+        title = "mean accuracy, our gain in points (95% interval over seeds), seconds until back"
+        channel.console.print(table_of_rows(title, list(summary_rows(every)), {}))
         told = [{**asdict(row), "back_s": " ".join(map(str, row.back_s))} for row in every]
         out.mkdir(parents=True, exist_ok=True)
         write_text_atomic(out / "gains.csv", as_csv(told))

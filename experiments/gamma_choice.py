@@ -1,8 +1,8 @@
 """Choosing γ against a fixed γ, on recorded traces, and where the difference comes from.
 
-    python experiments/gamma_choice.py
+    python experiments/trace_figures.py gamma_choice
     ekya profile --seed 21 --out city21.parquet
-    python experiments/gamma_choice.py --trace city21.parquet --trace city22.parquet
+    python experiments/trace_figures.py gamma_choice --trace city21.parquet --trace city22.parquet
 
 A trace is recorded for each seed: the letters of a file's name are the data, the number at its end the seed
 (0 without one). For each seed the fixed γ is the one that is best, for these data and GPUs, on the traces of
@@ -17,25 +17,22 @@ seeds for tuning are 0 to 5, and 0 is shipped.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
 
-import typer
-from detect_gains import Estimate
+from estimate import Estimate
+from matplotlib.figure import Figure
 from played import EKYA, EXACT, NO_RETRAIN, ORACLE, TEN_CAMERAS, accuracy_of, conditions
-from recipe import RESULTS, Json, Out, as_csv, run
-from rich.progress import track
-from rich.table import Table
+from recipe import Beside, accuracy_axis, legend, name_axes, new_figure
+from recipe_table import Asked, FigureRecipe
 
-from ekya.cli.output import output
 from ekya.cli.simulate import open_trace
 from ekya.core.trace import Trace
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.report.themes import LIGHT
 from ekya.simulation.trace.simulate import simulate
-from ekya.system.files import write_text_atomic
 
 GPUS_PER_STREAM = (0.2, 0.4, 0.8)
 
@@ -59,7 +56,13 @@ class Row:
     accuracy: float
 
 
-def rows_of(path: Path) -> Iterator[Row]:
+def play_choices(asked: Asked) -> Iterator[Row]:
+    """Plays every way to choose γ over the traces."""
+    for path in asked.traces or TEN_CAMERAS:
+        yield from play_trace(path)
+
+
+def play_trace(path: Path) -> Iterator[Row]:
     """Yields the accuracy of every way to choose γ over a trace."""
     trace = open_trace(path)
     name = re.fullmatch(r"(.*?)(\d*)", path.stem)
@@ -121,70 +124,48 @@ def best(fixed: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> Mapp
     return max(fixed.values(), key=lambda of: fmean(of[seed] for seed in seeds))
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """Returns accuracies, and what choosing gains over each other way, with 95% intervals over seeds."""
-    table = Table(title="accuracy, and points by which choosing γ is above it (95% interval over seeds)")
-    for name in ("data", "GPUs a stream", "", "seeds", "accuracy", "choosing gains"):
-        table.add_column(name, justify="left" if name in ("data", "") else "right", no_wrap=True)
-    for data, per_stream in dict.fromkeys((row.data, row.gpus_per_stream) for row in rows):
-        told = compared([row for row in rows if (row.data, row.gpus_per_stream) == (data, per_stream)])
-        for who, of in told.items():
-            gain = Estimate.of([told[EKYA][seed] - accuracy for seed, accuracy in of.items()])
-            table.add_row(
-                data,
-                f"{per_stream:g}",
-                who,
-                str(len(of)),
-                f"{fmean(of.values()):.1%}",
-                "" if who == EKYA else gain.told(),
-            )
-    return table
-
-
-def shown(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yields what choosing gains over each other way, as in docs/results.md."""
+def beside_choices(rows: Sequence[Row]) -> Iterator[Beside]:
+    """Yields what choosing gains over each other way, with 95% intervals over seeds."""
     places = dict.fromkeys((row.data, row.gpus_per_stream) for row in rows)
     told = {
-        (data, per_stream): compared(
-            [row for row in rows if (row.data, row.gpus_per_stream) == (data, per_stream)]
-        )
-        for data, per_stream in places
+        place: compared([row for row in rows if (row.data, row.gpus_per_stream) == place]) for place in places
     }
     for who in dict.fromkeys(who for of in told.values() for who in of if who != EKYA):
-        cells = {"points by which choosing is above": who}
-        for (data, per_stream), of in told.items():
-            gains = [of[EKYA][seed] - accuracy for seed, accuracy in of.get(who, {}).items()]
-            cells[f"{data}, {per_stream:g}"] = Estimate.of(gains).told() if gains else ""
-        yield cells
+        gains = {
+            f"{data}, {per_stream:g}": Estimate.over_seeds(
+                [of[EKYA][seed] - accuracy for seed, accuracy in of[who].items()]
+            ).in_points()
+            for (data, per_stream), of in told.items()
+            if who in of
+        }
+        yield Beside(f"points by which choosing is above {who}", "", gains, below=False)
 
 
-def main(
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Recorded trace, instead of those of ten cameras; may be repeated."
-        ),
-    ] = None,
-    out: Out = RESULTS,
-    json_to: Json = None,
-) -> None:
-    """Compare choosing γ with fixed γ on recorded traces."""
-    with output(json_to) as channel:
-        rows = [
-            row
-            for path in track(trace or TEN_CAMERAS, "traces", console=channel.console)
-            for row in rows_of(path)
-        ]
-        channel.console.print(table_of(rows))
-        out.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(out / "gamma_choice.csv", as_csv([asdict(row) for row in rows]))
-        write_text_atomic(out / "gamma_choice_paper.csv", as_csv(list(shown(rows))))
-        channel.report({"rows": [asdict(row) for row in rows]})
+def draw_choices(rows: Sequence[Row]) -> Figure:
+    """Draws the accuracy of every way over GPUs, a panel for each data."""
+    names = list(dict.fromkeys(row.data for row in rows))
+    figure, axes = new_figure(len(names), 1, 3.4, foot=2.2, sharey=True)
+    for panel, data in zip(axes[0], names, strict=True):
+        by_gpus = {
+            gpus: compared([row for row in rows if (row.data, row.gpus_per_stream) == (data, gpus)])
+            for gpus in GPUS_PER_STREAM
+        }
+        for place, who in enumerate(by_gpus[GPUS_PER_STREAM[0]]):
+            means = [fmean(told[who].values()) for told in by_gpus.values()]
+            panel.plot(GPUS_PER_STREAM, means, "o-", color=LIGHT.streams[place % 8], label=who, markersize=4)
+        name_axes(panel, data, "GPUs a stream")
+    accuracy_axis(axes[0][0])
+    legend(figure, axes[0][0], columns=4)
+    return figure
 
 
-if __name__ == "__main__":
-    run(
-        main,
-        "python experiments/gamma_choice.py",
-        "python experiments/gamma_choice.py --trace city21.parquet --trace city22.parquet",
-    )
+GAMMA_CHOICE = FigureRecipe(
+    "Ways to choose γ, on recorded traces",
+    "Choosing γ beside a fixed γ",
+    play_choices,
+    beside_choices,
+    "A fixed γ that is best on other seeds is known to an operator who has measured them all; the one that "
+    "is best here is known afterwards only.",
+    draw_choices,
+    takes=("trace",),
+)

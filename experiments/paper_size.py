@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Annotated, Any
 
 import typer
-from detect_gains import Estimate
+from estimate import Estimate
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 from played import (
@@ -44,8 +44,8 @@ from played import (
     conditions,
     draw_schedulers,
     ours,
+    paper_baselines,
     play,
-    uniform_baselines,
 )
 from recipe import (
     RESULTS,
@@ -133,7 +133,7 @@ def _fleet(trace: Trace) -> tuple[object, ...]:
 
 def players(data: Data) -> dict[str, Who]:
     """Returns all schedulers by name."""
-    baselines = uniform_baselines(data)
+    baselines = paper_baselines(data)
     return {
         **ours(data),
         **{name: Who(name) for name in (NO_RETRAIN, *OTHERS)},
@@ -173,7 +173,7 @@ def gain(rows: Iterable[Played], other: str) -> Estimate:
     """Returns how far ``ekya`` is above another scheduler, seed by seed."""
     by_seed = {(row.scheduler, row.seed): row.accuracy for row in rows}
     seeds = [seed for name, seed in by_seed if name == other and (EKYA, seed) in by_seed]
-    return Estimate.of([by_seed[EKYA, seed] - by_seed[other, seed] for seed in seeds])
+    return Estimate.over_seeds([by_seed[EKYA, seed] - by_seed[other, seed] for seed in seeds])
 
 
 def mean_of(rows: Iterable[Played], scheduler: str) -> float:
@@ -193,7 +193,7 @@ def table_of(rows: Sequence[Played]) -> list[dict[str, Any]]:
                     "gpus": gpus,
                     "scheduler": scheduler,
                     "seeds": len(own),
-                    **_interval("accuracy", Estimate.of(own)),
+                    **_interval("accuracy", Estimate.over_seeds(own)),
                     **_interval("ekya_above", gain(every, scheduler)),
                 }
             )
@@ -208,7 +208,9 @@ def beside_of(rows: Sequence[Played]) -> Iterator[Beside]:
         yield Beside(f"{where}: accuracy of {EKYA}", "", {NAME: percent(mean_of(every, EKYA))})
         for name in names:
             if name not in (EKYA, *OTHERS) and not name.startswith(PAPER_BASELINES):
-                yield Beside(f"{where}: {EKYA} above {name}, points", "", {NAME: gain(every, name).told()})
+                yield Beside(
+                    f"{where}: {EKYA} above {name}, points", "", {NAME: gain(every, name).in_points()}
+                )
         for kind, checkpoints in (("", False), (WITH_CHECKPOINTS, True)):
             own = [
                 name
@@ -217,7 +219,7 @@ def beside_of(rows: Sequence[Played]) -> Iterator[Beside]:
             ]
             ranked = sorted(own, key=lambda name: mean_of(every, name))
             for which, name in zip(("best", "worst"), ranked[-1:] + ranked[:1], strict=False):
-                told = f"{gain(every, name).told()}, {name.removesuffix(WITH_CHECKPOINTS)}"
+                told = f"{gain(every, name).in_points()}, {name.removesuffix(WITH_CHECKPOINTS)}"
                 what = f"{where}: {EKYA} above the {which} uniform baseline{kind}, points"
                 yield Beside(what, "", {NAME: told})
 

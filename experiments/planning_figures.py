@@ -2,15 +2,22 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import combinations, product
 from statistics import fmean, median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from optimum.pareto import pareto_frontier
+from optimum.pareto import (
+    INFERENCE_PARTS_MILLI,
+    mean_options,
+    pareto_frontier,
+    pareto_points,
+    profiles,
+    uniform_baselines,
+    uniform_word,
+)
 from optimum.problems import view_of
-from plans import Row, rows_where
 from played import (
     EKYA,
     NO_RETRAIN,
@@ -21,11 +28,13 @@ from played import (
     accuracy_of,
     conditions,
     draw_panels,
+    paper_baselines,
     play,
-    uniform_baselines,
 )
 from recipe import Beside, accuracy_axis, legend, new_figure, percent, points
+from recipe_table import Row, rows_where
 
+from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import StreamView, WindowView
@@ -151,6 +160,66 @@ def draw_gammas(rows: Sequence[Row], names: Sequence[str]) -> Figure:
     return draw_panels([panels], draw, "GPU-seconds at 100% of a GPU", height=3.4, y=label, sharey=False)
 
 
+# Figure 3b: the two γ of the paper's uniform baseline (§6.1), the mean over all windows of two streams that
+# are never played: the most accurate point of the frontier, and the cheapest that is nine tenths as accurate.
+
+HELD_OUT = 2
+"""Streams that the paper holds out."""
+
+GAMMA = tuple(field.name for field in fields(RetrainConfig))
+"""Columns that identify the γ of a row."""
+
+
+def average_gammas(data: Data, full: bool, seed: int) -> Iterator[Row]:
+    """Yields a row for each γ."""
+    trace = data.traces[0]
+    options = list(profiles(replace(trace, streams=trace.streams[-HELD_OUT:])))
+    frontier = {one.config for one in pareto_frontier(options)}
+    high, low = pareto_points(options)
+    for one in sorted(mean_options(options), key=lambda one: (one.gpu_s, one.config)):
+        yield {
+            "data": data.name,
+            **asdict(one.config),
+            "gpu_s": one.gpu_s,
+            "accuracy": one.accuracy_after,
+            "pareto": one.config in frontier,
+            # A γ that is both configurations is listed as Config 1.
+            "config": {low: 2, high: 1}.get(one.config),
+        }
+
+
+def beside_averages(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Beside]:
+    """Yields the baselines, as ``ekya simulate --scheduler`` takes them."""
+
+    def words(data: str) -> list[str]:
+        own = {}
+        for row in rows_where(rows, data=data):
+            own[row["config"]] = RetrainConfig(**{key: row[key] for key in GAMMA})
+        return [uniform_word(one) for one in uniform_baselines(own[1], own.get(2, own[1]))]
+
+    every = {data: words(data) for data in names}
+    for place, (config, part) in enumerate(product((1, 2), INFERENCE_PARTS_MILLI)):
+        told = {data: own[place] for data, own in every.items()}
+        yield Beside(f"Config {config}, {part / 10:g}% for inference", "", told, below=False)
+
+
+def draw_averages(rows: Sequence[Row], names: Sequence[str]) -> Figure:
+    """Draws accuracy over cost, a panel for each data."""
+
+    def draw(panel: Axes, own: Sequence[Row]) -> None:
+        for these, style in ((own, "o"), (rows_where(own, pareto=True), "o-")):
+            line = [[row[key] for row in these] for key in ("gpu_s", "accuracy")]
+            panel.plot(*line, style, color=LIGHT.streams[style == "o"])
+        for row in own:
+            if row["config"]:
+                place = (row["gpu_s"], row["accuracy"])
+                panel.annotate(f"Config {row['config']}", place, (0, -16), textcoords="offset points")
+
+    panels = [(data, rows_where(rows, data=data)) for data in names]
+    label = "accuracy after the retraining"
+    return draw_panels([panels], draw, "GPU-seconds", height=3.4, y=label, sharey=False)
+
+
 # Figure 9: shares over the windows of the stream that gains most and of the one that gains least. All
 # streams are played (generated data: ten on 4 GPUs). Shares are means over a window.
 
@@ -175,7 +244,7 @@ def play_shares(data: Data, full: bool, seed: int) -> Iterator[Row]:
 
     still = windows_under(Who(NO_RETRAIN))
     played = {
-        UNIFORM: windows_under(uniform_baselines(data)[UNIFORM]),
+        UNIFORM: windows_under(paper_baselines(data)[UNIFORM]),
         EKYA: windows_under(Who(EKYA)),
     }
     gains = {stream: mean(played[EKYA][stream]) - mean(still[stream]) for stream in still}

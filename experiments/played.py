@@ -6,14 +6,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from detect_gains import Estimate
+from estimate import Estimate
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_points
-from pareto import profiles
-from plans import Asked, Plan, Row
+from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_points, profiles
 from recipe import Beside, accuracy_axis, legend, new_figure
+from recipe_table import Asked, FigureRecipe, Row
 
 from ekya.cli.simulate import open_trace
 from ekya.core.configs import RetrainConfig
@@ -86,11 +85,11 @@ def over_traces(
     why: str,
     draw: Callable[[Sequence[Row], Sequence[str]], Figure],
     traces: bool = True,
-) -> Plan[Row]:
+) -> FigureRecipe[Row]:
     """Returns the plan of a figure that is drawn from played traces.
 
     Args:
-        shows, title, why: see ``Plan``.
+        shows, title, why: see ``FigureRecipe``.
         data: generated traces, from whether they have the paper's size, and a seed.
         rows: of one data, from whether it is the paper's size, and a seed.
         beside: the paper's numbers with ours, from the rows of all data and their names.
@@ -105,7 +104,7 @@ def over_traces(
     def names(found: Sequence[Row]) -> list[str]:
         return list(dict.fromkeys(row["data"] for row in found if "data" in row))
 
-    return Plan(
+    return FigureRecipe(
         shows,
         title,
         play_data,
@@ -192,7 +191,7 @@ def shown(rows: Sequence[Mapping[str, Any]], names: Sequence[str], scheduler: st
     ]
 
 
-def uniform_baselines(data: Data) -> dict[str, Who]:
+def paper_baselines(data: Data) -> dict[str, Who]:
     """Returns the paper's uniform baselines (§6.1, Figure 6), by the names that it gives them."""
     high, low = pareto_points(list(profiles(data.held_out)))
     few, half, most = INFERENCE_PARTS_MILLI
@@ -310,13 +309,13 @@ def mark_gpus(panel: Axes, places: Sequence[float], streams: int = 0) -> None:
 
 def difference(name: str, own: Sequence[float], other: Sequence[float]) -> Row:
     """Returns the columns of how far ``own`` is above ``other``, trace by trace, with the 95% interval."""
-    of = Estimate.of([one - another for one, another in zip(own, other, strict=True)])
+    of = Estimate.over_seeds([one - another for one, another in zip(own, other, strict=True)])
     return {name: of.mean, "low": of.low, "high": of.high}
 
 
 def told_difference(row: Row, name: str) -> str:
     """Formats the columns of ``difference`` in points."""
-    return Estimate(row[name], row["low"], row["high"]).told()
+    return Estimate(row[name], row["low"], row["high"]).in_points()
 
 
 def fewest_gpus(points: Sequence[tuple[float, float]], accuracy: float) -> float | None:

@@ -1,18 +1,27 @@
-"""Storage of the cases of ``profiler_truths.py``: a folder a seed, 45 MB a case, mostly the model."""
+"""Cases of ``profiler_truths.py``, stored (45 MB a case, mostly the model) and micro-profiled."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from profiler_truths import Case, Given
+from profiler_truths import Case, Given, city_of, is_steady
 from pydantic import TypeAdapter
 
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.models.edge.checkpoints import load_model, save_model
+from ekya.models.golden.golden_model import GoldenModel
 from ekya.models.training.labelled import LabelledCrops
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.pipeline.setup import stream_setup
+from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
+from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.system.files import atomic_path, write_bytes_atomic
 
 LIST = "cases.json"
@@ -122,3 +131,74 @@ def _load_labels(path: Path, window: int) -> StreamLabels:
             for name in ("training", "validation")
         )
     return StreamLabels(window, training, validation)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One stream and window: the micro-profiles, and the true outcome of every γ.
+
+    Attributes:
+        fleet, seed: of the case.
+        steady: whether the script changes nothing in the window that follows the labels.
+        serving_accuracy: of the model that is retrained, on the validation part.
+        before: of the same model, in the window that follows.
+        curves, trial_gpu_s: of the micro-profiler, and their cost.
+        plain_curves, plain_gpu_s: likewise of the paper's plain version.
+        given: true outcomes.
+    """
+
+    fleet: str
+    seed: int
+    steady: bool
+    training_crops: int
+    validation_crops: int
+    serving_accuracy: float
+    before: float
+    curves: tuple[FamilyCurve, ...]
+    trial_gpu_s: float
+    plain_curves: tuple[FamilyCurve, ...]
+    plain_gpu_s: float
+    given: tuple[Given, ...]
+
+    @property
+    def in_need(self) -> bool:
+        """True if a run would micro-profile it."""
+        return self.serving_accuracy < ENOUGH_ACCURACY
+
+
+def profile_case(fleet: FleetConfig, case: Case, golden: GoldenModel, card: CostCard) -> Recorded:
+    """Micro-profiles a case in both ways."""
+    settings = stream_setup(fleet, case.place, city_of(fleet.streams[case.place]).fps, case.seed).settings
+    serving = Classifier(case.model, settings.classes)
+    nothing = WindowMaterial(case.labels.window, (), ())
+    prepared = StreamPreparation(settings, nothing, serving, golden, case.exemplars)
+    ours, trial_gpu_s = try_families(prepared, case, Profiler.EKYA, card)
+    plain, plain_gpu_s = try_families(prepared, case, Profiler.PAPER, card)
+    return Recorded(
+        fleet.name,
+        case.seed,
+        is_steady(fleet, case.place, case.window),
+        len(case.labels.training.examples),
+        len(case.labels.validation.examples),
+        prepared.serving_accuracy(case.labels),
+        case.before,
+        ours,
+        trial_gpu_s,
+        plain,
+        plain_gpu_s,
+        case.given,
+    )
+
+
+def try_families(
+    prepared: StreamPreparation, case: Case, profiler: Profiler, card: CostCard
+) -> tuple[tuple[FamilyCurve, ...], float]:
+    """Returns every family's curve, and their total GPU-seconds."""
+    by = replace(prepared, settings=replace(prepared.settings, profiler=profiler))
+    curves, spent = [], 0.0
+    for rank, family in enumerate(sorted({family_of(given.config) for given in case.given})):
+        trial = by.trial(family, case.labels, clock=float, first=rank == 0)
+        curve, gpu_s = counted_curve(trial, card)
+        curves.append(curve)
+        spent += gpu_s
+    return tuple(curves), spent

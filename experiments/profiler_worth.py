@@ -27,30 +27,36 @@ evaluated on all estimates, and separately on those of the models that a run wou
 predicted there.
 """
 
-import csv
-import io
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 from city_windows import one_thread
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from profiler_cases import is_whole, load_cases, save_cases
-from profiler_trials import Recorded, recorded
+from profiler_cases import Recorded, is_whole, load_cases, profile_case, save_cases
 from profiler_truths import cases, stretched
-from recipe import RESULTS, Full, Json, Out, run
+from recipe import (
+    RESULTS,
+    Full,
+    Json,
+    Out,
+    as_csv,
+    draw_parts,
+    legend,
+    name_axes,
+    new_figure,
+    run,
+    table_of_rows,
+)
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
 from scipy.stats import spearmanr
 
+from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.core.profile import FamilyCurve, Profiler
@@ -247,10 +253,15 @@ def show(console: Console, found: Sequence[Worth]) -> None:
     """Prints a table for each way, with a column for each part."""
     for way in dict.fromkeys(of.way for of in found):
         told = [of for of in found if of.way == way]
-        table = Table("", "wanted", *(of.counted for of in told), title=f"{told[0].fleet}: {way}")
-        for key in list(asdict(told[0]))[3:]:
-            table.add_row(key, WANTED.get(key, ""), *(_shown(key, getattr(of, key)) for of in told))
-        console.print(table)
+        rows = [
+            {
+                "": key,
+                "wanted": WANTED.get(key, ""),
+                **{of.counted: _shown(key, getattr(of, key)) for of in told},
+            }
+            for key in list(asdict(told[0]))[3:]
+        ]
+        console.print(table_of_rows(f"{told[0].fleet}: {way}", rows, {}))
 
 
 def _shown(key: str, value: float | int | None) -> str:
@@ -261,32 +272,18 @@ def _shown(key: str, value: float | int | None) -> str:
     return f"{100 * value:.2f}%" if key in ("cost", "duration_error", "within_80") else f"{value:.3f}"
 
 
-def as_csv(found: Sequence[Worth]) -> str:
-    """Returns CSV with one line for each way and part."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(asdict(found[0]))
-    for of in found:
-        values: list[Any] = list(asdict(of).values())
-        writer.writerow([f"{value:.4f}" if isinstance(value, float) else value for value in values])
-    return text.getvalue()
-
-
 def draw(path: Path, errors: dict[str, dict[str, NDArray[np.float64]]]) -> None:
     """Draws the distribution of errors (Figure 11a), one panel for each fleet."""
-    figure = Figure(figsize=(6.4 * len(errors), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    row = figure.subplots(1, len(errors), squeeze=False, sharey=True)[0]
-    for axes, (fleet, ways) in zip(row, errors.items(), strict=True):
+    figure, axes = new_figure(len(errors), 1, 3.0, foot=1.2, sharey=True)
+    for panel, (fleet, ways) in zip(axes[0], errors.items(), strict=True):
         for way, of in ways.items():
-            size = np.sort(np.abs(of))
-            axes.step(size, np.arange(1, len(size) + 1) / len(size), where="post", label=way)
+            draw_parts(panel, np.abs(of), label=way)
         for (name, median), marker in zip(ELSEWHERE.items(), "ox", strict=True):
-            axes.plot(median, 0.5, marker, color="black", label=f"{name} (median)")
-        axes.set(xlabel="absolute error of the estimated accuracy", title=fleet, xlim=(0, 0.6))
-        axes.grid(alpha=0.3)
-    row[0].set(ylabel="part of the estimates")
-    row[-1].legend(loc="lower right")
+            panel.plot(median, 0.5, marker, color="black", label=f"{name} (median)")
+        panel.set_xlim(0, 0.6)
+        name_axes(panel, fleet, "absolute error of the estimated accuracy")
+    name_axes(axes[0][0], y="part of the estimates")
+    legend(figure, axes[0][0])
     with atomic_path(path) as beside:
         figure.savefig(beside, format="png", dpi=110)
 
@@ -302,7 +299,7 @@ def compared(
         if not is_whole(folder):
             for case in save_cases(folder, cases(fleet, card, seed, in_turn)):
                 log.info("%s, seed %d, %s, window %d is recorded", fleet.name, seed, case.stream, case.window)
-        rows += [recorded(fleet, case, golden, card) for case in load_cases(folder)]
+        rows += [profile_case(fleet, case, golden, card) for case in load_cases(folder)]
         log.info("%s, seed %d is micro-profiled", fleet.name, seed)
     return compare(rows)
 
@@ -335,15 +332,12 @@ def main(
         found += of_fleet
         if json_file != "-":
             show(Console(), of_fleet)
-    if json_file:
-        text = json.dumps([asdict(of) for of in found], indent=2) + "\n"
-        if json_file == "-":
-            typer.echo(text, nl=False)
-        else:
-            write_text_atomic(Path(json_file), text)
+    rows = [asdict(of) for of in found]
+    with output(json_file) as told:
+        told.report({"rows": rows})
     out.mkdir(parents=True, exist_ok=True)
     name = "profiler_worth" if full and window_s is None else "profiler_worth_quick"
-    write_text_atomic(out / f"{name}.csv", as_csv(found))
+    write_text_atomic(out / f"{name}.csv", as_csv(rows))
     draw(out / f"{name}.png", errors)
 
 

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ekya.cli.output import output
+from ekya.cli.output import Output, output
 from ekya.core.errors import UserError
 from ekya.results.report.themes import LIGHT
 from ekya.system.files import atomic_path, user_errors, write_text_atomic
@@ -166,6 +166,50 @@ def run(recipe: Callable[..., None], *examples: str) -> None:
         sys.exit(USER_ERROR)
     except KeyboardInterrupt:
         sys.exit(STOPPED)
+
+
+def publish_rows(
+    told: Output,
+    title: str,
+    rows: Sequence[Any],
+    csv_at: Path | None = None,
+    forms: Mapping[str, str] | None = None,
+    **more: object,
+) -> None:
+    """Writes rows as CSV and as JSON, and prints them as a table.
+
+    Args:
+        told: where they are printed, and reported as ``rows``.
+        title: of the table.
+        rows: mappings, or dataclasses of plain values, the same in each.
+        csv_at: file; None writes none.
+        forms: how numbers of a column are printed, for example ``{"accuracy": ".1%"}``.
+        more: further values for the JSON.
+    """
+    every = [row if isinstance(row, Mapping) else asdict(row) for row in rows]
+    told.report({"rows": every, **more})
+    if csv_at is not None:
+        csv_at.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(csv_at, as_csv(every))
+    told.console.print(table_of_rows(title, every, forms or {}))
+
+
+def table_of_rows(title: str, rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str]) -> Table:
+    """Returns a table with a column for each key; see ``publish_rows``."""
+
+    def cell(key: str, value: object) -> str:
+        if value is None or isinstance(value, bool):
+            return {None: "-", True: "yes", False: "no"}[value]
+        form = forms.get(key, ".4g" if isinstance(value, float) else "")
+        return format(value, form) if isinstance(value, int | float) else str(value)
+
+    table = Table(title=title, title_justify="left")
+    for key in rows[0] if rows else ():
+        words = any(isinstance(row[key], str) for row in rows)
+        table.add_column(key.replace("_", " "), justify="left" if words else "right")
+    for row in rows:
+        table.add_row(*(cell(key, value) for key, value in row.items()))
+    return table
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

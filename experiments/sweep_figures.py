@@ -7,7 +7,6 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from plans import Row, row_where, rows_where
 from played import (
     EKYA,
     EXACT,
@@ -28,12 +27,13 @@ from played import (
     fewest_gpus,
     mark_gpus,
     ours,
+    paper_baselines,
     play,
     shown,
     told_difference,
-    uniform_baselines,
 )
 from recipe import Beside, paper_line, percent, points
+from recipe_table import Row, row_where, rows_where
 
 # Figure 6 and Table 3: accuracy by the number of streams, and each scheduler's capacity, the largest number
 # up to which accuracy stays at the target or above. The paper's target is 75% on Cityscapes; traces reach
@@ -55,7 +55,7 @@ PAPER_CAPACITY = {
 
 def play_by_streams(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Plays every scheduler with every number of streams."""
-    players = {**ours(data), **uniform_baselines(data)}
+    players = {**ours(data), **paper_baselines(data)}
     counts = range(1, data.streams + 1) if full or data.streams <= 4 else range(2, data.streams + 1, 2)
     for gpus, streams, (name, who) in product(GPUS, counts, players.items()):
         reached = play(data.first(streams), who, conditions(gpus, seed)).accuracy
@@ -167,7 +167,7 @@ WITH_CHECKPOINTS = " with checkpoints"
 
 def play_by_gpus(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Plays every scheduler on every number of GPUs; ``gain`` is what ``ekya`` gains over it."""
-    uniform = uniform_baselines(data)
+    uniform = paper_baselines(data)
     players = {
         **ours(data),
         IN_BURSTS: Who(EKYA, burst=True),

@@ -13,9 +13,10 @@ from dataclasses import replace
 import baseline_figures as baseline
 import planning_figures as planning
 import sweep_figures as sweep
-from plans import command_of
+from gamma_choice import GAMMA_CHOICE
 from played import SEEDS, generated, over_traces
 from recipe import run
+from recipe_table import command_of
 
 from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS
 
@@ -93,6 +94,16 @@ FIGURES = {
         "18 γ errs by itself here, so that the luckiest of them looks best.",
         sweep.draw_by_error,
     ),
+    "pareto": over_traces(
+        "γ on held-out streams",
+        "Uniform's two configurations, on two held-out streams",
+        lambda full, seed: generated(10, 10, [seed]),
+        planning.average_gammas,
+        planning.beside_averages,
+        "The paper says no more than that both configurations lie on the frontier.",
+        planning.draw_averages,
+    ),
+    "gamma_choice": GAMMA_CHOICE,
     "investing": over_traces(
         "ekya and no-retrain on few and many GPUs",
         "Accuracy of ekya above no-retrain, by GPUs a stream",

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import typer
 from city_windows import one_thread
-from detect_scores import f1_by_class, f1_of
 from rendered_frames import CITY_FRAMES, FrameStudio
 from rich.console import Console
 from rich.logging import RichHandler
@@ -30,10 +29,11 @@ from torch import nn
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import load_model, save_model
+from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.golden.checksum import sha256_of
-from ekya.models.training.frames import LabelledFrames
-from ekya.models.training.goals import goal_of
+from ekya.models.training.frames import FrameObjects, LabelledFrames
+from ekya.models.training.goals import goal_of, judged_frames
 from ekya.streams.synthetic.scene import KINDS
 from ekya.system.files import write_bytes_atomic, write_text_atomic
 
@@ -44,6 +44,7 @@ HELD_OUT = 10**9
 _MOST = 1000
 _WARM_UP, _SAID_EVERY, _KEPT_EVERY = 100, 50, 200
 _LARGEST_GRADIENT = 10.0
+_BATCH = 16
 _RARE, _SMALL = -3.5, -1.0
 _EASY_UNTIL, _HARD_FROM = 0.15, 0.65
 _SIZES = ((0.5, (0.5, 2.0)), (0.75, (0.75, 1.5)), (math.inf, (1.0, 1.0)))
@@ -210,6 +211,58 @@ F1 at IoU 0.5 with class on {len(held_out)} such full scenes that were not train
 |---|---:|---:|
 {rows}
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScore:
+    """Scores of the objects of a class.
+
+    Attributes:
+        name: of the class.
+        objects: number of objects.
+        f1: at IoU 0.5, of boxes that are sure, in [0, 1].
+    """
+
+    name: str
+    objects: int
+    f1: float
+
+
+def found_by(model: EdgeModel, frames: LabelledFrames) -> list[Found]:
+    """Returns what a detector finds in each frame."""
+    assert model.detector is not None
+    in_fleet = fleet_outputs(model.classes, frames.names)
+    found: list[Found] = []
+    with torch.inference_mode():
+        for start in range(0, len(frames), _BATCH):
+            outputs = model(to_input(frames.images[start : start + _BATCH], "cpu"))
+            found += found_in(Candidates.of(model.detector.decode(outputs)), in_fleet, model.threshold)
+    return found
+
+
+def f1_of(model: EdgeModel, frames: LabelledFrames) -> float:
+    """Returns the F1 over all objects, in [0, 1]."""
+    return judged_frames(found_by(model, frames), frames.objects).accuracy(np.ones(len(frames)))
+
+
+def f1_by_class(model: EdgeModel, frames: LabelledFrames) -> list[ClassScore]:
+    """Returns the F1 of each class, as if the objects and boxes of the others were not there."""
+    found, scores = found_by(model, frames), []
+    for index, name in enumerate(frames.names):
+        objects = tuple(_only_objects(of, index) for of in frames.objects)
+        f1 = judged_frames([_only_found(of, index) for of in found], objects).accuracy(np.ones(len(frames)))
+        scores.append(ClassScore(name, sum(len(of.classes) for of in objects), f1))
+    return scores
+
+
+def _only_found(found: Found, index: int) -> Found:
+    rows = found.classes == index
+    return Found(found.boxes[rows], found.classes[rows], found.confidence[rows])
+
+
+def _only_objects(objects: FrameObjects, index: int) -> FrameObjects:
+    rows = objects.classes == index
+    return FrameObjects(objects.boxes[rows], objects.classes[rows], objects.doubtful)
 
 
 def main(

@@ -1,9 +1,12 @@
 """The two γ that the uniform baseline fixes, found on held-out streams (paper §6.1, Figure 3)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
+from optimum.problems import view_of
+
 from ekya.core.configs import RetrainConfig
+from ekya.core.trace import Trace
 from ekya.core.view import RetrainOption
 from ekya.planning.schedulers.baselines import Uniform
 from ekya.planning.schedulers.options import gamma_word
@@ -79,3 +82,11 @@ def uniform_word(uniform: Uniform) -> str:
     """Returns the scheduler with its options in one word, as ``make_scheduler`` reads it."""
     gamma = f":gamma={gamma_word(uniform.fixed_gamma)}" if uniform.fixed_gamma else ""
     return f"uniform:inference={uniform.inference_part_milli}{gamma}"
+
+
+def profiles(trace: Trace) -> Iterator[tuple[RetrainOption, ...]]:
+    """Yields the outcome of every γ, for each window of each stream in which a retraining was recorded."""
+    for window in range(1, trace.windows):
+        for stream in view_of(trace, window, capacity_milli=1000).streams:
+            if stream.retrain_options:
+                yield stream.retrain_options

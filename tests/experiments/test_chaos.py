@@ -18,8 +18,9 @@ import chaos_surroundings
 import chaos_terms
 import psutil
 import pytest
-from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
+from chaos_checks import Answers, frames_wrong, journal_wrong
 from chaos_surroundings import Clock
+from chaos_terms import Terms, terms_wrong
 from script import OPTIONS
 from street import row
 from whole_runs import run

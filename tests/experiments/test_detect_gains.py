@@ -16,11 +16,11 @@ def rows(video, seed, whole, later, price="real"):
 
 
 def test_estimate_is_students_interval():
-    found = Estimate.of([0.1, 0.2, 0.3])
+    found = Estimate.over_seeds([0.1, 0.2, 0.3])
     assert (found.mean, found.low, found.high) == pytest.approx((0.2, -0.0484, 0.4484), abs=1e-4)
-    assert found.told() == "+20.0 (-4.8 to +44.8)"
-    assert Estimate.of([0.05]) == Estimate(0.05, None, None)
-    assert Estimate.of([0.05]).told() == "+5.0"
+    assert found.in_points() == "+20.0 (-4.8 to +44.8)"
+    assert Estimate.over_seeds([0.05]) == Estimate(0.05, None, None)
+    assert Estimate.over_seeds([0.05]).in_points() == "+5.0"
 
 
 def test_gains_are_by_video_and_in_the_mean_over_videos_of_each_seed():
@@ -35,7 +35,7 @@ def test_gains_are_by_video_and_in_the_mean_over_videos_of_each_seed():
     assert (street.over, street.seeds) == (STREET, 2)
     assert (street.whole.mean, street.after.mean) == pytest.approx((0.25, 0.35))
     assert (gate.whole.mean, gate.after.mean) == pytest.approx((0.01, 0.02)), "no hot swap gains nothing"
-    expected = Estimate.of([0.10, 0.16])
+    expected = Estimate.over_seeds([0.10, 0.16])
     assert (both.whole.mean, both.whole.low) == pytest.approx((expected.mean, expected.low))
     assert (others.whole, others.after) == (gate.whole, gate.after)
     assert [gain.over for gain in gains(every, "20")] == [GATE]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import profiler_cases as on_disk
-import profiler_trials as trials
 import profiler_truths as truths
 import profiler_worth as worth
 import pytest
@@ -79,7 +78,7 @@ def test_saved_case_is_read_back_unchanged(tmp_path):
 
 
 def recorded(*served):
-    return trials.Recorded("fleet", 0, True, 64, 16, 0.5, 0.55, (), 0.1, (), 0.2, given(*served))
+    return on_disk.Recorded("fleet", 0, True, 64, 16, 0.5, 0.55, (), 0.1, (), 0.2, given(*served))
 
 
 def test_worth_of_training_all_counts_change_in_next_window():

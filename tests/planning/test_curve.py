@@ -161,7 +161,7 @@ def measured_curves(folder):
 
 
 def test_fit_mixture_of_measured_curves_predicts_epoch_100(data_dir):
-    """A power law misses by 0.024; ``experiments/profiler_curves.py`` prints all."""
+    """A power law misses by 0.024."""
     missed = [
         abs(fit_mixture(xs[:5], ys[:5]).accuracy_at(xs[-1]) - ys[-1]) for xs, ys in measured_curves(data_dir)
     ]

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from chaos_cameras import why_no_cameras
 from chaos_faults import PARTS
+from chaos_surroundings import why_no_cameras
 from mosquitto import MOSQUITTO
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
@@ -74,7 +74,7 @@ def test_a_day_holds_in_short(tmp_path, data_dir) -> None:
         pytest.skip("no MQTT broker on this machine; apt-get install mosquitto")
     options = ("--minutes", "5", "--golden", str(data_dir / "weights" / "FastestDet.onnx"))
     videos = (f"--video={path}" for path in sorted((data_dir / "videos").glob("*.mp4"))[:3])
-    said = ran("day_in_an_hour.py", *options, *videos, "--out", str(tmp_path))
+    said = ran("soak.py", *options, *videos, "--out", str(tmp_path))
     assert "All of it held." in said
 
 

@@ -202,6 +202,7 @@ INFERENCE = ActorKind(
         "receive",
         "roll_back",
         "adopt",
+        "classify_at",
         "pause",
         "picture",
         "take_drawn",

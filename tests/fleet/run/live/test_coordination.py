@@ -76,6 +76,9 @@ class Server:
     def lends(self):
         return set(self.lent)
 
+    def keep_moves(self, numbers, reason):
+        pass
+
 
 class Town:
     """The coordinator and three servers, of which only east can lend.
@@ -201,7 +204,7 @@ class Slow:
             self.full -= 1
             raise UserError("loans.jsonl: the disk is full")
 
-    def ask(self, site, now_us, offers):
+    def ask(self, site, now_us, offers, moves=None):
         self._hear("ask", now_us)
         return Answer(None, {CAM: "it was asked"})
 
