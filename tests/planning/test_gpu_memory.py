@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family
-from ekya.planning.sizing.gpu_memory import JobCrops, MemoryMarks, inference_bytes, retraining_bytes
+from ekya.planning.sizing.gpu_memory import (
+    JobCrops,
+    MemoryBook,
+    MemoryMarks,
+    inference_bytes,
+    retraining_bytes,
+)
 
 FOOTPRINT = Footprint(
     model_bytes=1000,
@@ -80,3 +86,25 @@ def test_marks_keep_highest_ratio():
 @pytest.mark.parametrize(("measured", "expected"), [(500, 1000), (1500, 1500)])
 def test_marks_of_other_families_only_raise(measured, expected):
     assert MemoryMarks().with_mark(HEAD, 1000, measured).corrected_estimate(BLOCK, 1000) == expected
+
+
+GPUS = st.integers(0, 1)
+jobs = st.lists(st.tuples(GPUS, st.integers(0, 50)), max_size=8)
+
+
+@given(jobs, st.integers(0, 100))
+def test_memory_book_never_promises_more_than_free(asked, free_bytes):
+    book = MemoryBook()
+    for job, (gpu, size_bytes) in enumerate(asked):
+        if book.has_room(gpu, size_bytes, free_bytes):
+            book = book.with_claim(job, gpu, size_bytes)
+    assert all(book.promised_bytes(gpu) <= free_bytes for gpu in (0, 1))
+
+
+def test_memory_book_without_claim_frees_it():
+    book = MemoryBook().with_claim("a", 0, 60).with_claim("b", 0, 30)
+    assert not book.has_room(0, 20, 100)
+    assert book.has_room(1, 20, 100)
+    assert book.without_claim("a").has_room(0, 70, 100)
+    assert not book.without_claim("a").has_room(0, 71, 100)
+    assert book.without_claim("nobody") == book

@@ -1,4 +1,4 @@
-"""Estimates the GPU memory of a job: counted before any has run, corrected by the peaks of those that have.
+"""GPU memory of jobs: estimated before any has run, corrected by the peaks of those that have, and promised.
 
 A retraining holds the whole model, and a gradient and a momentum for each weight that trains. It prepares by
 passing every crop through the frozen blocks, and keeps the result for all of its epochs; each step adds what
@@ -6,7 +6,7 @@ the backward pass needs of a batch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from ekya.core.configs import RetrainConfig
@@ -81,3 +81,32 @@ class MemoryMarks:
         if ratio is None:
             ratio = max(1.0, *self.ratios.values()) if self.ratios else 1.0
         return math.ceil(ratio * estimated_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBook:
+    """Memory of admitted jobs that the driver may not report as taken yet.
+
+    A promise is dropped once the driver's figures include it, or never will.
+
+    Attributes:
+        promises: GPU, by its position, and bytes of each job, by any key that identifies the job.
+    """
+
+    promises: Mapping[Hashable, tuple[int, int]] = field(default_factory=dict)
+
+    def promised_bytes(self, gpu: int) -> int:
+        """Returns the bytes promised to all jobs on a GPU."""
+        return sum(size_bytes for at, size_bytes in self.promises.values() if at == gpu)
+
+    def has_room(self, gpu: int, size_bytes: int, free_bytes: int) -> bool:
+        """Returns whether this size is left of the memory that the driver reports as free."""
+        return size_bytes + self.promised_bytes(gpu) <= free_bytes
+
+    def with_claim(self, job: Hashable, gpu: int, size_bytes: int) -> "MemoryBook":
+        """Returns the book with a job's claim, its only one."""
+        return MemoryBook({**self.promises, job: (gpu, size_bytes)})
+
+    def without_claim(self, job: Hashable) -> "MemoryBook":
+        """Returns the book without a job's claim; the same where it has none."""
+        return MemoryBook({other: claim for other, claim in self.promises.items() if other != job})

@@ -23,10 +23,10 @@ from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.setup import crop_side
 from ekya.planning.adaptation.label_pooling import MOST_POOLED
 from ekya.planning.placement.homes import Processes
-from ekya.planning.placement.promised_memory import Claim, MemoryBook
 from ekya.planning.sizing.gpu_memory import (
     CONTEXT_BYTES,
     JobCrops,
+    MemoryBook,
     MemoryMarks,
     inference_bytes,
     retraining_bytes,
@@ -129,7 +129,7 @@ class BudgetedExecutor:
         needed += 0 if stream in self._with_context else CONTEXT_BYTES
         free = self._memory.free_bytes(gpu)
         if free is None or self._book.has_room(gpu, needed, free):
-            self._book = self._book.with_claim(Claim(command.job, gpu, needed))
+            self._book = self._book.with_claim(command.job, gpu, needed)
             self._begun[command.job], self._newest[stream] = (family, counted), command.job
             return True
         what, job = DidNotFit.from_config(command.config), f"retraining ({command.config.name})"
@@ -169,7 +169,7 @@ class BudgetedExecutor:
                     _LOG.warning("%s: %s", left.stream, self._short_of(job, gpu, with_pooled, free))
                     left = replace(left, scenes=())
             streams.append(left)
-        self._book = self._book.with_claim(Claim(_PREPARATION, gpu, max(claimed, default=0)))
+        self._book = self._book.with_claim(_PREPARATION, gpu, max(claimed, default=0))
         return replace(command, streams=tuple(streams))
 
     def _trial_bytes(self, family: Family, pooled: bool = False) -> int:
