@@ -21,7 +21,7 @@ from pathlib import Path
 from gpu_check_process import Check, run_checks, work_off
 from gpu_check_report import Finding, Machine, as_json, write_up
 
-from ekya.gpu.green.cuda_driver import CudaCalls, read_layouts
+from ekya.gpu.green.sm_driver import CudaCalls, read_layouts
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT, PAGE = ROOT / "docs" / "gpu_check.json", ROOT / "docs" / "gpu.md"

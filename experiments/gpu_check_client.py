@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 from gpu_check_kernels import Kernels
 
-from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
 from ekya.gpu.green.levels import Level, LevelPool
+from ekya.gpu.green.sm_driver import CudaCalls, CudaDriver
 
 _RUN_S = 2.0
 _BLOCKS_A_SM, _ROUNDS, _AT_ONCE = 8, 4000, 4

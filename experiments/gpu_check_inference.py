@@ -90,7 +90,7 @@ def _apart(one: np.ndarray, other: np.ndarray) -> float:
 
 def shares() -> Iterator[Finding]:
     """Measures one frame and sixteen in a call, at eight shares, by single kernels and as a graph."""
-    process = open_process(0)
+    process = open_process()
     crops = _noise()
     # Inference is a guest and may get more than its share, so a job whose share is enforced is measured.
     job = ShareJob("check", "retraining", SHARES[-1])
@@ -109,7 +109,7 @@ def shares() -> Iterator[Finding]:
 
 def graphs_stay() -> Iterator[Finding]:
     """Checks a graph recorded on a quarter of the multiprocessors and launched on a stream of all of them."""
-    process, kernels = open_process(0), Kernels()
+    process, kernels = open_process(), Kernels()
     layout = process.levels.layout
     few = process.levels.usable(0, max(1, layout.groups // 4)).level
     every = process.levels.usable(0, layout.groups).level

@@ -13,7 +13,7 @@ from typing import Any
 from gpu_check_report import Finding
 
 from ekya.core.errors import UserError
-from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
+from ekya.gpu.green.sm_driver import CudaCalls, CudaDriver
 from ekya.gpu.mps.service import find_mps, mps_service
 from ekya.gpu.nvml import Gpu, GpuInventory
 

@@ -14,13 +14,11 @@ from gpu_check_kernels import Kernels
 from gpu_check_report import Finding
 
 from ekya.gpu.backends.backend import ShareJob
-from ekya.gpu.backends.torch_streams import TorchStreams
-from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
-from ekya.gpu.green.gated_levels import spans_ahead
+from ekya.gpu.backends.gpu_streams import TorchStreams
 from ekya.gpu.green.green_context_pool import GreenProcess, open_process
 from ekya.gpu.green.handle import GreenHandle
-from ekya.gpu.green.levels import Level, LevelPool
-from ekya.gpu.green.sm_layout import SmLayout
+from ekya.gpu.green.levels import Level, LevelPool, spans_ahead
+from ekya.gpu.green.sm_driver import CudaCalls, CudaDriver, SmLayout
 
 WITHIN = 0.03
 """Accepted relative deviation from an expected speed."""
@@ -61,7 +59,7 @@ def split() -> Iterator[Finding]:
         },
     )
     last = process.levels.usable(layout.groups - 1, 1).level
-    asked = layout.sms_of(layout.groups - 1, 1)
+    asked = layout.group_sms + layout.rest_sms
     granted = 0 if last is None else last.sms
     yield Finding(
         "multiprocessors of the last group, with those that are over",
@@ -241,7 +239,7 @@ def main() -> None:
 @cache
 def _process() -> GreenProcess:
     """Returns the green contexts that the checks of a process share, since they take seconds to create."""
-    return open_process(0)
+    return open_process()
 
 
 def _model() -> torch.nn.Module:

@@ -16,9 +16,8 @@ from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 
-OKITA, FIT, OURS, OASIS, FIXED, DRF, FIFO = (
+OKITA, OURS, OASIS, FIXED, DRF, FIFO = (
     "okita",
-    "okita-fit",
     "okita-joint",
     "oasis",
     "oasis-fixed",
@@ -26,10 +25,10 @@ OKITA, FIT, OURS, OASIS, FIXED, DRF, FIFO = (
     "okita-fifo",
 )
 BASELINES = (OASIS, FIXED, DRF, FIFO)
-STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO, FIT, FIXED), LIGHT.streams, strict=False))
+STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO, FIXED), LIGHT.streams, strict=False))
 
 JUDGED_SEEDS = range(100, 110)
-"""Seeds on which `okita-fit` is compared, committed before any policy played them; 0 to 9 are for tuning."""
+"""Seeds on which policies are compared, committed before any policy played them; 0 to 9 are for tuning."""
 
 
 def play(world: OkitaWorkload, policy: FleetPolicy, seed: int) -> dict[str, Any]:

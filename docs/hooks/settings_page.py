@@ -18,7 +18,7 @@ from page_links import slug
 from page_text import code, prose_of, table
 from pydantic import BaseModel
 
-from ekya.config.descriptions import ATTRIBUTES, attribute_meanings, models_of
+from ekya.config.keys_in_words import ATTRIBUTES, attribute_meanings, models_of
 
 Schema = Mapping[str, Any]
 

@@ -49,8 +49,8 @@ class FleetRunConfig:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Policy that decides about loans between servers: net (ours, if left out), andreas, worth, "
-            "okita, okita-fit, okita-joint, deep-edge, deep-edge-joint, or none.",
+            help="Policy that decides about loans between servers: net (ours, if left out), andreas, okita, "
+            "deep-edge, or none.",
         ),
     ] = None
     fail: Annotated[
@@ -73,8 +73,8 @@ class FleetRunConfig:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Points of ekya fleet profile: models of the hosts for the tiers deep-edge and "
-            "deep-edge-joint, and estimates of stores' first updates.",
+            help="Points of ekya fleet profile: models of the hosts for the tier deep-edge, "
+            "and estimates of stores' first updates.",
         ),
     ] = None
     host: Annotated[
@@ -266,10 +266,10 @@ def _points_of(config: FleetRunConfig, tier: str | None) -> Path | None:
 
     if config.points is None:
         return None
-    if config.stores is None and tier not in ("deep-edge", "deep-edge-joint"):
+    if config.stores is None and tier != "deep-edge":
         raise UserError(
-            "--points: only the tiers deep-edge and deep-edge-joint and updates of stores use them; choose "
-            "one with --tier, add --stores FILE, or leave --points out"
+            "--points: only the tier deep-edge and updates of stores use them; write --tier deep-edge, "
+            "add --stores FILE, or leave --points out"
         )
     fitted_to(config.points)
     return config.points.absolute()

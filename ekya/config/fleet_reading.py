@@ -11,11 +11,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ekya.config.descriptions import described_schema
-from ekya.config.errors import describe, problems_of, without_unknown_keys
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
+from ekya.config.keys_in_words import describe, described_schema, problems_of, without_unknown_keys
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId

@@ -1,4 +1,4 @@
-"""Combines the local scheduler's plan with retrainings and inference on other servers."""
+"""Combines the local scheduler's plan with retrainings on other servers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from ekya.control.protocols import Planner
 from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
-from ekya.core.speed import SpeedCurve
 from ekya.core.units import StreamId
-from ekya.core.view import InferenceOption, WindowView
+from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
-from ekya.planning.schedulers.objective import analysed_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +85,6 @@ def without_retraining(view: WindowView, stream: StreamId) -> WindowView:
     """Returns the view with no retraining options for one stream."""
     streams = tuple(replace(one, retrain_options=()) if one.stream == stream else one for one in view.streams)
     return replace(view, streams=streams)
-
-
-def classified_elsewhere(
-    options: tuple[InferenceOption, ...], share_milli: int, away_us: int, speed: SpeedCurve
-) -> tuple[InferenceOption, ...]:
-    """Returns Λ of a stream whose frames another server classifies: those that keep up with the share there.
-
-    If none does, it is the least demanding one, as accurate as the share allows. Here they need next to
-    nothing, but not nothing: at share 0 no frame is analysed.
-
-    Args:
-        options: as they are here.
-        share_milli: of the other server.
-        away_us: time that the crops of a frame and their answer are on the way.
-        speed: of inference at a share.
-    """
-    fitting = [one for one in options if one.share_needed_milli <= share_milli]
-    return tuple(
-        replace(
-            one,
-            relative_accuracy=analysed_part(one, share_milli, speed),
-            share_needed_milli=1,
-            age_us=one.age_us + away_us,
-            ample_milli=0,
-        )
-        for one in fitting or [min(options, key=lambda one: one.share_needed_milli)]
-    )
 
 
 def _left_alone(assignment: Assignment) -> Assignment:

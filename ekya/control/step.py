@@ -60,7 +60,6 @@ PLANNED_AGAIN_AFTER = (
     rq.SchedulerChanged,
     rq.CapacityChanged,
     ev.CapacityLent,
-    ev.InferenceMoved,
 )
 """Events that always require a new plan."""
 

@@ -6,7 +6,6 @@ from statistics import fmean
 
 from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
-from ekya.control.remote_plan import classified_elsewhere
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
@@ -182,12 +181,7 @@ def _inference_options(
     stream: StreamState, state: FleetState, options: LoopOptions
 ) -> tuple[InferenceOption, ...]:
     needed = inference_needs(stream, options)
-    if not options.preparation_bursts:
-        needed = _pooled(stream, state, needed)
-    moved = stream.moved
-    if moved is None:
-        return needed
-    return classified_elsewhere(needed, moved.share_milli, moved.away_us, options.inference_speed)
+    return needed if options.preparation_bursts else _pooled(stream, state, needed)
 
 
 def _pooled(
@@ -217,8 +211,6 @@ def inference_needs(stream: StreamState, options: LoopOptions) -> tuple[Inferenc
 
 def falls_behind(stream: StreamState, options: LoopOptions) -> bool:
     """Returns whether the current λ does not keep up at its share, by the latest needs."""
-    if stream.moved is not None:
-        return False
     needs = {option.config: option.share_needed_milli for option in inference_needs(stream, options)}
     return stream.inference is not None and needs.get(stream.inference, 0) > stream.inference_share_milli
 

@@ -195,8 +195,6 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, version=event.version, base_versions=base_versions, kept=None)
         case ev.NeedMeasured():
             return replace(stream, need=event)
-        case ev.InferenceMoved():
-            return replace(stream, moved=event if event.share_milli else None)
         case ev.WorkerDied() if stream.status not in OVER:
             return _after_death(stream, event)
         case ev.WorkerBack(role=ev.Role.INFERENCE):

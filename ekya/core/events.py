@@ -545,21 +545,6 @@ class CapacityLent:
     share_milli: int
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceMoved:
-    """Another server classifies a stream's frames from now on, or none does any more.
-
-    Attributes:
-        share_milli: of a GPU there; 0: frames are classified here.
-        away_us: time that the crops of a frame and their answer are on the way.
-    """
-
-    t_us: int
-    stream: StreamId
-    share_milli: int
-    away_us: int = 0
-
-
 Event = (
     ZooOpened
     | StreamAdded
@@ -581,7 +566,6 @@ Event = (
     | StreamEnded
     | Request
     | CapacityLent
-    | InferenceMoved
     | ShareMeasured
     | NeedMeasured
     | FramesCounted

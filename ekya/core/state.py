@@ -155,7 +155,6 @@ class StreamState:
         inference_options: Λ, as assumed or as last profiled.
         inference, inference_share_milli: λ and share of the last command.
         need: last measured need of inference; None before the first measurement.
-        moved: where another server classifies its frames; None: this one does.
         inference_measured: Λ were profiled at some time.
         labels, profiles: of the open window.
         job: the retraining in progress.
@@ -195,7 +194,6 @@ class StreamState:
     inference_share_milli: int = 0
     inference_measured: bool = False
     need: ev.NeedMeasured | None = None
-    moved: ev.InferenceMoved | None = None
     labels: WindowLabels = WindowLabels()
     profiles: WindowProfiles = WindowProfiles()
     job: RetrainJob | None = None

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ekya.config.errors import describe
 from ekya.config.files import read_mapping
+from ekya.config.keys_in_words import describe
 from ekya.core.errors import UserError
 
 _Model = TypeVar("_Model", bound=BaseModel)

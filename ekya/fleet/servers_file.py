@@ -59,10 +59,9 @@ class ServerSpec(Part):
         streams: ids from the fleet file; None: all of them.
         changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
         crops_may_leave: labelled crops of its streams may be sent to other servers. Whole frames never are.
-        frames_may_leave: crops of all frames may be sent to other servers, which classify them.
         takes_guests: jobs of other servers' streams may run on it.
-        kind: of its machine, as in the data points of ``ekya fleet profile``; the tiers ``deep-edge`` and
-            ``deep-edge-joint`` with ``--points`` see profiled kinds through fitted models.
+        kind: of its machine, as in the data points of ``ekya fleet profile``; the tier ``deep-edge``
+            with ``--points`` sees profiled kinds through fitted models.
         address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
             machine of ``ekya fleet run``.
     """
@@ -72,7 +71,6 @@ class ServerSpec(Part):
     streams: tuple[str, ...] | None = None
     changes: Mapping[str, object] = Field(default_factory=dict)
     crops_may_leave: bool = False
-    frames_may_leave: bool = False
     takes_guests: bool = True
     kind: str | None = None
     address: str | None = None
@@ -189,7 +187,7 @@ def load_servers(
 
 def _terms(server: ServerSpec) -> ServerTerms:
     site = SiteName(server.site)
-    return ServerTerms(site, server.crops_may_leave, server.takes_guests, server.frames_may_leave)
+    return ServerTerms(site, server.crops_may_leave, server.takes_guests)
 
 
 def _problems(spec: ServersSpec, sites: Sequence[str]) -> Sequence[str]:
@@ -255,7 +253,6 @@ def dump_servers(servers: Servers) -> str:
                 "site": str(terms.site),
                 "fleet": f"{terms.site}/fleet.yaml",
                 "crops_may_leave": terms.crops_may_leave,
-                "frames_may_leave": terms.frames_may_leave,
                 "takes_guests": terms.takes_guests,
                 **({"address": servers.addresses[terms.site]} if terms.site in servers.addresses else {}),
             }

@@ -79,9 +79,6 @@ class World(Protocol[ModelT]):
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
         """Sets λ and share of a stream."""
 
-    def move_inference(self, stream: StreamId, share_milli: int, away_us: int, now_us: int) -> None:
-        """Lets another server classify a stream's frames, as in ``InferenceMoved``; 0: none does."""
-
     def steps_of(
         self, command: cmd.StartRetraining, now_us: int, remote: bool
     ) -> Iterator[TrainingStep[ModelT]] | str:
@@ -131,7 +128,6 @@ class VirtualExecutor(Generic[ModelT]):
         self._steps: Iterator[PreparedStep] = iter(())
         self._step: PreparedStep | None = None
         self._step_due_us: int | None = None
-        self._moves: dict[StreamId, ev.InferenceMoved] = {}
 
     @property
     def now_us(self) -> int:
@@ -180,23 +176,6 @@ class VirtualExecutor(Generic[ModelT]):
         if over:
             self._finish(running)
 
-    def move_inference(self, stream: StreamId, share_milli: int, away_us: int, begins_us: int) -> None:
-        """Lets another server classify a stream's frames from then on, which an event reports.
-
-        With share 0 none does from now on, and no event says so.
-        """
-        self._moves.pop(stream, None)
-        if share_milli:
-            begins_us = max(begins_us, self._now_us)
-            self._moves[stream] = ev.InferenceMoved(begins_us, stream, share_milli, away_us)
-        else:
-            self.world.move_inference(stream, 0, 0, self._now_us)
-
-    def _begin_move(self, stream: StreamId, t_us: int) -> Iterator[ev.Event]:
-        moved = self._moves.pop(stream)
-        self.world.move_inference(stream, moved.share_milli, moved.away_us, t_us)
-        yield moved
-
     def _execute(self, command: cmd.Command) -> None:
         shares, now_us = self._shares, self._now_us
         match command:
@@ -240,8 +219,6 @@ class VirtualExecutor(Generic[ModelT]):
         due = list(self.world.due())
         if self._step_due_us is not None:
             due.append((self._step_due_us, 0, self._finish_preparation_step))
-        for stream, moved in self._moves.items():
-            due.append((moved.t_us, -1, partial(self._begin_move, stream)))
         for stream, running in self._retrainings.items():
             if (due_us := running.due_us) is not None:
                 due.append((due_us, *self._train[stream]))

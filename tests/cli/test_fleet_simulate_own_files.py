@@ -11,7 +11,7 @@ from ekya.config.shipped import shipped_path
 
 JOBS = shipped_path("datasets/small_cluster/jobs.yaml")
 CLUSTER = shipped_path("datasets/small_cluster/cluster.yaml")
-OKITA = ("okita", "okita-fit", "okita-joint", "okita-fifo", "drf")
+OKITA = ("okita", "okita-joint", "okita-fifo", "drf")
 
 
 def simulate(*words, jobs: Path = JOBS, cluster: Path = CLUSTER) -> int:

@@ -9,6 +9,9 @@ import yaml
 from commands import error_line, live_camera, run_summary, write_fleet
 
 from ekya import cli
+from ekya.config.fleet_reading import load_fleet
+from ekya.pipeline.setup import loop_options
+from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import user_errors
 
@@ -160,6 +163,7 @@ def test_run_live_with_more_gpus_than_exist_is_refused(world, fleet, capfd):
 def test_run_with_resume_takes_the_fleet_of_the_folder(world, fleet, tmp_path):
     folder = RunFolder.create(tmp_path / "runs", "monday")
     folder.fleet.write_text(fleet.read_text())
+    FileJournal(folder.journal, "ekya", loop_options(load_fleet(fleet), (), 0, 1, 1000)).close()
     for named in (str(folder.path), "monday"):
         assert cli.main(["run", "--resume", named, "--runs", str(tmp_path / "runs")]) == 0
         run_fleet, options = world.runs.pop()

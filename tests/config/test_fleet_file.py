@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from ekya.config.adhoc import fleet_from_videos
+from ekya.cli.fleet_from_options import fleet_from_videos
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_reading import dump_fleet, keep_fleet, load_fleet, with_play
 from ekya.config.fleet_sections import frame_sides
@@ -575,7 +575,7 @@ def test_load_fleet_of_any_value_gives_a_fleet_or_one_sentence(tmp_path_factory,
 
 
 def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
-    monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.cli.fleet_from_options.shipped_path", lambda _: shipped_fleet(folder))
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
     videos = [[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]]
@@ -590,7 +590,7 @@ def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
 
 
 def test_fleet_from_videos_reads_a_golden_file_or_name(folder, monkeypatch):
-    monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.cli.fleet_from_options.shipped_path", lambda _: shipped_fleet(folder))
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
     assert (golden.model, golden.weights) == (name, None)

@@ -11,7 +11,6 @@ from byhand import (
     LONG,
     NEEDS,
     OPTIONS,
-    SECOND,
     SHORT,
     A,
     B,
@@ -87,27 +86,6 @@ def test_step_plans_without_lent_capacity():
     assert hand.views[-1].capacity_milli == before - 200
     hand.give(20 * S, ev.CapacityLent(20 * S, 0))
     assert hand.views[-1].capacity_milli == before
-
-
-def test_step_plans_streams_that_are_classified_elsewhere_by_the_share_there():
-    hand = started(wishes={A: Wish(inference=SECOND), B: Wish()})
-    everywhere = hand.views[-1].streams[0].inference_options
-
-    def options_at(t_us, share_milli):
-        turn = hand.give(t_us, ev.InferenceMoved(t_us, A, share_milli, 4000))
-        assert turn.plan is not None
-        moved, other = hand.views[-1].streams
-        assert other.inference_options == everywhere
-        return [
-            (one.config, one.relative_accuracy, one.share_needed_milli, one.age_us)
-            for one in moved.inference_options
-        ]
-
-    assert options_at(10 * S, 300) == [(EVERY, 1.0, 1, 4000), (SECOND, 0.8, 1, 4000)]
-    assert options_at(20 * S, 200) == [(SECOND, 0.8, 1, 4000)]
-    assert options_at(30 * S, 75) == [(SECOND, 0.4, 1, 4000)]
-    hand.give(40 * S, ev.InferenceMoved(40 * S, A, 0))
-    assert hand.views[-1].streams[0].inference_options == everywhere
 
 
 def test_step_with_homes_never_plans_a_gpu_twice():

@@ -54,7 +54,6 @@ def one_of_each(t_us):
         ev.ShareResized(t_us, inference_holder(A), 1, 300, 40),
         ev.ShareOverdue(t_us, inference_holder(A), 1, 9),
         ev.CapacityLent(t_us, 200),
-        ev.InferenceMoved(t_us, A, 300, 4000),
         ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),
         ev.StreamReadmitted(t_us, A),
         ev.WorkerBack(t_us, A, ev.Role.INFERENCE),

@@ -14,7 +14,7 @@ from gpu_check import CHECKS, main
 from gpu_check_process import Check, run_checks
 from gpu_check_report import BEGIN, END, Finding, Machine, write_up
 
-from ekya.gpu.green.sm_layout import SmLayout, SmReport
+from ekya.gpu.green.sm_driver import SmLayout, SmReport
 
 MACHINE = Machine("a GPU", "13.0", "2.11.0", "2026-01-31")
 FINE = Finding("speed", "0.48", "0.479", True, {"sms": 64})
@@ -210,7 +210,7 @@ def test_gpu_check_writes_docs_only_when_all_checks_run(checks, with_gpu, capsys
     assert json.loads(document.read_text())["machine"]["torch"] == "2.11.0"
 
 
-def test_write_up_replaces_only_the_table(with_gpu):
+def test_write_up_replaces_the_table_by_what_was_not_as_expected(with_gpu):
     page, document = with_gpu
     odd = Finding("a | b", "x", "two\nlines", False)
     left_out = Finding("run", "y", "no Ray", None)
@@ -220,7 +220,7 @@ def test_write_up_replaces_only_the_table(with_gpu):
         f"Before.\n{BEGIN}\nMeasured on a GPU, driver for CUDA 13.0, torch 2.11.0, 2026-01-31; "
         "1 of 3 as expected, 1 not measured.\n\n"
         "| what | expected | measured | met |\n|---|---|---|---|\n"
-        f"| speed | 0.48 | 0.479 | yes |\n| a \\| b | x | two lines | **no** |\n"
+        "| a \\| b | x | two lines | **no** |\n"
         f"| run | y | no Ray | not measured |\n{END}\nAfter.\n"
     )
     assert json.loads(document.read_text())["findings"][0]["figures"] == {"sms": 64}

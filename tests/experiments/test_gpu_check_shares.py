@@ -7,9 +7,8 @@ import torch
 from fake_gpu import FakeDriver, FakeGpu
 
 from ekya.gpu.green.claims import SmClaims
-from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.green.green_context_pool import GreenProcess
-from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.levels import GatedLevels, LevelPool, spans_ahead
 from ekya.system.numeric_result import Checked
 
 pytest.importorskip("cuda.bindings")
@@ -43,7 +42,7 @@ class World:
         self.overlapping, self.file = False, folder / "claims"
         self.plain = 77
 
-    def open_process(self, _device):
+    def open_process(self):
         pool = LevelPool(self.driver)
         levels = GatedLevels(pool, self.gpu, lambda: [Checked("product", "float16", 0.0, self._is_fine())])
         levels.make_ahead(spans_ahead(pool.layout))

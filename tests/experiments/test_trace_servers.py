@@ -1,9 +1,7 @@
 """Servers that lend each other shares on virtual time, without training."""
 
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
-from statistics import fmean
 
 import pytest
 import torch
@@ -313,58 +311,3 @@ def test_a_policy_that_wants_it_is_asked_again_as_time_passes() -> None:
 def longest_gap_us(at_us, begins_us, ends_us):
     during = [now_us for now_us in at_us if begins_us <= now_us <= ends_us]
     return max(later - now for now, later in pairwise(during))
-
-
-def short_of_inference(frames_may_leave=True):
-    """Four streams on three tenths of a GPU analyse few of their frames; another server has room."""
-    busy = server(BUSY, 4, gpus=0.4, seed=210, frames_may_leave=frames_may_leave, crops_may_leave=False)
-    return [busy, server(IDLE, 1, gpus=3.0, seed=201)]
-
-
-def play_with_frames(which, failures=()):
-    streams = {stream.stream for one in which for stream in one.trace.streams}
-    sizes = replace(SIZES, fps=dict.fromkeys(streams, 5.0))
-    return play(which, TIERS["net"], sizes=sizes, failures=failures)
-
-
-@pytest.fixture(scope="module")
-def moved():
-    return play_with_frames(short_of_inference())
-
-
-def of_busy(played):
-    return fmean(value for windows in played.accuracy[BUSY].values() for value in windows)
-
-
-def test_a_server_that_is_short_of_inference_gains_by_moves_which_end_with_its_windows(moved) -> None:
-    stays = play_with_frames(short_of_inference(frames_may_leave=False))
-    assert stays.loans == ()
-    assert of_busy(moved) > of_busy(stays) + 0.05
-    assert moved.mean_accuracy > stays.mean_accuracy
-    for made in moved.loans:
-        assert (made.loan.host, made.outcome) == (IDLE, "its window is over")
-        assert made.over_us == made.loan.until_us
-        assert made.loan.begins_us == made.loan.now_us + LINKS.takes_us(BUSY, IDLE, SIZES.model_mb)
-    assert {made.loan.until_us for made in moved.loans} == {200 * S, 400 * S, 600 * S}
-    assert moved.moved_mb[BUSY, IDLE] == pytest.approx(
-        sum(made.loan.moved_mb(made.over_us)[BUSY, IDLE] for made in moved.loans)
-    )
-
-
-def test_no_server_hosts_more_frames_than_it_has_room_for(moved) -> None:
-    for now in moved.loans:
-        at_once = [made for made in moved.loans if made.loan.begins_us <= now.loan.begins_us < made.over_us]
-        assert sum(made.loan.share_milli for made in at_once) <= 3000
-        assert sum(made.loan.mb_s for made in at_once) <= 1.25
-
-
-def test_when_the_host_of_frames_dies_their_server_classifies_them_itself(moved) -> None:
-    first = moved.loans[0].loan
-    dies_us = (first.begins_us + first.until_us) // 2
-    died = play_with_frames(short_of_inference(), failures=[ServerDeath(IDLE, dies_us)])
-    assert {made.outcome for made in died.loans} == {"idle died"}
-    stays = play_with_frames(short_of_inference(frames_may_leave=False))
-    assert all(min(windows) > 0.0 for windows in died.accuracy[BUSY].values())
-    assert of_busy(stays) < of_busy(died) < of_busy(moved)
-    for stream, windows in died.accuracy[BUSY].items():
-        assert windows[1:] == pytest.approx(stays.accuracy[BUSY][stream][1:], abs=0.2)

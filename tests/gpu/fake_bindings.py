@@ -47,11 +47,6 @@ def retain(self, device):
     return ("primary",)
 
 
-def release(self, device):
-    self.retained -= 1
-    return ()
-
-
 ANSWERS = {
     "cuInit": lambda self, flags: (),
     "cuDeviceGetCount": lambda self: (self.gpus,),
@@ -65,7 +60,6 @@ ANSWERS = {
         sms(4),
     ),
     "cuDevicePrimaryCtxRetain": retain,
-    "cuDevicePrimaryCtxRelease": release,
     "cuDevResourceGenerateDesc": lambda self, resources, count: (
         ("description", sum(one.sm.smCount for one in resources[:count])),
     ),
@@ -73,7 +67,6 @@ ANSWERS = {
     "cuGreenCtxGetDevResource": lambda self, context, kind: (sms(context - 7_000),),
     "cuGreenCtxStreamCreate": lambda self, context, flags, priority: (context + 1_000,),
     "cuStreamGetGreenCtx": lambda self, stream: (stream - 1_000,),
-    "cuStreamSynchronize": lambda self, stream: (),
     "cuStreamDestroy": lambda self, stream: (),
     "cuGreenCtxDestroy": lambda self, context: (),
 }

@@ -23,8 +23,6 @@ class FakeDriver:
         self.fails = set()
         self.contexts = {}
         self.streams = {}
-        self.synchronised = set()
-        self.closed = False
         self._splits = 0
         self._made = 0
 
@@ -68,11 +66,6 @@ class FakeDriver:
         self._call("is_on")
         return self.streams[stream] == context
 
-    def synchronise(self, stream):
-        self._call("synchronise")
-        assert stream in self.streams
-        self.synchronised.add(stream)
-
     def destroy_stream(self, stream):
         self.calls.append("destroy_stream")
         del self.streams[stream]
@@ -82,17 +75,11 @@ class FakeDriver:
         assert context not in self.streams.values(), "a context was destroyed before its streams"
         del self.contexts[context]
 
-    def close(self):
-        self.calls.append("close")
-        assert not self.contexts, "closed with green contexts left"
-        self.closed = True
-
     def groups_on(self, stream):
         """Returns the numbers of the groups that a stream's kernels run on."""
         return {one.resource[1] for one in self.contexts[self.streams[stream]]}
 
     def _call(self, name):
-        assert not self.closed, f"{name} after close"
         self.calls.append(name)
         if name in self.fails:
             raise SmDriverError(f"{name}: CUDA_ERROR_OUT_OF_MEMORY")

@@ -3,9 +3,11 @@ import sys
 import tempfile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ekya.core.errors import UserError
-from ekya.gpu.green.claims import SmClaims, claims_folder
+from ekya.gpu.green.claims import SmClaims, SmSpan, claims_folder, place_again
 
 GROUPS = 16
 
@@ -101,3 +103,40 @@ def test_claims_guests_share_first_group_and_free_ones(open_claims):
     assert owner.take(0, 1)
     assert not guest.keep_for_guests()
     assert guest.free_for_guests() == 0
+
+
+TAKEN = st.lists(st.booleans(), min_size=1, max_size=24)
+
+
+@given(TAKEN, st.integers(1, 24))
+def test_placement_new_job_takes_fitting_or_largest_gap(taken, groups):
+    gaps = "".join("x" if one else "." for one in taken).split("x")
+    span = place_again(taken, groups, None)
+    largest = max(len(gap) for gap in gaps)
+    if largest == 0:
+        assert span is None
+    else:
+        assert span.groups == min(groups, largest)
+        assert not any(taken[span.first : span.first + span.groups])
+
+
+@given(TAKEN, st.integers(1, 24), st.data())
+def test_placement_growing_job_never_loses_and_stays_in_place(taken, groups, data):
+    first = data.draw(st.integers(0, len(taken) - 1))
+    end = data.draw(st.integers(first + 1, len(taken)))
+    taken[first:end] = [False] * (end - first)
+    held = SmSpan(first, end - first)
+    span = place_again(taken, groups, held)
+    assert not any(taken[span.first : span.first + span.groups])
+    assert min(groups, held.groups) <= span.groups <= max(groups, held.groups)
+    span_end = span.first + span.groups
+    if groups <= held.groups:
+        assert first <= span.first and span_end <= end
+    elif span.first > first or span_end < end:
+        # The span moved, so it did not fit where it was.
+        assert not (span.first <= first and end <= span_end)
+
+
+def test_placement_second_job_starts_at_the_end():
+    assert place_again([True] * 4 + [False] * 12, 4, None) == SmSpan(12, 4)
+    assert place_again([False] * 16, 4, None) == SmSpan(0, 4)

@@ -1,7 +1,7 @@
 import pickle
 import subprocess
 import sys
-import threading
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +14,12 @@ from ekya.core.errors import UserError
 from ekya.core.gpus import GpuGroups
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine, choose_backend
-from ekya.gpu.cuda_context import NoCudaError
-from ekya.gpu.green.backend import GreenShares
+from ekya.gpu.green.backend import MpsGreenShares
 from ekya.gpu.green.claims import SmClaims
-from ekya.gpu.green.gated_levels import GatedLevels
-from ekya.gpu.green.green_context_pool import GreenProcess, GreenProcesses
-from ekya.gpu.green.levels import LevelPool
-from ekya.gpu.green.mps_clients import MpsGreenShares
-from ekya.gpu.green.sm_layout import SmLayout, SmReport, SmSpan
-from ekya.gpu.mps.backend import MpsShares
+from ekya.gpu.green.green_context_pool import GreenProcess, GreenShares
+from ekya.gpu.green.levels import GatedLevels, LevelPool
+from ekya.gpu.green.sm_driver import SmLayout, SmReport
+from ekya.gpu.mps.backend import MpsShares, NoCudaError
 from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu
 from ekya.gpu.nvml import Gpu, GpuInventory
 
@@ -52,73 +49,49 @@ def no_split():
 
 @pytest.fixture
 def made(tmp_path):
-    """Fake driver and GPU of each device, and the function that makes them."""
-    made = {}
+    """Fake drivers that were made, each for one process, and the function that makes one."""
+    made = []
 
-    def make(device):
+    def make():
         driver, gpu = FakeDriver(), FakeGpu()
         pool = LevelPool(driver)
-        made[device] = driver, gpu
-        path = tmp_path / str(device)
-        return GreenProcess(
-            GatedLevels(pool, gpu, lambda: ()), gpu, lambda: SmClaims(path, pool.layout.groups)
-        )
+        made.append(driver)
+        levels = GatedLevels(pool, gpu, lambda: ())
+        return GreenProcess(levels, gpu, lambda: SmClaims(tmp_path / "claims", pool.layout.groups))
 
-    made["make"] = make
-    return made
-
-
-def green(made):
-    return GreenShares(TWO_GPUS, h200s, True, GreenProcesses(made["make"]))
+    return made, make
 
 
 def test_green_jobs_of_one_process_get_separate_spans(made):
-    with green(made).open(2) as shares:
-        handles = [
-            shares.attach(ShareJob(name, "retraining", 500, gpu))
-            for name, gpu in (("a", 0), ("b", 0), ("c", 1))
-        ]
-        groups = [
-            made[gpu][0].groups_on(one.level.stream) for one, gpu in zip(handles, (0, 0, 1), strict=True)
-        ]
-        assert not groups[0] & groups[1]
-        assert len(groups[2]) == 8
-        assert made[0][0].calls.count("split") == 1
-        for one in handles:
-            one.release()
-    assert made[0][0].closed and made[1][0].closed
+    drivers, make = made
+    shares = GreenShares(make)
+    handles = [shares.attach(ShareJob(name, "retraining", 500)) for name in ("a", "b")]
+    (driver,) = drivers
+    one, other = (driver.groups_on(handle.level.stream) for handle in handles)
+    assert len(one) == len(other - {"rest"}) == 8
+    assert not one & other
+    assert driver.calls.count("split") == 1
+    for handle in handles:
+        handle.release()
 
 
-def test_green_grant_names_its_multiprocessors():
-    grants = GreenShares(TWO_GPUS, h200s, True).quantise({"a": 700, "b": 260, "c": 990, "d": 30})
-    assert grants.share_milli == {"a": 667, "b": 243, "c": 970, "d": 30}
-    assert grants.spans["a"].gpu == grants.spans["b"].gpu != grants.spans["c"].gpu
-    assert grants.lost_milli == 70
-    assert grants.spans["c"] == SmSpan(grants.spans["c"].gpu, 0, 16)
-    assert "d" not in grants.spans, "what is less than a group has none of its own"
-    assert GreenShares(TWO_GPUS, no_split, True).quantise({"a": 740}).lost_milli == 740
-
-
-def test_green_alone_requires_a_shared_process():
-    assert GreenShares(TWO_GPUS, h200s, True).probe().usable
-    apart = GreenShares(TWO_GPUS, h200s, False).probe()
-    assert not apart.usable
-    assert "processes of their own" in apart.why
-    assert GreenShares(TWO_GPUS, no_split, True).probe().why == no_split().why
-    assert GreenShares(NO_GPU, h200s, True).probe().why == NO_GPU.why
-
-
-def process_state(_device):
-    return threading.Lock()
+def make_process():
+    driver, gpu = FakeDriver(), FakeGpu()
+    pool = LevelPool(driver)
+    folder = Path(tempfile.mkdtemp())
+    return GreenProcess(
+        GatedLevels(pool, gpu, lambda: ()), gpu, lambda: SmClaims(folder / "claims", pool.layout.groups)
+    )
 
 
 def test_green_process_state_is_never_pickled():
-    there = pickle.loads(pickle.dumps(GreenShares(TWO_GPUS, h200s, True)))
-    assert there.probe() == GreenShares(TWO_GPUS, h200s, True).probe()
-    processes = GreenProcesses(process_state)
-    held = processes.of(0)
-    # A lock cannot be pickled, as the resources of a process cannot.
-    assert pickle.loads(pickle.dumps(processes)).of(0) is not held
+    backend = MpsGreenShares(MpsShares(TWO_GPUS, working_mps), h200s, GreenShares(make_process))
+    backend.green.attach(ShareJob("a", "retraining", 500))
+    with pytest.raises((TypeError, pickle.PicklingError)):
+        pickle.dumps(make_process())
+    there = pickle.loads(pickle.dumps(backend))
+    assert there == backend
+    assert there.green.make is make_process
 
 
 def _mps_green(machine):
@@ -137,22 +110,18 @@ def test_green_mps_client_may_use_all_multiprocessors():
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
         }
     capability = backend.probe()
-    assert (capability.enforcement, capability.live_resize, capability.groups) == (
-        "hard",
-        True,
-        GpuGroups(8, 132),
-    )
+    assert (capability.enforcement, capability.groups) == ("hard", GpuGroups(8, 132))
 
 
 def test_green_mps_client_checks_daemon_and_sees_one_gpu(made, monkeypatch):
-    backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
-    backend = replace(backend, green=replace(backend.green, processes=GreenProcesses(made["make"])))
+    drivers, make = made
+    backend = replace(_mps_green(Machine(2, TWO_GPUS, working_mps, h200s)), green=GreenShares(make))
     joined = []
     monkeypatch.setattr(MpsShares, "require_client", lambda _self, job: joined.append(job.gpu))
     handle = backend.attach(ShareJob("a", "retraining", 500, gpu=1))
     assert handle.resize(250).share_milli == 243
     assert joined == [1]
-    assert set(made) == {"make", 0}
+    assert len(drivers) == 1
     handle.release()
 
 
@@ -163,25 +132,23 @@ def test_green_process_outside_mps_makes_no_contexts(made):
     backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
     there = SimpleNamespace(wait_for_daemon=lambda _within_s: None)
     mps = replace(backend.mps, connect=no_cuda, environment=there)
-    backend = MpsGreenShares(mps, replace(backend.green, processes=GreenProcesses(made["make"])))
+    drivers, make = made
+    backend = replace(backend, mps=mps, green=GreenShares(make))
     with pytest.raises(UserError, match="cannot work at a share: cuInit gives CUDA error 805"):
         backend.attach(ShareJob("a", "retraining", 500))
-    assert set(made) == {"make"}
+    assert drivers == []
 
 
 def test_registry_auto_tries_all_and_gives_reasons():
-    def chosen(ask, split, one_process=False, inventory=TWO_GPUS):
-        return choose_backend(machine=Machine(2, inventory, ask, split, one_process))
+    def chosen(ask, split, inventory=TWO_GPUS):
+        return choose_backend(machine=Machine(2, inventory, ask, split))
 
-    assert list(SHARE_BACKENDS) == ["mps+green", "mps", "green", "duty-cycle", "cpu"]
+    assert list(SHARE_BACKENDS) == ["mps+green", "mps", "duty-cycle", "cpu"]
     assert chosen(working_mps, h200s).name == "mps+green"
     without_green = chosen(working_mps, no_split)
     assert without_green.name == "mps"
     assert f"not mps+green: {no_split().why}" in without_green.why
-    assert chosen(silent_mps, h200s, one_process=True).name == "green"
-    apart = chosen(silent_mps, h200s)
-    assert apart.name == "duty-cycle"
-    assert "not green: its jobs run in processes of their own" in apart.why
+    assert chosen(silent_mps, h200s).name == "duty-cycle"
     assert chosen(silent_mps, h200s, inventory=NO_GPU).name == "cpu"
 
 
@@ -189,8 +156,6 @@ def test_registry_named_backend_is_never_replaced():
     machine = Machine(2, TWO_GPUS, working_mps, no_split)
     with pytest.raises(UserError, match=r"--shares mps\+green: these cuda.bindings have no"):
         choose_backend("mps+green", machine)
-    with pytest.raises(UserError, match="--shares green: its jobs run in processes of their own"):
-        choose_backend("green", Machine(2, TWO_GPUS, silent_mps, h200s))
     assert choose_backend("duty-cycle", machine).name == "duty-cycle"
 
 
@@ -204,12 +169,11 @@ class NoCuda:
 sys.meta_path.insert(0, NoCuda())
 import ekya.gpu
 names = [found.name for found in pkgutil.walk_packages(ekya.gpu.__path__, "ekya.gpu.")]
-light = [name for name in names if name != "ekya.gpu.backends.torch_streams"]
-for name in light:
+for name in names:
     importlib.import_module(name)
 assert "torch" not in sys.modules, "a backend that is only probed must not wait for torch"
 assert len(names) > 15
-from ekya.gpu.green.cuda_driver import read_layouts
+from ekya.gpu.green.sm_driver import read_layouts
 print(read_layouts().why)
 """
     answer = subprocess.run(

@@ -2,8 +2,7 @@ import pytest
 from fake_gpu import FakeDriver
 
 from ekya.gpu.green.levels import LevelPool
-from ekya.gpu.green.sm_driver import SmDriverError
-from ekya.gpu.green.sm_layout import SmLayout
+from ekya.gpu.green.sm_driver import SmDriverError, SmLayout
 
 
 def test_levels_are_made_once_on_one_split():
@@ -64,8 +63,7 @@ def test_levels_failed_call_cleans_up_and_can_be_retried(name):
     assert len(driver.streams) == 1
     driver.fails.clear()
     assert pool.level(2, 4).sms == 32
-    pool.close()
-    assert driver.streams == driver.contexts == {}
+    assert len(driver.streams) == len(driver.contexts) == 2
 
 
 @pytest.mark.parametrize("name", ["whole", "split"])
@@ -84,16 +82,6 @@ def test_levels_stream_of_another_context_is_not_used(monkeypatch):
     with pytest.raises(SmDriverError, match="outside"):
         LevelPool(driver).level(0, 1)
     assert driver.streams == {}
-
-
-def test_levels_close_waits_and_destroys_streams_first():
-    driver = FakeDriver()
-    pool = LevelPool(driver)
-    streams = {pool.level(0, 4).stream, pool.level(4, 4).stream, pool.level(4, 4, 1).stream}
-    pool.close()
-    assert driver.synchronised == streams
-    assert driver.closed
-    assert driver.calls.index("destroy_context") > driver.calls.index("destroy_stream")
 
 
 @pytest.mark.parametrize("span", [(-1, 2), (0, 0), (0, 17), (16, 1)])

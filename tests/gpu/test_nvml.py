@@ -134,7 +134,7 @@ def test_backends_use_only_visible_gpus(name):
     def working(inventory):
         return MpsFound(bool(inventory.gpus), "it works")
 
-    machine = Machine(4, shown("2,0"), working, one_process=True)
+    machine = Machine(4, shown("2,0"), working)
     capability = SHARE_BACKENDS[name](machine).probe()
     if capability.device == "cuda":
         assert capability.capacity_milli <= 2000

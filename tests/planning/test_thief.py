@@ -1,9 +1,12 @@
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from views import GAMMAS, paper_view
+from hypothesis import given, settings
+from views import GAMMAS, paper_view, value_of, window_views
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import (
@@ -13,8 +16,18 @@ from ekya.core.view import (
     StreamView,
     WindowView,
 )
+from ekya.planning.schedulers.allocation import (
+    choices_by_stream,
+    equal_shares,
+    kept_floors,
+    largest_share_milli,
+    lift_to_floors,
+)
 from ekya.planning.schedulers.objective import evaluate_phases
+from ekya.planning.schedulers.pick import SAME
+from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.thief import Thief
 
 FULL = InferenceOption(InferenceConfig(1, 32), 1.0, 400)
 HALF = InferenceOption(InferenceConfig(2, 32), 0.9, 200)
@@ -223,3 +236,47 @@ def test_thief_keeps_minimum_for_most_streams():
     ]
     assignments = make_scheduler("thief").plan(view(*streams, capacity=450)).phases[0].assignments
     assert [a.below_min for a in assignments] == [True, False, False]
+
+
+def values_of(choices, shares: Mapping[Job, int]):
+    return {
+        stream: value_of(
+            choice, shares.get(Job(stream, Work.RETRAINING), 0), shares[Job(stream, Work.INFERENCE)]
+        )
+        for stream, choice in choices.items()
+    }
+
+
+def rises(choices, before, after):
+    weights = {stream: choice.stream.weight for stream, choice in choices.items()}
+    return sum(weights[s] * (after[s] - before[s]) for s in weights) > SAME
+
+
+def printed_algorithm(view):
+    """Algorithm 1: every pair is tried, and every stream is evaluated anew at every try."""
+    choices = choices_by_stream(view)
+    jobs = sorted(
+        [Job(stream, Work.INFERENCE) for stream in choices]
+        + [Job(stream, Work.RETRAINING) for stream, choice in choices.items() if choice.has_retraining]
+    )
+    largest, quantum = largest_share_milli(view.quantum_milli), view.quantum_milli
+    best = equal_shares(view, jobs)
+    step = view.steal_milli if best and min(best.values()) >= view.steal_milli else quantum
+    floors = kept_floors(view, sum(best.values()))
+    best = lift_to_floors(best, floors, quantum)
+    for thief in jobs:
+        for victim in jobs:
+            while thief != victim:
+                temp = {**best, victim: best[victim] - step, thief: best[thief] + step}
+                if temp[victim] < floors.get(victim, 0) or temp[thief] > largest:
+                    break
+                if not rises(choices, values_of(choices, best), values_of(choices, temp)):
+                    break
+                best = temp
+    return one_phase_plan(view, choices, best)
+
+
+@settings(max_examples=40)
+@given(window_views())
+def test_thief_steals_what_printed_algorithm_steals(view):
+    assert Thief().plan(view) == printed_algorithm(view)

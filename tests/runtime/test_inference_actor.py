@@ -5,7 +5,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -30,7 +29,6 @@ from ekya.models.edge.multi_model import MultiModelPredictor
 from ekya.models.golden.detections import GoldenObjects
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import Classifier
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.drift import Drift
 from ekya.results.storage.hour_tables import next_rows
@@ -693,109 +691,3 @@ def test_spare_process_has_no_share_before_a_stream_joins(common, good):
     assert len(attached) == 1
     assert part_right(spare) > 0.9
     assert {row.stream for row in spare.end(0)} == {CAM, OTHER}
-
-
-class Elsewhere:
-    """Process of another server that answers with the newest weights it has, or a scripted error."""
-
-    def __init__(self):
-        self.loaded, self.asked, self.error, self.loads = [], 0, None, threading.Event()
-        self.loads.set()
-
-    def call(self, method, *arguments):
-        told = Future()
-        try:
-            told.set_result(getattr(self, method)(*arguments))
-        except OSError as error:
-            told.set_exception(error)
-        return told
-
-    def load_classifier(self, weights, classes, version, share_milli, side, resolutions):
-        assert self.loads.wait(HANG_GUARD_S)
-        if self.error is not None:
-            raise self.error
-        model = Classifier(from_bytes(weights), classes)
-        self.loaded.append((version, share_milli, side, resolutions, model))
-
-    def classify(self, images, resolution):
-        if self.error is not None:
-            raise self.error
-        self.asked += 1
-        version, *_, model = self.loaded[-1]
-        return *model.predict(images, resolution), version
-
-
-@pytest.fixture
-def elsewhere(actor):
-    """Where the stream's frames are classified, after its first two frames."""
-    place = Elsewhere()
-    cam = actor.streams[CAM]
-    cam.configure(EVERY, 1000, 1)
-    show_and_wait(CAM, 0)
-    cam.classify_at(place, 300, 4000)
-    return place
-
-
-def moves_of(actor):
-    time.sleep(0.05)
-    return [
-        (event.stream, event.share_milli, event.away_us)
-        for event in actor.poll(0.05)
-        if isinstance(event, ev.InferenceMoved)
-    ]
-
-
-def test_frames_are_classified_elsewhere_once_the_weights_are_there(actor, elsewhere, common):
-    assert moves_of(actor) == [(CAM, 300, 4000)]
-    assert [one[:4] for one in elsewhere.loaded] == [(0, 300, SIDE, (SIDE,))]
-    use = actor.shared.use.measured(actor.streams[CAM]._part)
-    show_and_wait(CAM, 1)
-    wait_until(lambda: elsewhere.asked == 1)
-    assert not actor.shared.use._pictures[actor.streams[CAM]._part], f"no use here counts after {use}"
-    actor.streams[CAM].classify_at(None, 0, 0)
-    show_and_wait(CAM, 2)
-    assert (elsewhere.asked, moves_of(actor)) == (1, [])
-    actor.end(10**9)
-    answers = read_predictions(common.folder.predictions(CAM))
-    assert answers.analysed.tolist() == [True] * 3
-    classes = answers.classes.reshape(3, -1)
-    assert (classes == classes[0]).all()
-
-
-def test_new_weights_are_elsewhere_before_they_serve(actor, elsewhere, good):
-    elsewhere.loads.clear()
-    with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(receive_bytes, actor, turned_around(good), 1)
-        show_and_wait(CAM, 1)
-        assert not received.done()
-        assert serving(actor).model is not None and actor.shared.models.serving(CAM).version == 0
-        elsewhere.loads.set()
-        received.result(HANG_GUARD_S)
-    show_and_wait(CAM, 2)
-    wait_until(lambda: actor.shared.models.serving(CAM).version == 1)
-    assert [one[0] for one in elsewhere.loaded] == [0, 1]
-
-
-@pytest.mark.parametrize("fails", ["answers", "new weights"])
-def test_without_the_other_server_the_next_frame_is_classified_here_and_the_loop_hears(
-    actor, elsewhere, common, good, fails
-):
-    assert moves_of(actor) == [(CAM, 300, 4000)]
-    elsewhere.error = OSError("no route")
-    if fails == "answers":
-        show_and_wait(CAM, 1)
-    else:
-        receive_bytes(actor, good, 1)
-    assert moves_of(actor) == [(CAM, 0, 0)]
-    show_and_wait(CAM, 2)
-    assert not actor.shared.models.is_moved(CAM)
-    actor.end(10**9)
-    assert read_predictions(common.folder.predictions(CAM)).analysed.all()
-
-
-def test_a_server_that_does_not_take_the_weights_never_classifies(actor):
-    place = Elsewhere()
-    place.error = OSError("refused")
-    actor.streams[CAM].classify_at(place, 300, 4000)
-    assert moves_of(actor) == [(CAM, 0, 0)]
-    assert not actor.shared.models.is_moved(CAM)

@@ -105,7 +105,7 @@ def folder(tmp_path):
     server.give(104 * S, labels(104 * S, 1))
     server.give(109 * S, ev.ProfileReady(109 * S, CAM, 1, CURVE, 0.1))
     server.give(110 * S, ev.PreparationEnded(110 * S, 1))
-    server.give(120 * S, ev.CapacityLent(120 * S, 400), ev.InferenceMoved(120 * S, CAM, 300))
+    server.give(120 * S, ev.CapacityLent(120 * S, 400))
     server.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
     server.journal.close()
     return folder
@@ -219,18 +219,15 @@ def test_resumed_incomplete_run_is_not_reported(folder):
     assert not folder.report.exists()
 
 
-def test_resumed_server_keeps_loans_drops_guests_and_classifies_itself(folder):
+def test_resumed_server_keeps_loans_and_drops_guests(folder):
     resumed = resume(folder, [CAM])
     resumed.cut(folder)
     (stream,) = resumed.state.fleet.streams
     assert resumed.from_us == 200 * S
     assert (stream.job.config, stream.job.elsewhere) == (GAMMA, Elsewhere(199 * S))
     kinds = [type(event) for event in resumed.events]
-    here_again, *others = kinds[1:]
-    assert (kinds[0], here_again) == (ev.CapacityLent, ev.InferenceMoved)
-    assert others == [ev.RetrainFailed, ev.StreamLost, ev.StreamBack, ev.WorkerBack]
-    assert (resumed.events[0].share_milli, resumed.events[2].job) == (0, stream.job.job)
-    assert (stream.moved.share_milli, resumed.events[1].share_milli) == (300, 0)
+    assert kinds == [ev.CapacityLent, ev.RetrainFailed, ev.StreamLost, ev.StreamBack, ev.WorkerBack]
+    assert (resumed.events[0].share_milli, resumed.events[1].job) == (0, stream.job.job)
     _, _, turns = read_journal(folder.journal)
     assert len(turns) == 6, "the window that was interrupted is not there any more"
 

@@ -1,12 +1,15 @@
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
-from ekya.streams.datasets.labelled_index import IndexHead, examine_labelled, read_frames, read_head
+from ekya.streams.datasets.labelled_index import (
+    IndexHead,
+    LabelledSpec,
+    examine_labelled,
+    read_frames,
+    read_head,
+)
 from ekya.streams.ingest.frame import InterruptedSource
 
 FRAMES = (
@@ -18,16 +21,18 @@ FRAMES = (
 )
 
 
-@dataclass
-class Spec:
+class Spec(LabelledSpec):
     """Fake that shows every frame, with its problem if it has one."""
 
-    index: Path | None = None
+    dataset = "cityscapes"
 
-    def listed(self):
+    def in_words(self):
+        return "it"
+
+    def list_frames(self):
         return ("car", "bus"), lambda: iter(FRAMES)
 
-    def source(self, frames, class_of):
+    def make_source(self, frames, class_of):
         def shown():
             for number, frame in enumerate(frames()):
                 image = None if frame.problem else np.zeros((10, 20, 3), np.uint8)
@@ -40,15 +45,13 @@ class Spec:
 def index(tmp_path):
     path = tmp_path / "ulm.jsonl"
     found = examine_labelled(
-        "cityscapes",
-        known_in=lambda root: ("car", "bus"),
-        spec_of=lambda root, stream: Spec(),
-        source_of=Spec.source,
-        root=tmp_path,
-        stream="ulm",
-        classes=("bus",),
-        index=path,
-        on_frame=lambda: None,
+        lambda root, stream: Spec(),
+        lambda root: ("car", "bus"),
+        tmp_path,
+        "ulm",
+        ("bus",),
+        path,
+        lambda: None,
     )
     assert (found.frames, found.duration_s) == (2, 1.5)
     assert (found.objects, found.problems) == ({"bus": 1}, ("ü.png: is missing",))

@@ -63,7 +63,7 @@ def test_waymo_index_opens_to_same_frames(written, monkeypatch):
     with monkeypatch.context() as nothing_is_looked_into:
         nothing_is_looked_into.setattr(source, "find_segments", None)
         nothing_is_looked_into.setattr(source, "describe_segments", None)
-        nothing_is_looked_into.setattr(source, "version_of", None)
+        nothing_is_looked_into.setattr(source, "segment_reader", None)
         indexed = spec.open(CLASSES)
     for (one, truth), (other, other_truth) in zip(indexed.frames(), whole.frames(), strict=True):
         assert (one.index, one.t_us) == (other.index, other.t_us)

@@ -10,7 +10,7 @@ import pytest
 from waymo_sample import FRAME_US, Segment, write_v2
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.waymo.parquet import check, describe, shots
+from ekya.streams.datasets.waymo.parquet import ParquetReader
 from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150", frames=6)
@@ -37,7 +37,7 @@ def with_column(name, values):
 
 
 def read(files, camera=LEFT):
-    return list(shots(files, camera))
+    return list(ParquetReader(files).read_shots(camera))
 
 
 def times(found):
@@ -62,10 +62,10 @@ def test_parquet_shots_are_chronological_with_labels(files):
 
 
 def test_parquet_describe_reads_location_and_time(files):
-    facts = describe(files)
+    facts = ParquetReader(files).read_facts()
     assert (facts.location, facts.time_of_day) == ("location_sf", "Day")
     assert (facts.first_us, facts.frames) == (SEGMENT.first_us, SEGMENT.frames)
-    unknown = describe(replace(files, stats=None))
+    unknown = ParquetReader(replace(files, stats=None)).read_facts()
     assert (unknown.location, unknown.first_us) == ("", SEGMENT.first_us)
 
 
@@ -138,13 +138,13 @@ def test_parquet_other_integer_types_are_read(files):
 
 def test_parquet_missing_boxes_is_user_error(files):
     with pytest.raises(UserError, match=rf"camera_box/{SEGMENT.name}.parquet: there is no such file"):
-        check(replace(files, boxes=None), LEFT)
+        ParquetReader(replace(files, boxes=None)).require_camera(LEFT)
 
 
 def test_parquet_camera_without_pictures_is_user_error(files):
-    check(files, LEFT)
+    ParquetReader(files).require_camera(LEFT)
     with pytest.raises(UserError, match=re.escape(f"{files.images}: has no images of camera SIDE_RIGHT")):
-        check(files, Camera.SIDE_RIGHT)
+        ParquetReader(files).require_camera(Camera.SIDE_RIGHT)
 
 
 def test_parquet_missing_column_is_named(files):
@@ -152,14 +152,14 @@ def test_parquet_missing_column_is_named(files):
         before = file.read_bytes()
         rewrite(file, lambda table, column=column: table.drop_columns([column]))
         with pytest.raises(UserError, match=re.escape(f"{file}: has no column '{column}'")):
-            check(files, LEFT)
+            ParquetReader(files).require_camera(LEFT)
         file.write_bytes(before)
 
 
 def test_parquet_wrong_column_type_is_user_error(files):
     rewrite(files.boxes, with_column("[CameraBoxComponent].box.size.x", lambda rows: ["wide"] * len(rows)))
     with pytest.raises(UserError, match=re.escape(f"{files.boxes}: cannot be read as Parquet")):
-        check(files, LEFT)
+        ParquetReader(files).require_camera(LEFT)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.99])
@@ -168,11 +168,11 @@ def test_parquet_cut_file_is_user_error(files, part):
         before = file.read_bytes()
         file.write_bytes(before[: int(part * len(before))])
         with pytest.raises(UserError, match=re.escape(f"{file}: cannot be read as Parquet")):
-            check(files, LEFT)
+            ParquetReader(files).require_camera(LEFT)
         file.write_bytes(before)
 
 
 def test_parquet_statistics_of_other_segment_are_refused(files):
     rewrite(files.stats, with_column("key.segment_context_name", lambda names: ["other"] * len(names)))
     with pytest.raises(UserError, match=re.escape(f"{files.stats}: has no rows of segment {SEGMENT.name}")):
-        describe(files)
+        ParquetReader(files).read_facts()

@@ -13,7 +13,7 @@ from waymo_sample import Segment, frame_record, framed, write_v1
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.waymo import messages
-from ekya.streams.datasets.waymo.records import check, describe, masked_crc, read_records, shots
+from ekya.streams.datasets.waymo.records import RecordsReader, masked_crc, read_records
 from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
@@ -31,7 +31,7 @@ def records_in(data):
 
 
 def read(file, camera=Camera.FRONT):
-    return list(shots(of(file), camera))
+    return list(RecordsReader(of(file)).read_shots(camera))
 
 
 def whys(found):
@@ -127,7 +127,7 @@ def test_parse_frame_reads_fields_by_number():
 
 
 def test_records_describe_reads_location_and_time(tmp_path):
-    facts = describe(of(write_v1(tmp_path, SEGMENT)))
+    facts = RecordsReader(of(write_v1(tmp_path, SEGMENT))).read_facts()
     assert (facts.location, facts.time_of_day, facts.first_us) == ("location_sf", "Day", SEGMENT.first_us)
 
 
@@ -173,7 +173,7 @@ def test_records_other_record_is_lost_alone(tmp_path):
     found = read(file)
     assert whys(found) == ["record 0: is no Frame message"]
     assert isinstance(found[1], Shot)
-    assert describe(of(file)).first_us == SEGMENT.first_us
+    assert RecordsReader(of(file)).read_facts().first_us == SEGMENT.first_us
 
 
 @pytest.mark.parametrize(
@@ -188,16 +188,16 @@ def test_records_file_of_other_segment_is_user_error(tmp_path, content, says):
     file = tmp_path / "some.tfrecord"
     file.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f"{file}: {says}")):
-        describe(of(file))
+        RecordsReader(of(file)).read_facts()
 
 
 def test_records_camera_without_labels_is_user_error(tmp_path):
     file = write_v1(tmp_path, SEGMENT)
-    check(of(file), Camera.FRONT)
+    RecordsReader(of(file)).require_camera(Camera.FRONT)
     with pytest.raises(UserError, match="has no images of camera FRONT_LEFT; choose another"):
-        check(of(file), Camera.FRONT_LEFT)
+        RecordsReader(of(file)).require_camera(Camera.FRONT_LEFT)
     message = messages.FrameMessage.FromString(frame_record(SEGMENT, 0))
     message.ClearField("camera_labels")
     file.write_bytes(framed(message.SerializeToString()))
     with pytest.raises(UserError, match=r"has no labels of camera FRONT; fetch .*_with_camera_labels"):
-        check(of(file), Camera.FRONT)
+        RecordsReader(of(file)).require_camera(Camera.FRONT)

@@ -77,8 +77,6 @@ def test_cores_half_a_core_is_half_a_gpu(cgroups):
     capability = CpuShares(cpu_limit(cgroups.groups)).probe()
     assert (capability.usable, capability.capacity_milli) == (True, 500)
     assert capability.why.startswith("0.5 CPU cores")
-    granted = CpuShares(0.5).quantise({"a": 400, "b": 400})
-    assert sum(granted.share_milli.values()) == 500
 
 
 def test_memory_reclaimable_counts_as_free(cgroups):

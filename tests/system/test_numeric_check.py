@@ -3,9 +3,8 @@ import torch
 from fake_gpu import FakeDriver, FakeGpu
 from torch.nn.functional import conv2d
 
-from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
-from ekya.gpu.green.levels import LevelPool
-from ekya.gpu.green.sm_layout import SmLayout
+from ekya.gpu.green.levels import GatedLevels, LevelPool, spans_ahead
+from ekya.gpu.green.sm_driver import SmLayout
 from ekya.system.numeric_check import GateSizes, NumericGate
 from ekya.system.numeric_result import Checked
 

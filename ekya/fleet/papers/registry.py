@@ -27,6 +27,6 @@ BASELINES: Mapping[str, Make] = MappingProxyType(
 PLAYED: Mapping[str, Make] = MappingProxyType({**POLICIES, **BASELINES})
 
 OF_ANDREAS = ("andreas", "worth", "fifo", "edf", "priority")
-OF_OKITA = ("okita", "okita-fit", "okita-joint", "okita-fifo", "drf", "oasis", "oasis-fixed")
+OF_OKITA = ("okita", "okita-joint", "okita-fifo", "drf", "oasis", "oasis-fixed")
 OF_DEEP_EDGE = (*EDGE_POLICIES, "fair", "fair-kept")
 """Names of the policies that can play in each paper's worlds; the paper's own comes first."""

@@ -137,8 +137,6 @@ class Sizes:
         features: inputs of its head.
         classes: outputs of its head.
         exemplars: most exemplars that a stream remembers.
-        fps: frames a second of the streams whose frames could be classified elsewhere: those whose objects
-            are found at next to no cost.
     """
 
     crop_mb: float
@@ -147,7 +145,6 @@ class Sizes:
     features: int
     classes: int
     exemplars: int
-    fps: Mapping[StreamId, float] = field(default_factory=dict)
 
     def trained_mb(self, config: RetrainConfig) -> float:
         """Returns the size of the weights that γ trains (four bytes each): the head and the last blocks."""

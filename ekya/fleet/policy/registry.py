@@ -71,13 +71,12 @@ POLICIES: Mapping[str, Make] = MappingProxyType(
         "andreas": lambda _: Andreas(),
         "worth": _worth,
         "okita": lambda terms: Okita(terms.slot_us, until_us=terms.until_us),
-        "okita-fit": lambda terms: Okita(terms.slot_us, until_us=terms.until_us, fit=True),
         "okita-joint": lambda terms: OkitaJoint(terms.slot_us, until_us=terms.until_us),
         "deep-edge": lambda terms: edge_policy("deep-edge", Heuristic(), terms),
         "deep-edge-joint": _edge_joint,
     }
 )
-"""The papers' policies to the letter, and ours: ``worth`` for ANDREAS, and those that end in fit or joint."""
+"""The papers' policies to the letter, and ours: ``worth`` for ANDREAS, and those that end in joint."""
 
 EDGE_POLICIES = ("deep-edge", "deep-edge-joint")
 """Deep-Edge's policies."""

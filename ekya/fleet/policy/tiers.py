@@ -2,20 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
-from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
-from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.fitted import Fitted
 from ekya.fleet.policy.market import Decider
 from ekya.fleet.policy.most_per_unit import MostPerUnit
 from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.one_node import OneNode
 from ekya.fleet.policy.splitting import InOrderOfArrival
 
@@ -23,7 +18,7 @@ _PERIOD_US = 10_000_000
 """Longest time until ANDREAS decides again; the paper's ten minutes, for jobs of minutes instead of hours."""
 
 _DEPLOYED_US = 2_000_000
-"""Longest time until Okita's policies deploy all trainings anew."""
+"""Longest time until Okita deploys all trainings anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +35,11 @@ class Tier:
 
 
 def tiers_with(fitted: Fitted | None) -> Mapping[str, Tier]:
-    """Returns the tiers by name; those of Deep-Edge see profiled hosts as fitted models do."""
+    """Returns the tiers by name; Deep-Edge's sees profiled hosts as fitted models do."""
     return {
         "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),
-        # The times that it sees have the cost of moving in them.
-        "worth": Tier(OneNode(Worth(moving_s=0.0, lost_epochs=0.0)), _PERIOD_US),
         "deep-edge": Tier(InOrderOfArrival(Heuristic(), fitted)),
-        # The shares are chosen by price already, so the solver does not throttle workers.
-        "deep-edge-joint": Tier(InOrderOfArrival(Joint(shares_milli=(FULL_GPU_MILLI,)), fitted)),
         "okita": Tier(NearData(Okita), _DEPLOYED_US),
-        "okita-fit": Tier(NearData(partial(Okita, fit=True)), _DEPLOYED_US),
-        "okita-joint": Tier(NearData(OkitaJoint), _DEPLOYED_US),
         "net": Tier(MostPerUnit()),
     }
 

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
 from ekya.fleet.policy.market import Deal, Key, Market, key_of
-from ekya.fleet.policy.moves import Move, MoveOffer
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
-from ekya.fleet.run.moves import Moves
-from ekya.fleet.run.peers import Answer, LoanT, Made, Peer
+from ekya.fleet.run.peers import Answer, Made, Peer
 
 _CUT_OFF = "its server was cut off from the others"
 
@@ -52,7 +49,7 @@ class Coordinator:
         tier: Tier,
         links: Links,
         seed: int = 0,
-        record: Callable[[Made[Any]], None] = lambda made: None,
+        record: Callable[[Made], None] = lambda made: None,
         held_until: Callable[[Loan], int] = lambda loan: loan.ends_us,
         rooms: Rooms = rooms_in_turn,
         promises: Promises | None = None,
@@ -64,12 +61,11 @@ class Coordinator:
         self._offers: dict[SiteName, tuple[Offer, ...]] = {}
         self._rooms: tuple[Room, ...] = ()
         self._refused: Mapping[Key, str] = {}
-        self._open: dict[Key, Made[Loan]] = {}
-        self._ended: dict[Key, Made[Loan]] = {}
-        self._moves = Moves(links, self._peers, self._recorded, record)
+        self._open: dict[Key, Made] = {}
+        self._ended: dict[Key, Made] = {}
         self._decided_us = 0
         self._next = 0
-        self.loans: list[Made[Any]] = []
+        self.loans: list[Made] = []
 
     @property
     def moved_mb(self) -> Mapping[Way, float]:
@@ -84,8 +80,7 @@ class Coordinator:
             peers: servers that are there.
 
         Returns:
-            The numbers of the loans that go on. Servers get back the shares that they keep for others, and
-            classify all their frames themselves.
+            The numbers of the loans that go on. Servers get back the shares that they keep for others.
         """
         self._next = made
         self._peers.update(peers)
@@ -98,7 +93,6 @@ class Coordinator:
         for peer in peers.values():
             for number in set(peer.lends()) - go_on:
                 peer.take_back(number, 0)
-            peer.keep_moves((), "the coordinator was started again")
         return go_on
 
     def join(self, site: SiteName, peer: Peer) -> None:
@@ -108,8 +102,7 @@ class Coordinator:
         any more, and what it lent goes on elsewhere; so both end there.
         """
         self._peers[site] = peer
-        known = {made.number for made in self._open.values()} | self._moves.numbers
-        peer.keep_moves(known, _CUT_OFF)
+        known = {made.number for made in self._open.values()}
         for loan in peer.borrowed():
             if loan.number not in known:
                 peer.fail(loan.offer.stream, _CUT_OFF, 0)
@@ -117,26 +110,20 @@ class Coordinator:
             peer.take_back(number, 0)
 
     def leave(self, site: SiteName) -> None:
-        """Removes a server whose run has ended, with the inference that it did for others."""
+        """Removes a server whose run has ended."""
         self._peers.pop(site, None)
         self._offers.pop(site, None)
-        self._moves.leave(site)
 
-    def ask(
-        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
-    ) -> Answer:
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
         """Replaces a server's open offers, decides about all servers' offers, and answers this one.
 
-        Loans that other servers get by this are granted to them. Open offers of ``moves`` stay where there
-        are none; all moves that are made are granted.
+        Loans that other servers get by this are granted to them.
         """
-        if moves is not None:
-            self._moves.offer(site, moves)
         before = {(one.stream, one.until_us): one.arrived_us for one in self._offers.get(site, ())}
         self._offers[site] = tuple(
             replace(one, opened_us=before.get((one.stream, one.until_us), one.now_us)) for one in offers
         )
-        mine = self._decide(now_us, site) if offers or moves else None
+        mine = self._decide(now_us, site) if offers else None
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})
 
@@ -194,10 +181,6 @@ class Coordinator:
             made.moved_mb = _together(made.moved_mb, moved_mb)
             self._record(made)
 
-    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        """Ends a move of inference: its server classifies the stream's frames itself again."""
-        self._moves.over(move, now_us, outcome, moved_mb)
-
     def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Learns what a loan has brought, in accuracy times seconds."""
         self._promises.learn(loan.offer.site, loan.promises, came, serves_after_us)
@@ -213,7 +196,6 @@ class Coordinator:
         The traffic of its own loans cannot be measured any more and is recorded as foreseen.
         """
         reason = f"{site} died"
-        self._moves.died(site, at_us, reason)
         self.leave(site)
         for key in [key for key in self._open if key[0] == site]:
             made = self._open.pop(key)
@@ -239,7 +221,6 @@ class Coordinator:
         self._decided_us = now_us
         offers = self._waiting(now_us)
         self._see_rooms(now_us, offers)
-        self._moves.decide(now_us, Market(now_us, (), self._running(), self._rooms, self._links).free)
         deal = self._deal(now_us, offers)
         self._refused = deal.refused
         by_number = {made.number: made for made in self._open.values()}
@@ -264,15 +245,12 @@ class Coordinator:
         """Asks all servers for their rooms, if there is anything to decide about."""
         # The window of the rest of a loan is over when its offer's is.
         ends_us = [offer.until_us for offer in (*offers, *(loan.offer for loan in self._running()))]
-        ends_us += [offer.until_us for offer in self._moves.waiting(now_us)]
         if ends_us:
             rooms = self._ask_rooms(self._peers, now_us, max(ends_us))
             self._rooms = tuple(replace(room, late_us=self._promises.late.of(room.site)) for room in rooms)
 
     def _market(self, now_us: int, offers: Sequence[Offer]) -> Market:
-        """Returns a market of the trainings, whose rooms are what inference leaves."""
-        rooms = self._moves.beside(self._rooms)
-        return Market(now_us, tuple(offers), self._running(), rooms, self._links, self._seed)
+        return Market(now_us, tuple(offers), self._running(), self._rooms, self._links, self._seed)
 
     def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
         market = self._market(now_us, offers)
@@ -282,7 +260,11 @@ class Coordinator:
         return tuple(made.loan for _, made in sorted(self._open.items()))
 
     def _make(self, loan: Loan, among: int = 1) -> Loan:
-        made = self._recorded(loan, among, loan_cost(loan, self._market(loan.offer.now_us, ()).free))
+        costs = loan_cost(loan, self._market(loan.offer.now_us, ()).free)
+        made = Made(self._next, replace(loan, number=self._next), among, costs=costs)
+        self._record(made)
+        self._next += 1
+        self.loans.append(made)
         loan = made.loan
         self._open[key_of(loan.offer)] = made
         self.withdraw(loan.offer.site, {loan.offer.stream})
@@ -291,14 +273,7 @@ class Coordinator:
             self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
         return loan
 
-    def _recorded(self, loan: LoanT, among: int, costs: float) -> Made[LoanT]:
-        made = Made(self._next, replace(loan, number=self._next), among, costs=costs)
-        self._record(made)
-        self._next += 1
-        self.loans.append(made)
-        return made
-
-    def _end(self, made: Made[Loan], at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+    def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
         key = key_of(made.loan.offer)
         self._open.pop(key, None)
@@ -308,28 +283,28 @@ class Coordinator:
             if host in self._peers:
                 self._peers[host].take_back(made.number, at_us)
 
-    def _stop(self, made: Made[Loan], at_us: int, reason: str) -> None:
+    def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"stopped: {reason}", self._moved_mb(made, at_us))
         if peer is not None:
             peer.fail(stream, reason, at_us)
 
-    def _move(self, made: Made[Loan], loan: Loan, at_us: int) -> None:
+    def _move(self, made: Made, loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", self._moved_mb(made, at_us))
         if peer is not None:
             peer.go_on(stream, self._make(loan))
 
-    def _moved_mb(self, made: Made[Loan], at_us: int) -> Mapping[Way, float]:
+    def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
         """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
         peer = self._peers.get(made.loan.offer.site)
         if peer is None:
             return made.loan.moved_mb(at_us)
         return peer.interrupted(made.loan.offer.stream, at_us).moved_mb
 
-    def _go_on_without(self, made: Made[Loan], at_us: int, gone: SiteName) -> None:
+    def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training go on without a dead host, or ends it."""
         offer, reason = made.loan.offer, f"{gone} died"
         peer = self._peers.get(offer.site)

@@ -8,7 +8,6 @@ from ekya.control.protocols import Executor
 from ekya.core import commands as cmd
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.moves import Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +68,8 @@ class Awaited(Protocol):
         """
 
 
-class InferenceElsewhere(Protocol):
-    """Classification of a server's frames on other servers; each world has an implementation."""
-
-    def begin(self, move: Move) -> None:
-        """Prepares it; the executor emits ``InferenceMoved`` when frames are classified there.
-
-        It emits the event with share 0 if that fails; then frames are classified at home already.
-        """
-
-    def end(self, move: Move, now_us: int) -> Mapping[Way, float]:
-        """Classifies a stream's frames at home from the next one on; returns the traffic over each link."""
-
-
 class Home(Executor, Protocol):
     """An executor on virtual time that receives weights from other servers."""
-
-    def move_inference(self, stream: StreamId, share_milli: int, away_us: int, begins_us: int) -> None:
-        """Charges a stream's frames to a share of another server from then on, which an event reports.
-
-        With share 0 it charges them to the stream's own from now on, and no event says so.
-        """
 
     def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
         """Receives weights of a retraining's first epochs; they serve from now on if the loop asks for that.
@@ -126,26 +106,6 @@ class _Foreseen:
     def moved_mb(self, now_us: int) -> Mapping[Way, float]:
         """Returns the traffic since it began or continued; none after a failure, which was counted before."""
         return {} if self.failed else self.loan.moved_mb(now_us)
-
-
-class InferenceAsForeseen:
-    """Classification on virtual time, which begins and costs what was agreed. An ``InferenceElsewhere``.
-
-    Args:
-        home: executor of the server.
-    """
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-
-    def begin(self, move: Move) -> None:
-        """Begins when the model has arrived."""
-        self._home.move_inference(move.stream, move.share_milli, move.away_us, move.begins_us)
-
-    def end(self, move: Move, now_us: int) -> Mapping[Way, float]:
-        """Returns the traffic that was foreseen up to now."""
-        self._home.move_inference(move.stream, 0, 0, now_us)
-        return move.moved_mb(now_us)
 
 
 class AsForeseen:

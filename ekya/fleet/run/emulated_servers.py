@@ -14,7 +14,6 @@ from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import ServerConfig, Servers
-from ekya.pipeline.costs import card_costs, load_card
 from ekya.pipeline.discover_classes import with_classes
 from ekya.simulation.emulated.run import EmulatedRun, open_emulated
 from ekya.system.memory import give_back_freed
@@ -75,14 +74,13 @@ def emulate_servers(
 
 
 def _spec(server: ServerConfig, run: EmulatedRun, observe: Observer) -> ServerRun:
-    costs = card_costs(run.fleet, load_card().of(run.fleet.edge.model))
     return ServerRun(
         terms=server.terms,
         executor=run.executor,
         journal=run.journal,
         scheduler=run.scheduler,
         options=run.options,
-        sizes=sizes_of(run.fleet, run.options.seed, costs.streams),
+        sizes=sizes_of(run.fleet, run.options.seed),
         plan=run.plan,
         observe=observe,
     )

@@ -1,7 +1,7 @@
 """Executor of a server in a fleet: lends shares to others' jobs, and follows its own jobs elsewhere."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.protocols import Batch, Executor
@@ -9,32 +9,13 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.moves import Move
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.elsewhere import Awaited, InferenceElsewhere, Interrupted
+from ekya.fleet.run.elsewhere import Awaited, Interrupted
 
 ARRIVED, GIVEN_UP = "arrived", "given up"
-WINDOW_OVER, NO_ANSWER = "its window is over", "its host did not answer"
 
 Over = Callable[[StreamId, int, str, Mapping[Way, float]], None]
 """Callback for the end of a remote retraining: stream, time, outcome, traffic over each link."""
-
-MoveOver = Callable[[Move, int, str, Mapping[Way, float]], None]
-"""The same for a move of inference."""
-
-
-@dataclass(slots=True, eq=False)
-class _Moved:
-    """A stream's inference that other servers do, or are about to.
-
-    Attributes:
-        told: the loop knows it.
-        ended: why it is over; empty otherwise.
-    """
-
-    move: Move
-    told: bool = False
-    ended: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +50,6 @@ class LendingExecutor:
         inner: carries out the commands for this server.
         awaited: this server's remote retrainings.
         over: see ``Over``.
-        inference: this server's inference elsewhere.
-        move_over: see ``MoveOver``.
         room: returns what the server could lend between two times; None: nothing.
         listens_every_us: how often ``wait`` polls for news of remote retrainings; None where none can come
             during a wait.
@@ -81,16 +60,12 @@ class LendingExecutor:
         inner: Executor,
         awaited: Awaited,
         over: Over,
-        inference: InferenceElsewhere,
-        move_over: MoveOver,
         room: Callable[[int, int], Room | None] = lambda now_us, until_us: None,
         listens_every_us: int | None = None,
     ) -> None:
         self._inner = inner
         self._awaited = awaited
         self._over, self.room = over, room
-        self._inference, self._move_over = inference, move_over
-        self._moves: dict[StreamId, _Moved] = {}
         self._listens_every_us = listens_every_us
         self._lock = threading.RLock()
         self._lent: dict[int, Lent] = {}
@@ -124,11 +99,8 @@ class LendingExecutor:
             expected = [one.loan for one in self._expected.values() if granted or not one.granted]
             return [*expected, *self._away.values()]
 
-    def grant(self, loan: Loan | Move) -> None:
-        """Begins a move, or plans again with a loan for an offer that was left open."""
-        if isinstance(loan, Move):
-            self._move(loan)
-            return
+    def grant(self, loan: Loan) -> None:
+        """Plans again with a loan for an offer that was left open."""
         with self._lock:
             self._expected[loan.offer.stream] = _Expected(loan, granted=True)
             self._ask_again = True
@@ -143,24 +115,6 @@ class LendingExecutor:
         """Runs the retraining that the stream starts in this step under the loan."""
         with self._lock:
             self._expected[loan.offer.stream] = _Expected(loan)
-
-    def moved(self) -> frozenset[StreamId]:
-        """Returns the streams whose frames are classified elsewhere, or are about to be."""
-        with self._lock:
-            return frozenset(self._moves)
-
-    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
-        """Ends all other moves of its streams, since their hosts do not know them any more."""
-        with self._lock:
-            for moved in self._moves.values():
-                if moved.move.number not in numbers:
-                    moved.ended = reason
-
-    def come_home(self, stream: StreamId, reason: str) -> None:
-        """Ends a stream's move."""
-        with self._lock:
-            if stream in self._moves:
-                self._moves[stream].ended = reason
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns the progress of a retraining whose host has died, possibly before it began."""
@@ -204,12 +158,7 @@ class LendingExecutor:
         while True:
             batch = self._inner.wait(self._next_us(until_us))
             self.now_us = batch.now_us
-            events = (
-                *filter(self._heard, batch.events),
-                *self._ended_moves(),
-                *self._arrivals(),
-                *self._changes(),
-            )
+            events = (*batch.events, *self._arrivals(), *self._changes())
             if events or self._listens_every_us is None or self.now_us >= until_us:
                 return Batch(self.now_us, events)
 
@@ -223,55 +172,6 @@ class LendingExecutor:
         self._forget_expected(granted=True)
         for stream in sorted(self._away):
             self._give_up(stream)
-        for stream in sorted(self._moves):
-            self._home_again(self._moves.pop(stream), GIVEN_UP)
-
-    def _move(self, move: Move) -> None:
-        """Has a stream's frames classified elsewhere until the move's window ends."""
-        with self._lock:
-            if move.stream in self._moves:  # it is about to end
-                self._move_over(move, self.now_us, GIVEN_UP, {})
-                return
-            self._moves[move.stream] = _Moved(move)
-        self._inference.begin(move)
-
-    def _heard(self, event: ev.Event) -> bool:
-        """Notes what a world says of a move; returns whether the loop hears it, too."""
-        if not isinstance(event, ev.InferenceMoved | ev.WorkerDied):
-            return True
-        with self._lock:
-            moved = self._moves.get(event.stream)
-            match event:
-                case ev.WorkerDied():
-                    if moved is not None and event.role is ev.Role.INFERENCE:
-                        moved.ended = event.reason
-                    return True
-                case ev.InferenceMoved(share_milli=0):
-                    if moved is not None:
-                        moved.ended = moved.ended or NO_ANSWER
-                    return False  # it is said when the move ends
-            if moved is None or moved.ended:
-                return False
-            moved.told = True
-            return True
-
-    def _ended_moves(self) -> list[ev.Event]:
-        """Ends the moves that are over, and returns the events that say so."""
-        events: list[ev.Event] = []
-        with self._lock:
-            for stream, moved in sorted(self._moves.items()):
-                if moved.move.until_us <= self.now_us:
-                    moved.ended = moved.ended or WINDOW_OVER
-                if moved.ended:
-                    del self._moves[stream]
-                    self._home_again(moved, moved.ended)
-                    if moved.told:
-                        events.append(ev.InferenceMoved(self.now_us, stream, 0))
-        return events
-
-    def _home_again(self, moved: _Moved, outcome: str) -> None:
-        moved_mb = self._inference.end(moved.move, self.now_us)
-        self._move_over(moved.move, self.now_us, outcome, moved_mb)
 
     def _concerns_others(self, command: cmd.Command) -> bool:
         match command:
@@ -319,10 +219,7 @@ class LendingExecutor:
         with self._lock:
             if self._ask_again or self._held_milli() != self._told_milli:
                 return self.now_us
-            if any(moved.ended for moved in self._moves.values()):
-                return self.now_us
             borders = [border for lent in self._lent.values() for border in (lent.from_us, lent.to_us)]
-            borders += [moved.move.until_us for moved in self._moves.values()]
         if self._stop_us is not None:
             borders.append(self._stop_us)
         if self._listens_every_us is not None:

@@ -1,13 +1,8 @@
 """Sizes of the data that a fleet's jobs send over links."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import numpy as np
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.core.host import StreamCosts
-from ekya.core.units import StreamId
 from ekya.fleet.policy.offers import Sizes
 from ekya.models.edge.architecture_table import task_of
 from ekya.models.edge.checkpoints import to_bytes
@@ -18,20 +13,10 @@ from ekya.pipeline.base_model import base_model
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.setup import crop_side
 
-FREE_PART = 0.05
-"""Part of a frame's cost up to which finding its objects counts as free: a stream that has moved still finds
-them here, on the smallest share that there is."""
 
-
-def sizes_of(fleet: FleetConfig, seed: int, costs: Mapping[StreamId, StreamCosts]) -> Sizes:
-    """Returns the sizes for the fleet's crops and edge models; ``costs`` are of its streams' frames."""
-    sizes = sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
-    movable = {
-        stream: its.fps
-        for stream, its in costs.items()
-        if its.finding_gpu_s <= FREE_PART * min(its.frame_gpu_s.values())
-    }
-    return replace(sizes, fps=movable)
+def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:
+    """Returns the sizes for the fleet's crops and edge models."""
+    return sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
 
 
 def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:

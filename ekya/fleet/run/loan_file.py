@@ -5,15 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.moves import Move
+from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.peers import Made
 from ekya.system.json_lines import JsonLines, read_json_lines
 
-_FORESEEN = ("agreed_us", "arrives_us", "late_us", "promises", "kind")
+_FORESEEN = ("agreed_us", "arrives_us", "late_us", "promises")
 
 UNDER_WAY = "under way"
 """Outcome of a loan without a record of its end."""
@@ -34,7 +33,6 @@ class LoanRecord:
         late_us: allowance in ``arrives_us`` for the delay of former trainings.
         promises: gain of its stream by the borrower's estimate, in accuracy times seconds.
         came, serves_after_us: as in ``Made``.
-        kind: "training", or "inference" of a move.
     """
 
     site: SiteName
@@ -48,7 +46,6 @@ class LoanRecord:
     promises: float = 0.0
     came: float | None = None
     serves_after_us: int | None = None
-    kind: str = "training"
 
 
 class LoanFile:
@@ -57,18 +54,13 @@ class LoanFile:
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
 
-    def __call__(self, made: Made[Loan] | Made[Move]) -> None:
+    def __call__(self, made: Made) -> None:
         """Records a loan that was just made or has just ended.
 
         Raises:
             UserError: the disk is full.
         """
-        if made.outcome:
-            self._lines.append(_over(made))
-        elif isinstance(made.loan, Move):
-            self._lines.append(_moved(made, made.loan))
-        else:
-            self._lines.append(_made(made, made.loan))
+        self._lines.append(_over(made) if made.outcome else _made(made))
 
     def lost(self, number: int) -> None:
         """Records that no server knew of a loan any more when the coordinator was started again."""
@@ -112,8 +104,7 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
 def learnt(loans: Sequence[LoanRecord]) -> Promises:
     """Returns what a coordinator has learnt of these loans, for the one that takes its place."""
     promises = Promises()
-    trainings = (loan for loan in loans if loan.kind == "training")
-    for loan in sorted(trainings, key=lambda loan: loan.over_us):
+    for loan in sorted(loans, key=lambda loan: loan.over_us):
         late_us = loan.late_us + loan.over_us - loan.arrives_us
         if loan.outcome == ARRIVED:
             promises.late.arrived(loan.hosts, late_us)
@@ -124,25 +115,8 @@ def learnt(loans: Sequence[LoanRecord]) -> Promises:
     return promises
 
 
-def _moved(made: Made[Any], move: Move) -> dict[str, Any]:
-    return {
-        "loan": made.number,
-        "kind": "inference",
-        "agreed_us": move.now_us,
-        "among": made.among,
-        "site": move.site,
-        "stream": move.stream,
-        "parts": [{"host": move.host, "share_milli": move.share_milli}],
-        "begins_us": move.begins_us,
-        "until_us": move.until_us,
-        "mb_s": round(move.mb_s, 6),
-        "promises": round(move.gain * move.lasts_s, 6),
-        "costs": round(made.costs, 6),
-    }
-
-
-def _made(made: Made[Any], loan: Loan) -> dict[str, Any]:
-    offer = loan.offer
+def _made(made: Made) -> dict[str, Any]:
+    loan, offer = made.loan, made.loan.offer
     return {
         "loan": made.number,
         "agreed_us": offer.now_us,
@@ -164,7 +138,7 @@ def _made(made: Made[Any], loan: Loan) -> dict[str, Any]:
     }
 
 
-def _over(made: Made[Any]) -> dict[str, Any]:
+def _over(made: Made) -> dict[str, Any]:
     return {
         "loan": made.number,
         "over_us": made.over_us,

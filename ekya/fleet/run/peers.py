@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.moves import Move
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Lent
@@ -24,11 +23,8 @@ class Peer(Protocol):
     def take_back(self, number: int, at_us: int) -> None:
         """Returns a lent share to the server before the loan's end."""
 
-    def grant(self, loan: Loan | Move) -> None:
-        """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up.
-
-        A move begins as soon as it can.
-        """
+    def grant(self, loan: Loan) -> None:
+        """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up."""
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns the progress of one of its remote retrainings."""
@@ -43,10 +39,7 @@ class Peer(Protocol):
         """Returns the loans under which its retrainings run, or are about to."""
 
     def lends(self) -> Collection[int]:
-        """Returns the numbers of the loans and moves for which it keeps a share."""
-
-    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
-        """Ends its moves of inference that have other numbers."""
+        """Returns the numbers of the loans for which it keeps a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +55,24 @@ class Answer:
     why_not: Mapping[StreamId, str] = field(default_factory=dict)
 
 
-LoanT = TypeVar("LoanT", bound=Loan | Move)
-
-
 @dataclass(slots=True, eq=False)
-class Made(Generic[LoanT]):
-    """A loan or a move of inference, and its outcome.
+class Made:
+    """A loan and its outcome.
 
     Attributes:
         number: of the loan.
-        loan: as it was agreed; or the move.
+        loan: as it was agreed.
         among: number of offers, its own included, that were open when it was decided on.
         outcome: empty while the loan lasts; then how it ended.
         over_us: when it ended.
         moved_mb: traffic over each link.
         costs: loss of the hosts' streams, in accuracy times seconds, as foreseen when it was made.
-        came: gain of its stream in the same unit; None before it is known, and of a move.
+        came: gain of its stream in the same unit; None before it is known.
         serves_after_us: as in ``Gains``.
     """
 
     number: int
-    loan: LoanT
+    loan: Loan
     among: int = 1
     outcome: str = ""
     over_us: int = 0

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ekya.config.errors import describe
+from ekya.config.keys_in_words import describe
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.job import EpochUs

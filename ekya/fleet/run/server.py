@@ -17,18 +17,16 @@ from ekya.control.remote_plan import (
 from ekya.control.views import lendable_milli, window_view
 from ekya.core.plan import Phase, Plan
 from ekya.core.state import FleetState
-from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.moves import Move, MoveOffer, move_offers
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import CropCounts, Offer, Sizes, offers
 from ekya.fleet.policy.places import Machine
 from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
-from ekya.fleet.run.elsewhere import Awaited, InferenceElsewhere
+from ekya.fleet.run.elsewhere import Awaited
 from ekya.fleet.run.gains import Gains
 from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor
 from ekya.fleet.run.peers import Answer
@@ -52,25 +50,18 @@ class ServerTerms:
         site: the server's name.
         crops_may_leave: labelled crops may be sent to other servers.
         takes_guests: others' jobs may run there.
-        frames_may_leave: crops of all frames may be sent to other servers, which classify them.
     """
 
     site: SiteName
     crops_may_leave: bool
     takes_guests: bool = True
-    frames_may_leave: bool = False
 
 
 class AboveServers(Protocol):
     """The coordinator as a server sees it."""
 
-    def ask(
-        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
-    ) -> Answer:
-        """Replaces the server's open offers; returns a loan for one, or the reasons why there is none.
-
-        Open offers of ``moves`` stay where there are none; a move that is made is granted.
-        """
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+        """Replaces the server's open offers; returns a loan for one, or the reasons why there is none."""
 
     def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers of retrainings that begin at home."""
@@ -79,9 +70,6 @@ class AboveServers(Protocol):
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
         """Ends a loan whose weights are not awaited any more."""
-
-    def move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        """Ends a move of inference: its stream's frames are classified at home again."""
 
     def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Reports what a loan has brought; see ``Gains``."""
@@ -101,7 +89,6 @@ class LendingServer:
         above: the coordinator; None: the server works alone.
         inner: executor of its world.
         awaited: its remote retrainings.
-        inference: its inference elsewhere.
         listens_every_us: as in ``LendingExecutor``.
         machine: reads kind and state of its machine; None where no one measures it.
 
@@ -118,7 +105,6 @@ class LendingServer:
         above: AboveServers | None,
         inner: Executor,
         awaited: Awaited,
-        inference: InferenceElsewhere,
         listens_every_us: int | None = None,
         machine: Callable[[], Machine | None] | None = None,
     ) -> None:
@@ -129,9 +115,7 @@ class LendingServer:
         self._gains = None if above is None else Gains(above.came)
         self._state: LoopState | None = None
         self._priced: tuple[int, int, Room | None] | None = None
-        self.executor = LendingExecutor(
-            inner, awaited, self._over, inference, self._move_over, self.room, listens_every_us
-        )
+        self.executor = LendingExecutor(inner, awaited, self._over, self.room, listens_every_us)
 
     def plan(self, view: WindowView, planner: Planner) -> Plan:
         """Plans the server; retrainings that are worth more elsewhere go to servers with spare capacity.
@@ -154,9 +138,6 @@ class LendingServer:
     def follow(self, state: LoopState) -> None:
         """Takes over the state after a step of the control loop."""
         before, self._state = self._state, state
-        serving = {one.stream for one in state.fleet.streams if one.status is Status.SERVING}
-        for stream in self.executor.moved() - serving:
-            self.executor.come_home(stream, "its stream does not serve")
         if before is not None:
             self._remembered.follow(before.fleet, state.fleet)
         if self._gains is not None:
@@ -191,12 +172,7 @@ class LendingServer:
 
         Loans are made one by one, since each changes the value of the others.
         """
-        terms = self._terms
-        may_leave = terms.crops_may_leave or terms.frames_may_leave
-        if self._above is None or not may_leave:
-            return (), {}
-        moves = self._move_offers(view) if terms.frames_may_leave else None
-        if moves is None and self._state is None:
+        if self._above is None or not self._terms.crops_may_leave or self._state is None:
             return (), {}
         loans = self._taken(view)
         for loan in loans:
@@ -207,25 +183,16 @@ class LendingServer:
                 stream.labels.validation_crops,
                 self._remembered.exemplars(stream.stream),
             )
-            for stream in (() if self._state is None else self._state.fleet.streams)
+            for stream in self._state.fleet.streams
         }
         while True:
-            offered: list[Offer] = []
-            if terms.crops_may_leave and crops:
-                offered = list(offers(self.site, view, self._scheduler.plan, crops, self._sizes))
-            answer, moves = self._above.ask(self.site, view.now_us, offered, moves), None
+            offered = list(offers(self.site, view, self._scheduler.plan, crops, self._sizes))
+            answer = self._above.ask(self.site, view.now_us, offered)
             if answer.loan is None:
                 return loans, answer.why_not
             self.executor.expect(answer.loan)
             loans.append(answer.loan)
             view = without_retraining(view, answer.loan.offer.stream)
-
-    def _move_offers(self, view: WindowView) -> list[MoveOffer]:
-        """Returns the offers of inference."""
-        away = self.executor.moved()
-        fps = {stream: its for stream, its in self._sizes.fps.items() if stream not in away}
-        plan = self._scheduler.plan
-        return list(move_offers(self.site, view, plan, fps, self._sizes, STEP_MILLI))
 
     def _taken(self, view: WindowView) -> list[Loan]:
         """Returns the granted loans whose retraining can still begin, and gives up the others."""
@@ -251,10 +218,6 @@ class LendingServer:
     def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         if self._above is not None:
             self._above.over(self.site, stream, now_us, outcome, moved_mb)
-
-    def _move_over(self, move: Move, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        if self._above is not None:
-            self._above.move_over(move, now_us, outcome, moved_mb)
 
 
 def _saying(plan: Plan, why_not: Mapping[StreamId, str]) -> Plan:

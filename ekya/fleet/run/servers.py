@@ -16,7 +16,7 @@ from ekya.core.view import WindowView
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.coordinator import Coordinator
-from ekya.fleet.run.elsewhere import AsForeseen, Home, InferenceAsForeseen
+from ekya.fleet.run.elsewhere import AsForeseen, Home
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.planning.schedulers.scheduler import Scheduler
 
@@ -116,7 +116,6 @@ class ServerFleet:
             self._above,
             spec.executor,
             AsForeseen(spec.executor),
-            InferenceAsForeseen(spec.executor),
         )
 
         def plan(view: WindowView) -> Plan:

@@ -57,7 +57,6 @@ def summarise_servers(
         },
         "loans": {
             "made": len(loans),
-            "inference": sum(made.kind == "inference" for made in loans),
             "by_outcome": {outcome: sum(made.outcome == outcome for made in loans) for outcome in outcomes},
             "arrived_after_s": _arrived_after_s([made for made in loans if made.outcome == ARRIVED]),
             "gain": _gain([made for made in loans if made.came is not None]),

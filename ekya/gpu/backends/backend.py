@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ekya.core.gpus import GpuGroups
-from ekya.gpu.green.sm_layout import SmSpan
 
 Enforcement = Literal["hard", "cap", "cooperative"]
 """``hard``: a job gets exactly its share, independent of other jobs. ``cap``: at most its share.
@@ -29,7 +28,6 @@ class Capability:
         device: torch device on which its jobs run.
         capacity_milli: all GPUs together; 0 where the backend is not usable.
         step_milli: the smallest step between two shares.
-        live_resize: whether the share of a running job can change.
         why: one sentence: what was found, or what is missing and how to get it.
         groups: SM groups, where a backend assigns these: a training whose share pays for at least one has
             whole groups and loses the remainder. None elsewhere.
@@ -40,7 +38,6 @@ class Capability:
     device: Device
     capacity_milli: int
     step_milli: int
-    live_resize: bool
     why: str
     groups: GpuGroups | None = None
 
@@ -61,21 +58,6 @@ class ShareJob:
     role: Role
     share_milli: int
     gpu: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Grants:
-    """Shares as they can be enforced.
-
-    Attributes:
-        share_milli: by job name, never above the requested share, and in sum never above the capacity.
-        lost_milli: requested minus granted share, over all jobs.
-        spans: the SMs of each job, where a backend assigns these; no two overlap.
-    """
-
-    share_milli: Mapping[str, int]
-    lost_milli: int
-    spans: Mapping[str, SmSpan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +121,6 @@ class ShareBackend(Protocol):
     def probe(self) -> Capability:
         """Returns the capabilities on this machine; starts nothing and makes no CUDA context."""
 
-    def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """Rounds requested shares (thousandths of a GPU, by job name) down to enforceable ones."""
-
     def open(self, gpus: int) -> AbstractContextManager["ShareBackend"]:
         """Context manager around a whole run: entered before any job's process starts, left after all ended.
 
@@ -160,17 +139,3 @@ class ShareBackend(Protocol):
 
     def attach(self, job: ShareJob) -> ShareHandle:
         """Returns the job's handle; called inside its process, once for each job that runs there."""
-
-
-def round_down(shares: Mapping[str, int], step_milli: int, capacity_milli: int) -> Grants:
-    """Rounds shares down to multiples of ``step_milli``, in sum at most the capacity.
-
-    Where the requests exceed the capacity, all are scaled by the same factor.
-    """
-    wanted_milli = sum(shares.values())
-    limit = min(wanted_milli, capacity_milli)
-    granted = {
-        name: share * limit // wanted_milli // step_milli * step_milli if wanted_milli else 0
-        for name, share in shares.items()
-    }
-    return Grants(granted, wanted_milli - sum(granted.values()))

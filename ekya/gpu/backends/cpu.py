@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.gpu.backends.backend import Capability, Grants, ShareHandle, ShareJob, round_down
+from ekya.gpu.backends.backend import Capability, ShareHandle, ShareJob
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
 
 _ENVIRONMENT = {
@@ -37,16 +37,11 @@ class CpuShares:
             usable=True,
             enforcement="cooperative",
             device="cpu",
-            capacity_milli=self._capacity_milli(),
+            capacity_milli=max(1, int(self.cores * FULL_GPU_MILLI)),
             step_milli=1,
-            live_resize=True,
             why=f"{cores_in_words(self.cores)}, each standing for one GPU; "
             "every job counts its thread time and waits when it has used its share",
         )
-
-    def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """Rounds shares down to thousandths of a core."""
-        return round_down(shares, 1, self._capacity_milli())
 
     def open(self, gpus: int) -> AbstractContextManager["CpuShares"]:
         """Returns this backend; starts nothing."""
@@ -59,9 +54,6 @@ class CpuShares:
     def attach(self, job: ShareJob) -> ShareHandle:
         """Returns a token bucket on the thread time of its calling threads."""
         return TokenBucket(job.share_milli, self.clocks)
-
-    def _capacity_milli(self) -> int:
-        return max(1, int(self.cores * FULL_GPU_MILLI))
 
 
 def cores_in_words(cores: float) -> str:

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.gpu.backends.backend import Capability, Grants, Measured, Resized, ShareHandle, ShareJob, round_down
-from ekya.gpu.backends.meter import BatchMeter, GpuStreams, only_gpu
+from ekya.gpu.backends.backend import Capability, Measured, Resized, ShareHandle, ShareJob
+from ekya.gpu.backends.gpu_streams import BatchMeter, GpuStreams, TorchStreams
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
 from ekya.gpu.mps.control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import GpuInventory
@@ -33,7 +33,7 @@ class DutyCycleShares:
     """
 
     inventory: GpuInventory
-    streams: Callable[[], GpuStreams] = only_gpu
+    streams: Callable[[], GpuStreams] = TorchStreams
     clocks: Clocks | None = None
     without_cuda: Callable[[], bool] = cpu_only_torch
 
@@ -53,13 +53,8 @@ class DutyCycleShares:
             device="cuda",
             capacity_milli=len(self.inventory.gpus) * FULL_GPU_MILLI if usable else 0,
             step_milli=1,
-            live_resize=True,
             why=why,
         )
-
-    def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """Rounds shares down to thousandths of a GPU."""
-        return round_down(shares, 1, len(self.inventory.gpus) * FULL_GPU_MILLI)
 
     def open(self, gpus: int) -> AbstractContextManager["DutyCycleShares"]:
         """Returns this backend; starts nothing."""

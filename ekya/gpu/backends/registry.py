@@ -8,10 +8,8 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Capability, ShareBackend
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.duty_cycle import DutyCycleShares
-from ekya.gpu.green.backend import GreenShares
-from ekya.gpu.green.cuda_driver import read_layouts
-from ekya.gpu.green.mps_clients import MpsGreenShares
-from ekya.gpu.green.sm_layout import SmReport
+from ekya.gpu.green.backend import MpsGreenShares
+from ekya.gpu.green.sm_driver import SmReport, read_layouts
 from ekya.gpu.mps.backend import MpsShares
 from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
@@ -27,14 +25,12 @@ class Machine:
         inventory: the GPUs.
         find_mps_of: finds MPS.
         split_sms: asks the driver how it splits the GPUs' multiprocessors.
-        one_process: whether all jobs will run in one process; the jobs of a run do not.
     """
 
     cores: float
     inventory: GpuInventory
     find_mps_of: FindMps = find_mps
     split_sms: Callable[[], SmReport] = read_layouts
-    one_process: bool = False
 
 
 def this_machine() -> Machine:
@@ -47,14 +43,9 @@ def _mps(machine: Machine) -> MpsShares:
     return MpsShares(machine.inventory, machine.find_mps_of, duty_cycle=True)
 
 
-def _green(machine: Machine) -> GreenShares:
-    return GreenShares(machine.inventory, machine.split_sms, machine.one_process)
-
-
 SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
-    "mps+green": lambda machine: MpsGreenShares(_mps(machine), _green(machine)),
+    "mps+green": lambda machine: MpsGreenShares(_mps(machine), machine.split_sms),
     "mps": _mps,
-    "green": _green,
     "duty-cycle": lambda machine: DutyCycleShares(machine.inventory),
     "cpu": lambda machine: CpuShares(machine.cores),
 }

@@ -1,4 +1,4 @@
-"""Claims of jobs on groups of a GPU's SMs, across all processes of a user.
+"""Claims of jobs on groups of a GPU's SMs, across all processes of a user, and the choice of free groups.
 
 A green context does not reserve its SMs: two processes that make one of the same groups share them. So a job
 claims its groups first, by locks on the bytes of a small file, one byte per group. The kernel releases the
@@ -11,6 +11,8 @@ import os
 import stat
 import struct
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ekya.core.errors import UserError
@@ -104,3 +106,59 @@ class SmClaims:
     def _lock(self, command: int, kind: int, first: int, groups: int) -> bytes:
         request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, groups, 0)
         return fcntl.fcntl(self._file, command, request)
+
+
+@dataclass(frozen=True, slots=True)
+class SmSpan:
+    """Contiguous groups of one GPU's SMs.
+
+    Attributes:
+        first: index of the first group, from 0.
+        groups: number of groups.
+    """
+
+    first: int
+    groups: int
+
+
+def place_again(taken: Sequence[bool], groups: int, held: SmSpan | None) -> SmSpan | None:
+    """Returns a free span for a job, or None where all groups are taken.
+
+    The job stays in place if it can; otherwise it takes the smallest gap that is large enough, at the end of
+    the GPU if the gap reaches it, so that two jobs do not block each other. If no gap is large enough it
+    takes the largest.
+
+    Args:
+        taken: for every group whether another job has it; a job's own groups are not taken.
+        groups: number of wanted groups, at least 1.
+        held: span that the job has now.
+    """
+    gaps = _gaps(taken)
+    if not gaps:
+        return None
+    if held is not None:
+        first, end = next(gap for gap in gaps if gap[0] <= held.first < gap[1])
+        if end - first >= groups:
+            return SmSpan(max(first, min(held.first, end - groups)), groups)
+    enough = [gap for gap in gaps if gap[1] - gap[0] >= groups]
+    if enough:
+        first, end = min(enough, key=lambda gap: (gap[1] - gap[0], gap))
+        at_the_end = end == len(taken) and first > 0
+        return SmSpan(end - groups if at_the_end else first, groups)
+    first, end = max(gaps, key=lambda gap: (gap[1] - gap[0], -gap[0]))
+    if held is not None and end - first <= held.groups:
+        return held
+    return SmSpan(first, end - first)
+
+
+def _gaps(taken: Sequence[bool]) -> list[tuple[int, int]]:
+    """Returns runs of free groups as (first, index after the last)."""
+    gaps: list[tuple[int, int]] = []
+    for group, is_taken in enumerate(taken):
+        if is_taken:
+            continue
+        if gaps and gaps[-1][1] == group:
+            gaps[-1] = (gaps[-1][0], group + 1)
+        else:
+            gaps.append((group, group + 1))
+    return gaps

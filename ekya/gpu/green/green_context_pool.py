@@ -1,14 +1,15 @@
-"""Per-process resources for green contexts on each GPU, shared by the process's jobs."""
+"""Green contexts of a process on its GPU, shared by the process's jobs."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ekya.gpu.backends.meter import GpuStreams
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.gpu_streams import GpuStreams, TorchStreams
 from ekya.gpu.green.claims import SmClaims, claims_folder
-from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
-from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
-from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.handle import GreenHandle
+from ekya.gpu.green.levels import GatedLevels, LevelPool, spans_ahead
+from ekya.gpu.green.sm_driver import CudaCalls, CudaDriver
 
 DTYPES = ("float32", "float16", "bfloat16")
 """Names of the torch dtypes that jobs use; bfloat16 only where the GPU supports it."""
@@ -29,11 +30,8 @@ class GreenProcess:
     claims: Callable[[], SmClaims]
 
 
-def open_process(device: int) -> GreenProcess:
-    """Starts CUDA in this process and makes levels ahead.
-
-    Args:
-        device: CUDA index in this process.
+def open_process() -> GreenProcess:
+    """Starts CUDA on the first GPU that this process sees, and makes levels ahead.
 
     Raises:
         UserError: there is no driver.
@@ -41,14 +39,13 @@ def open_process(device: int) -> GreenProcess:
     """
     import torch
 
-    from ekya.gpu.backends.torch_streams import TorchStreams
     from ekya.system.numeric_check import NumericGate
 
-    driver = CudaDriver(CudaCalls(), device)
-    streams = TorchStreams(device)
+    driver = CudaDriver(CudaCalls())
+    streams = TorchStreams()
     has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     dtypes = [getattr(torch, name) for name in DTYPES if name != "bfloat16" or has_bfloat16]
-    gate = NumericGate(f"cuda:{device}", dtypes)
+    gate = NumericGate("cuda:0", dtypes)
     pool = LevelPool(driver)
     levels = GatedLevels(pool, streams, gate.check)
     levels.make_ahead(spans_ahead(pool.layout))
@@ -57,29 +54,30 @@ def open_process(device: int) -> GreenProcess:
 
 
 @dataclass(slots=True, eq=False)
-class GreenProcesses:
-    """Resources of this process on each GPU, opened with the first job. Pickled without them.
+class GreenShares:
+    """This process's resources on its GPU, opened with the first job. Pickled without them.
 
     Attributes:
-        make: starts CUDA on a GPU.
+        make: starts CUDA.
     """
 
-    make: Callable[[int], GreenProcess] = open_process
-    _held: dict[int, GreenProcess] = field(default_factory=dict, init=False)
+    make: Callable[[], GreenProcess] = open_process
+    _process: GreenProcess | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def of(self, device: int) -> GreenProcess:
-        """Returns the resources of a GPU; the first call starts CUDA there."""
+    def attach(self, job: ShareJob) -> GreenHandle:
+        """Returns a handle of the job's SMs; the first call starts CUDA and makes levels ahead.
+
+        Raises:
+            UserError: there is no driver, or no level can be used.
+            SmDriverError: a driver call fails.
+        """
         with self._lock:
-            if device not in self._held:
-                self._held[device] = self.make(device)
-            return self._held[device]
+            if self._process is None:
+                self._process = self.make()
+            process = self._process
+        return GreenHandle(process.levels, process.streams, process.claims(), job)
 
-    def close(self) -> None:
-        """Waits for all work, then destroys all levels."""
-        while self._held:
-            self._held.popitem()[1].levels.close()
-
-    def __reduce__(self) -> tuple[type["GreenProcesses"], tuple[Callable[[int], GreenProcess]]]:
+    def __reduce__(self) -> tuple[type["GreenShares"], tuple[Callable[[], GreenProcess]]]:
         """Pickles only ``make``: resources do not travel to another process."""
-        return GreenProcesses, (self.make,)
+        return GreenShares, (self.make,)

@@ -8,13 +8,10 @@ from contextlib import contextmanager
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Measured, Resized, ShareJob
-from ekya.gpu.backends.meter import BatchMeter, GpuStreams
+from ekya.gpu.backends.gpu_streams import BatchMeter, GpuStreams
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
-from ekya.gpu.green.claims import SmClaims
-from ekya.gpu.green.current_level import CurrentLevel
-from ekya.gpu.green.gated_levels import GatedLevels, sizes_of
-from ekya.gpu.green.levels import Level
-from ekya.gpu.green.sm_layout import SmSpan, place_again
+from ekya.gpu.green.claims import SmClaims, SmSpan, place_again
+from ekya.gpu.green.levels import GatedLevels, Level, sizes_of
 
 ANSWER_WITHIN_S = 2.0
 """Time that a resize waits for the running batch; afterwards it is completed at the batch's end."""
@@ -106,12 +103,11 @@ class GreenHandle:
         """Level on which batches run; None while the job has no SMs."""
         return self._current.level
 
-    def resize(self, share_milli: int, span: SmSpan | None = None) -> Resized:
+    def resize(self, share_milli: int) -> Resized:
         """Moves the job between two batches to the groups that the share pays for.
 
         Args:
             share_milli: thousandths of the GPU; below one group's share the job becomes a guest.
-            span: planned groups; None to choose free ones.
 
         Raises:
             ValueError: the share is negative.
@@ -130,7 +126,7 @@ class GreenHandle:
             # Dedicated SMs limit a job by themselves, so its bucket is left open.
             paid = self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
             self._guest, self._wanted = guest, 0 if guest else groups
-            note = self._move(span, ANSWER_WITHIN_S)
+            note = self._move(ANSWER_WITHIN_S)
         self._current.wake()
         granted_milli = paid.share_milli if guest else self._level_milli()
         settled = paid.settled and note != _BUSY
@@ -206,14 +202,14 @@ class GreenHandle:
             return
         try:
             if not self._current.released:
-                self._move(None, 0.0)
+                self._move(0.0)
                 self._retry_at_ns = 0 if self._guest else self._clock_ns() + round(_RETRY_S * 1e9)
         finally:
             self._resizing.release()
 
-    def _move(self, span: SmSpan | None, within_s: float) -> str:
+    def _move(self, within_s: float) -> str:
         """Moves towards the wanted SMs; returns why not all were reached."""
-        level, note = self._find(span)
+        level, note = self._find()
         if level != self.level and not self._current.move_to(level, within_s):
             self._keep(self._owned)
             return _BUSY
@@ -232,7 +228,7 @@ class GreenHandle:
             self._with_guests = self._claims.keep_for_guests()
         self._owned = own
 
-    def _find(self, span: SmSpan | None) -> tuple[Level | None, str]:
+    def _find(self) -> tuple[Level | None, str]:
         """Returns a level that the job may use now, with a note; keeps the current claims."""
         if self._guest:
             free = self._claims.free_for_guests()
@@ -240,23 +236,19 @@ class GreenHandle:
             return self._levels.usable(0, size, self._lane).level or self._smallest, ""
         if self._wanted == 0:
             return None, ""
-        held = None if self._owned is None else SmSpan(0, self._owned.first, self._owned.groups)
-        note = ""
+        held = None if self._owned is None else SmSpan(self._owned.first, self._owned.groups)
         for _ in range(_RIVALS):
-            target = span or place_again(self._claims.taken(), self._wanted, held)
+            target = place_again(self._claims.taken(), self._wanted, held)
             if target is None:
                 return None, "others have all SMs; they are taken when they are free"
             if not self._claims.take(target.first, target.groups):
-                note = "the SMs that were planned are not free yet; " if span else ""
-                span = None
                 continue
             usable = self._levels.usable(target.first, target.groups, self._lane)
-            level = usable.level or self._owned
+            level, note = usable.level or self._owned, "; ".join(usable.refused)
             if usable.refused:
-                note += "; ".join(usable.refused)
                 self._wanted = 0 if level is None else level.groups
             elif target.groups < self._wanted:
-                note += f"{target.groups} of {self._wanted} groups of SMs are free; the others follow"
+                note = f"{target.groups} of {self._wanted} groups of SMs are free; the others follow"
             return level, note
         return self._owned, "others were quicker; it is tried again at the next batch"
 
@@ -268,3 +260,76 @@ class GreenHandle:
 
     def _level_milli(self) -> int:
         return 0 if self.level is None else self._levels.layout.share_milli(self.level.sms)
+
+
+class CurrentLevel:
+    """Level on which a job's batches run; changes only between two batches. Thread-safe."""
+
+    def __init__(self, streams: GpuStreams) -> None:
+        self._streams = streams
+        self._changed = threading.Condition()
+        self._level: Level | None = None
+        self._inside = 0
+        self._switching = False
+        self._released = False
+
+    @property
+    def level(self) -> Level | None:
+        """Level of the next batch; None where the batch will wait."""
+        return self._level
+
+    @property
+    def released(self) -> bool:
+        """True once the job is ending, so that no batch waits."""
+        return self._released
+
+    def move_to(self, level: Level | None, within_s: float) -> bool:
+        """Moves to another level once no batch is running and the old stream's work is done.
+
+        Batches that would begin meanwhile wait.
+
+        Returns:
+            False, with the level unchanged, if a batch ran longer than ``within_s`` or the job is ending.
+        """
+        with self._changed:
+            self._switching = True
+            self._changed.wait_for(lambda: self._inside == 0 or self._released, within_s)
+            is_idle = self._inside == 0 and not self._released
+        try:
+            if is_idle:
+                if self._level is not None:
+                    self._streams.synchronise(self._level.stream)
+                self._level = level
+        finally:
+            with self._changed:
+                self._switching = False
+                self._changed.notify_all()
+        return is_idle
+
+    def begin(self, wait_s: float | None) -> bool:
+        """Registers a batch; False without a level, after one wait of ``wait_s`` (None: for any change)."""
+        with self._changed:
+            if not self._switching and (self._level is not None or self._released):
+                self._inside += 1
+                return True
+            self._changed.wait(wait_s)
+            return False
+
+    def end(self) -> bool:
+        """Unregisters a batch; returns True for the last batch of a job that is ending."""
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+            return self._released and self._inside == 0
+
+    def wake(self) -> None:
+        """Wakes all threads that wait for a level."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def release(self) -> bool:
+        """Ends every wait; returns True if no batch is running."""
+        with self._changed:
+            self._released = True
+            self._changed.notify_all()
+            return self._inside == 0

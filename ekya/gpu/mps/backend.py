@@ -1,5 +1,6 @@
 """Share backend on CUDA's multi-process service (MPS): a percentage of the SMs for each process."""
 
+import ctypes
 import logging
 import os
 import time
@@ -9,18 +10,9 @@ from dataclasses import dataclass, replace
 
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.gpu.backends.backend import (
-    Capability,
-    Grants,
-    Measured,
-    Resized,
-    ShareHandle,
-    ShareJob,
-    round_down,
-)
-from ekya.gpu.backends.meter import GpuStreams, only_gpu
+from ekya.gpu.backends.backend import Capability, Measured, Resized, ShareHandle, ShareJob
+from ekya.gpu.backends.gpu_streams import GpuStreams, TorchStreams
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
-from ekya.gpu.cuda_context import NoCudaError, make_context
 from ekya.gpu.mps.control import JOIN_WITHIN_S, MpsError
 from ekya.gpu.mps.service import FindMps, MpsEnvironment, find_mps, mps_service
 from ekya.gpu.nvml import GpuInventory
@@ -45,6 +37,44 @@ _CONNECT_AGAIN_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 then."""
 
 _FIXED = "the percentage of a running MPS client cannot change; it keeps its cap"
+
+_LIBRARY = "libcuda.so.1"
+_SUCCESS = 0
+_MPS_STARTS = (805, 806, 807)
+"""CUDA errors: MPS connection failed, MPS RPC failure, MPS server not ready."""
+
+
+class NoCudaError(Exception):
+    """This process cannot use CUDA; the message says why, as a clause.
+
+    Attributes:
+        mps_starts: whether a retry may succeed once an MPS server has started.
+    """
+
+    def __init__(self, why: str, mps_starts: bool = False) -> None:
+        super().__init__(why)
+        self.mps_starts = mps_starts
+
+
+def make_context() -> None:
+    """Retains the first visible GPU's primary context, which torch also uses, until this process ends.
+
+    Raises:
+        NoCudaError: there is no driver, or one of its calls fails.
+    """
+    try:
+        driver = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        raise NoCudaError(f"{_LIBRARY} cannot be loaded (it comes with the NVIDIA driver)") from None
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    _require("cuInit", driver.cuInit(0))
+    _require("cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), 0))
+    _require("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+
+
+def _require(call: str, result: int) -> None:
+    if result != _SUCCESS:
+        raise NoCudaError(f"{call} gives CUDA error {result}", result in _MPS_STARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +101,7 @@ class MpsShares:
     duty_cycle: bool = False
     clocks: Clocks | None = None
     connect: Callable[[], None] = make_context
-    streams: Callable[[], GpuStreams] = only_gpu
+    streams: Callable[[], GpuStreams] = TorchStreams
     sleep: Callable[[float], None] = time.sleep
     environment: MpsEnvironment | None = None
 
@@ -82,15 +112,10 @@ class MpsShares:
             usable=found.usable,
             enforcement="cooperative" if self.duty_cycle else "cap",
             device="cuda",
-            capacity_milli=self._capacity_milli() if found.usable else 0,
+            capacity_milli=len(self.inventory.gpus) * FULL_GPU_MILLI if found.usable else 0,
             step_milli=STEP_MILLI,
-            live_resize=self.duty_cycle,
             why=found.why,
         )
-
-    def quantise(self, shares: Mapping[str, int]) -> Grants:
-        """Rounds shares down to whole percents of a GPU."""
-        return round_down(shares, STEP_MILLI, self._capacity_milli())
 
     @contextmanager
     def open(self, gpus: int) -> Iterator["MpsShares"]:
@@ -148,9 +173,6 @@ class MpsShares:
         if self.environment is None:
             raise RuntimeError("an MPS backend has no daemons before it is opened")
         return self.environment
-
-    def _capacity_milli(self) -> int:
-        return len(self.inventory.gpus) * FULL_GPU_MILLI
 
 
 def cap_percent(job: ShareJob) -> int:

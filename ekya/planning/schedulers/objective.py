@@ -122,7 +122,7 @@ def evaluate_phases(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     """
     if not phases:
         raise ValueError("a plan has at least one phase")
-    played = _Played(view)
+    played = _PlayedPhases(view)
     before: Phase | None = None
     for index, phase in enumerate(phases):
         played.begin(phase, before)
@@ -137,7 +137,7 @@ def evaluate_phases(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     )
 
 
-class _Played:
+class _PlayedPhases:
     """Plays phases forward, from completion to completion.
 
     A stream is updated only when it completes or when a phase changes its assignment: with a thousand

@@ -102,7 +102,7 @@ def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_e
         ends_each: maximum of completions between two fillings. With more than 1, a retraining that completes
             in between leaves its share idle until the next filling.
     """
-    played = _Played(arrays, states, worths)
+    played = _PlayedCourses(arrays, states, worths)
     stretches = []
     going_on = True
     while going_on:
@@ -113,7 +113,7 @@ def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_e
     return Courses(states, worths, values, played.done_us, played.unfinished(), played.part, tuple(stretches))
 
 
-class _Played:
+class _PlayedCourses:
     """State of courses while they are played."""
 
     def __init__(self, arrays: WindowArrays, states: Ints, worths: Floats) -> None:

@@ -202,7 +202,6 @@ INFERENCE = ActorKind(
         "receive",
         "roll_back",
         "adopt",
-        "classify_at",
         "pause",
         "picture",
         "take_drawn",

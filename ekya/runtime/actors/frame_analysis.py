@@ -82,8 +82,7 @@ class FrameAnalysis:
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         ready = self.steps.cut(frame, proposals.boxes, config.resolution)
         answer, version = self.process.models.answer(self.stream, ready.images, config.resolution)
-        if not self.process.models.is_moved(self.stream):
-            self.process.use.count(self.part, len(ready.images))
+        self.process.use.count(self.part, len(ready.images))
         (row,) = self.steps.answers([ready], config, version, answer)
         self.steps.answered(frame.index)
         return row

@@ -30,7 +30,6 @@ from ekya.runtime.actors.actor_kinds import Ready, StreamActorConfig
 from ekya.runtime.actors.frame_analysis import FrameAnalysis, InferenceProcess
 from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.actors.stream_reports import StreamReports
-from ekya.runtime.moved_model import MovedModel, Process
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
@@ -199,24 +198,6 @@ class StreamInference:
         event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0, kept)
         self._prepare(weights, event)
 
-    def classify_at(self, process: Process | None, share_milli: int, away_us: int) -> None:
-        """Has frames classified by a process elsewhere once it has the weights; without one they are here.
-
-        The mailbox gets an event when they are there, and when it fails.
-        """
-        models, stream = self._process.models, self._stream.id
-        if process is None:
-            models.come_home(stream)
-            return
-        resolutions = self._config.common.fleet.inference.resolutions
-        moved = MovedModel(process, share_milli, self._settings.classes, self._settings.side, resolutions)
-        if models.move(stream, moved, self._report_home):
-            there = ev.InferenceMoved(self._reports.clock.now_us(), stream, share_milli, away_us)
-            self._reports.report(there)
-
-    def _report_home(self) -> None:
-        self._reports.report(ev.InferenceMoved(self._reports.clock.now_us(), self._stream.id, 0))
-
     def _prepare(self, weights: bytes, event: ev.Swapped) -> None:
         model = from_bytes(weights)
         # What earlier models took: without this a process grows by megabytes with every hot swap.
@@ -374,7 +355,7 @@ class StreamInference:
         self._draw.see(arrived.t_us, arrived.frame, self._in_force)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])
-        self._reports.frame(row, costs=not self._process.models.is_moved(self._stream.id))
+        self._reports.frame(row)
         drift = self._steps.take_drift(self._stream.id, self._reports.clock.now_us())
         if drift is not None:
             self._reports.report(drift)

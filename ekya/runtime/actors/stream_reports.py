@@ -45,13 +45,9 @@ class StreamReports:
         """Reports an event."""
         self._mailbox.put(event)
 
-    def frame(self, row: FramePrediction, costs: bool = True) -> None:
-        """Counts an answered frame; reports the count of a window at the first frame of the next one.
-
-        ``costs``: what the frame costs is measured, as it is classified here.
-        """
-        if costs:
-            self.costs.add(row)
+    def frame(self, row: FramePrediction) -> None:
+        """Counts an answered frame; reports the count of a window at the first frame of the next one."""
+        self.costs.add(row)
         self._counted(self._tally.add(row))
 
     def share(self, used: Measured, held_milli: int) -> None:

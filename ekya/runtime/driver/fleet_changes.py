@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import with_values
-from ekya.config.needs import require_needs
+from ekya.config.run_options import require_needs
 from ekya.config.sizing import fitted
 from ekya.control.options import LoopOptions
 from ekya.core import requests as rq

@@ -22,7 +22,6 @@ from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 
 if TYPE_CHECKING:
     from ekya.models.training.exemplars import ExemplarMemory
-    from ekya.runtime.moved_model import Process
 
 _LOG = logging.getLogger(__name__)
 _LABELS_S = 20.0
@@ -216,15 +215,6 @@ class RemoteRetrainings:
             self._emit(ev.RetrainFinished(now_us, stream, job, 0.0))
         if over:
             self.send(stream, job)
-
-    def classify_at(
-        self, stream: StreamId, process: "Process | None", share_milli: int, away_us: int
-    ) -> None:
-        """Has a stream's frames classified by a process elsewhere, or here; does not wait. Thread-safe.
-
-        Its inference emits ``InferenceMoved`` when frames are classified there, and when that fails.
-        """
-        self._streams[stream].inference.classify_at.remote(stream, process, share_milli, away_us)
 
     def has(self, job: JobId) -> bool:
         """Returns whether a job is a remote one that has reported progress."""

@@ -246,8 +246,6 @@ def _interruption(fleet: FleetState, streams: Collection[StreamId]) -> Iterator[
     if fleet.lent_milli:
         yield ev.CapacityLent(from_us - 1, 0)
     for stream in fleet.streams:
-        if stream.moved is not None:
-            yield ev.InferenceMoved(from_us - 1, stream.stream, 0)
         if stream.job is not None:
             yield ev.RetrainFailed(from_us - 1, stream.stream, stream.job.job, _REASON)
         if stream.stream not in streams:

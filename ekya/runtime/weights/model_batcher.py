@@ -1,6 +1,5 @@
 """Owns the models of a process: which weights serve, their hot swaps, and requests to them in batches."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +15,6 @@ from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.pipeline.inference import FleetAnswer, Serving, serving
-from ekya.runtime.moved_model import MovedModel
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,16 +34,12 @@ class _Stream:
         newest: the highest version that serves or is pending.
         on_swap: as in ``ModelBatcher.add``.
         pending: weights that serve from the next request on, and their event.
-        moved: answers its requests elsewhere; None: they are answered here.
-        on_home: as in ``ModelBatcher.move``.
     """
 
     serving: Weights
     newest: ModelVersion
     on_swap: Callable[[Swapped, int], None]
     pending: tuple[Weights, Swapped] | None = None
-    moved: MovedModel | None = None
-    on_home: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True, eq=False)
@@ -131,55 +123,12 @@ class ModelBatcher:
     def serve_next(self, stream: StreamId, weights: Weights, event: Swapped) -> None:
         """Lets prepared weights serve from the next request on, unless newer ones are already pending.
 
-        Time and stall of the event are set when it happens. Where requests are answered elsewhere, the
-        weights are there before.
+        Time and stall of the event are set when it happens.
         """
-        moved = self._streams[stream].moved
-        if moved is not None:
-            self._load(stream, moved, weights)
         with self._changed:
             if weights.version > self._streams[stream].newest:
                 self._streams[stream].newest = weights.version
                 self._streams[stream].pending = (weights, event)
-
-    def move(self, stream: StreamId, moved: MovedModel, on_home: Callable[[], None]) -> bool:
-        """Has requests of a stream answered elsewhere, once its weights are there; returns whether they are.
-
-        ``on_home`` is called when that fails, now or later; then they are answered here.
-        """
-        one, sent = self._streams[stream], None
-        while True:
-            with self._changed:
-                weights = one.serving if one.pending is None else one.pending[0]
-                one.on_home = on_home
-                if weights.version == sent:
-                    one.moved = moved
-                    return True
-            if not self._load(stream, moved, weights):
-                return False
-            sent = weights.version
-
-    def come_home(self, stream: StreamId) -> None:
-        """Has requests of a stream answered here."""
-        with self._changed:
-            self._streams[stream].moved = None
-
-    def is_moved(self, stream: StreamId) -> bool:
-        """Returns whether requests of a stream are answered elsewhere."""
-        return self._streams[stream].moved is not None
-
-    def _load(self, stream: StreamId, moved: MovedModel, weights: Weights) -> bool:
-        try:
-            moved.load(weights.model.model, weights.version)
-        except Exception as error:  # of whatever carries the calls
-            self._fail(stream, error)
-            return False
-        return True
-
-    def _fail(self, stream: StreamId, error: Exception) -> None:
-        _LOG.warning("%s is classified here again: %s", stream, str(error) or type(error).__name__)
-        self.come_home(stream)
-        self._streams[stream].on_home()
 
     def hot_swap(self, stream: StreamId) -> None:
         """Makes pending weights serve."""
@@ -196,20 +145,12 @@ class ModelBatcher:
     ) -> tuple[FleetAnswer, ModelVersion]:
         """Answers a stream's images, (N, S, S, 3) uint8 RGB, in one call with other streams' requests.
 
-        If its requests are answered elsewhere, that is asked first.
-
         Returns:
             The answer, and the version that gave it: the one that serves when the call begins.
 
         Raises:
             Exception: of the call, if this request alone causes it; the others are answered.
         """
-        moved = self._streams[stream].moved
-        if moved is not None:
-            try:
-                return moved.answer(images, resolution)
-            except Exception as error:  # of whatever carries the call
-                self._fail(stream, error)
         mine = _Queued(stream, images, resolution)
         with self._changed:
             self._queue.append(mine)

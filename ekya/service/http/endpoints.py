@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
-from ekya.config.errors import describe
 from ekya.config.fleet_sections import StreamConfig
+from ekya.config.keys_in_words import describe
 from ekya.core.errors import NotThereError, UserError
 from ekya.service.http.backend import Backend
 from ekya.service.http.events import Events, Moment, newest_of

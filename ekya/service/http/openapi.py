@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from pydantic import BaseModel, TypeAdapter
 
 from ekya import __version__
-from ekya.config.descriptions import ATTRIBUTES, attribute_meanings
+from ekya.config.keys_in_words import ATTRIBUTES, attribute_meanings
 from ekya.service.http.bodies import Problem
 from ekya.service.http.routes import JSON, ROUTES, Access, Route
 

@@ -69,7 +69,6 @@ class EmulatedStream:
         self._card, self._golden_gpu_s = card, golden_gpu_s
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
-        self._moved_milli, self._away_us = 0, 0
         self._busy_until_us = -1
         self._waiting: _Waiting | None = None
         self._to_analyse: list[Proposed] = []
@@ -100,11 +99,6 @@ class EmulatedStream:
         if self._share_milli == 0:
             self._busy_until_us = max(self._busy_until_us, now_us)
         self._config, self._share_milli = config, share_milli
-
-    def move(self, share_milli: int, away_us: int, now_us: int) -> None:
-        """Lets another server classify frames from ``now_us`` on, as in ``InferenceMoved``; 0: none does."""
-        self.advance(now_us)
-        self._moved_milli, self._away_us = share_milli, away_us
 
     def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
         """Makes a hot swap of the weights, from the next frame on."""
@@ -205,11 +199,7 @@ class EmulatedStream:
         gpu_s = self._card.frame_gpu_s(
             len(ready.images), self._config.resolution, waiting.proposer_operations
         )
-        if self._moved_milli:
-            done_us = self._busy_us(frame, gpu_s, self._moved_milli)
-            self._busy_until_us = done_us + self._away_us
-        else:
-            self._occupy(frame, gpu_s)
+        self._occupy(frame, gpu_s)
         self._steps.answered(frame.index)
 
     def _follow(self, frame: Frame) -> None:
@@ -222,14 +212,10 @@ class EmulatedStream:
         self._occupy(frame, self._card.proposing_gpu_s(operations))
 
     def _occupy(self, frame: Frame, gpu_s: float) -> None:
-        """Charges the work on a frame to the share here."""
+        """Charges the work on a frame, which begins when it is there and the share is free."""
         self._used_gpu_s += gpu_s
-        self._busy_until_us = self._busy_us(frame, gpu_s, self._share_milli)
-
-    def _busy_us(self, frame: Frame, gpu_s: float, share_milli: int) -> int:
-        """Returns when the work on a frame is done, which begins when it is there and the share is free."""
         begun_us = max(frame.t_us, self._busy_until_us)
-        return begun_us + round(gpu_s / LINEAR.speed_at(share_milli) * US_PER_S)
+        self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed_at(self._share_milli) * US_PER_S)
 
     def _pass_over(self, frame: Frame) -> None:
         self._rows[frame.index] = self._steps.skip(frame.index, frame.t_us, self._config, self._version)

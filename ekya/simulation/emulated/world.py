@@ -117,10 +117,6 @@ class EmulatedWorld:
         inference = self._cameras[command.stream].inference
         inference.configure(command.config, command.share_milli, now_us)
 
-    def move_inference(self, stream: StreamId, share_milli: int, away_us: int, now_us: int) -> None:
-        """Lets another server classify a stream's frames."""
-        self._cameras[stream].inference.move(share_milli, away_us, now_us)
-
     def steps_of(
         self, command: cmd.StartRetraining, now_us: int, remote: bool
     ) -> Iterator[TrainingStep[EdgeModel]] | str:

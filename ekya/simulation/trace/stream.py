@@ -127,7 +127,7 @@ class TraceStream:
         self._speed = speed
         self._model = BASE_MODEL
         self._inference: InferenceConfig | None = None
-        self._share_milli, self._moved_milli = 0, 0
+        self._share_milli = 0
         self._since_us = 0
         self._accuracy = [0.0] * len(trace.windows)
         self._kept: dict[int, tuple[InferenceOption, float]] = {}
@@ -146,11 +146,6 @@ class TraceStream:
         self.advance(now_us)
         self._inference, self._share_milli = config, share_milli
         self._kept = {}
-
-    def move(self, share_milli: int, now_us: int) -> None:
-        """Lets another server classify its frames from ``now_us`` on; with share 0 none does any more."""
-        self.advance(now_us)
-        self._moved_milli, self._kept = share_milli, {}
 
     def serve(self, model: TraceModel, now_us: int) -> None:
         """Serves other weights from ``now_us`` on."""
@@ -182,8 +177,7 @@ class TraceStream:
         here = self.trace.windows[window]
         if window not in self._kept:
             option = next(option for option in here.inference if option.config == self._inference)
-            share_milli = self._moved_milli or self._share_milli
-            self._kept[window] = option, analysed_part(option, share_milli, self._speed)
+            self._kept[window] = option, analysed_part(option, self._share_milli, self._speed)
         option, kept = self._kept[window]
         return option.full_accuracy(self.standing(window).served_in(part, len(here.weights))) * kept
 

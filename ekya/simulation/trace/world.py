@@ -118,10 +118,6 @@ class TraceWorld:
         """Sets λ and share of a stream."""
         self._streams[command.stream].configure(command.config, command.share_milli, now_us)
 
-    def move_inference(self, stream: StreamId, share_milli: int, away_us: int, now_us: int) -> None:
-        """Lets another server classify a stream's frames; accuracies do not depend on ``away_us``."""
-        self._streams[stream].move(share_milli, now_us)
-
     def steps_of(
         self, command: cmd.StartRetraining, now_us: int, remote: bool
     ) -> Iterator[TrainingStep[TraceModel]] | str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationError
 
 from ekya.core.errors import UserError
 from ekya.core.unique_tuple import UniqueTuple
@@ -24,11 +24,9 @@ from ekya.streams.datasets.labelled import (
     LabelledSource,
     show_files,
 )
-from ekya.streams.datasets.labelled_index import examine_labelled, open_labelled
+from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
 from ekya.streams.ingest.pictures import UnreadableError, read_bytes, read_values
 from ekya.system.files import FolderPath, user_errors
-
-DATASET = "cityscapes"
 
 PAPER_CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 """The paper's six classes, in the order of its public implementation."""
@@ -63,44 +61,31 @@ _PER_INSTANCE = 1000
 Split = Literal["train", "val", "test"]
 
 
-class CityscapesSpec(BaseModel):
+class CityscapesSpec(LabelledSpec):
     """A city of Cityscapes as a camera in a fleet file.
 
     Attributes:
         root: folder with ``leftImg8bit`` and ``gtFine``.
         city: name of the city's folder.
         splits: splits to search for the city; the labels of ``test`` are not public.
-        index: index file that ``ekya prepare`` wrote; without it the city's folders are listed and every file
-            of labels is read when its frame is due.
         seconds_per_frame: stream time from one labelled picture to the next.
         min_side: objects with a shorter side, in pixels of the full picture, are left out.
-        max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    gives_truth: ClassVar[bool] = True
-    live: ClassVar[bool] = False
+    dataset: ClassVar[str] = "cityscapes"
 
     kind: Literal["cityscapes"] = "cityscapes"
     root: FolderPath
     city: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     splits: UniqueTuple[Split] = ("train", "val")
-    index: Path | None = None
     seconds_per_frame: float = Field(default=SECONDS_PER_FRAME, gt=0)
     min_side: float = Field(default=MIN_SIDE, ge=1)
-    max_side: int = Field(default=640, ge=32)
 
-    def open(self, classes: tuple[str, ...]) -> LabelledSource:
-        """Opens the city's labelled pictures.
+    def in_words(self) -> str:
+        """Returns the data's name."""
+        return "Cityscapes"
 
-        Raises:
-            UserError: the city is not there, the index belongs to another data set, or Cityscapes does not
-                have one of the classes.
-        """
-        return open_labelled(self, DATASET, "Cityscapes has", classes)
-
-    def listed(self) -> tuple[tuple[str, ...], Frames]:
+    def list_frames(self) -> tuple[tuple[str, ...], Frames]:
         """Returns Cityscapes' classes, and the city's pictures with labels that are read on demand."""
         pairs = city_pairs(self.root, self.city, self.splits)
         if not pairs:
@@ -110,7 +95,7 @@ class CityscapesSpec(BaseModel):
             )
         return KNOWN, partial(described, self.root, pairs)
 
-    def source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+    def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns the source of the city's frames."""
         fps = 1.0 / self.seconds_per_frame
         shown = partial(show_files, self.root, fps, frames)
@@ -275,7 +260,7 @@ def _spec(root: Path, stream: str) -> CityscapesSpec:
 
 
 CITYSCAPES = Dataset(
-    name=DATASET,
+    name=CityscapesSpec.dataset,
     title="Cityscapes, fine annotations",
     licence=(
         "the Cityscapes licence: free for research, teaching and other non-commercial use by everyone who "
@@ -292,7 +277,7 @@ CITYSCAPES = Dataset(
     ),
     classes_in=lambda root: PAPER_CLASSES,
     survey=_survey,
-    examine=partial(examine_labelled, DATASET, lambda root: KNOWN, _spec, CityscapesSpec.source),
+    examine=partial(examine_labelled, _spec, lambda root: KNOWN),
     spec=_spec,
 )
 """The finely labelled cities, except those of ``test``, whose labels are not public."""

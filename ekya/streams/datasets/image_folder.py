@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.dataset import Dataset, Survey
@@ -18,10 +18,8 @@ from ekya.streams.datasets.labelled import (
     LabelledSource,
     show_files,
 )
-from ekya.streams.datasets.labelled_index import examine_labelled, open_labelled
+from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
 from ekya.system.files import FolderPath, user_errors
-
-DATASET = "image-folder"
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 
@@ -29,36 +27,25 @@ FPS = 10.0
 """Default rate, pictures a second."""
 
 
-class ImageFolderSpec(BaseModel):
+class ImageFolderSpec(LabelledSpec):
     """Folders of pictures as a camera in a fleet file.
 
     Attributes:
         root: folder with a subfolder for each class, named as the class, of ``.jpg``, ``.jpeg`` or ``.png``.
-        index: index file that ``ekya prepare`` wrote; without it the folders are listed at opening.
         fps: pictures a second of stream time; each picture is one object, which fills it.
-        max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    gives_truth: ClassVar[bool] = True
-    live: ClassVar[bool] = False
+    dataset: ClassVar[str] = "image-folder"
 
     kind: Literal["image_folder"] = "image_folder"
     root: FolderPath
-    index: Path | None = None
     fps: float = Field(default=FPS, gt=0, le=480)
-    max_side: int = Field(default=640, ge=32)
 
-    def open(self, classes: tuple[str, ...]) -> LabelledSource:
-        """Opens the pictures of all folders, sorted by file name across folders.
+    def in_words(self) -> str:
+        """Returns the data's name."""
+        return str(self.root)
 
-        Raises:
-            UserError: there are no pictures, or one of the classes has no folder.
-        """
-        return open_labelled(self, DATASET, f"{self.root} has", classes)
-
-    def listed(self) -> tuple[tuple[str, ...], Frames]:
+    def list_frames(self) -> tuple[tuple[str, ...], Frames]:
         """Returns the names of the folders, and their pictures."""
         known = class_folders(self.root)
         names = picture_names(self.root, known)
@@ -66,7 +53,7 @@ class ImageFolderSpec(BaseModel):
             raise UserError(f"{self.root}: no {', '.join(ENDINGS)} in its folders; correct the key 'root'.")
         return known, partial(described, names)
 
-    def source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+    def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns the source of the pictures."""
         shown = partial(show_files, self.root, self.fps, frames)
         return LabelledSource(shown, self.fps, class_of, self.max_side)
@@ -140,14 +127,14 @@ def _cameras(root: Path) -> dict[str, Path]:
 
 
 IMAGE_FOLDER = Dataset(
-    name=DATASET,
+    name=ImageFolderSpec.dataset,
     title="Pictures in a folder for each class",
     licence="that of your pictures",
     had_from="any folder; crops of objects, named so that their names sort in the order of time",
     layout="CLASS/*.jpg, or CAMERA/CLASS/*.jpg where there are several cameras (also .jpeg and .png)",
     classes_in=_classes_in,
     survey=_survey,
-    examine=partial(examine_labelled, DATASET, _classes_in, _spec, ImageFolderSpec.source),
+    examine=partial(examine_labelled, _spec, _classes_in),
     spec=_spec,
 )
 """A root that is one camera with a folder for each class, or has a folder for each camera."""

@@ -1,16 +1,18 @@
-"""Index of a stream of labelled frames that ``ekya prepare`` writes: one line of JSON a frame.
+"""Cameras of labelled frames in a fleet file, and the index of one that ``ekya prepare`` writes.
 
-The first line names the data set, the stream and the data set's classes, the last gives the number of frames.
-A source with an index reads it line by line, and need not walk the folders or read the labels again.
+An index has one line of JSON a frame; the first line names the data set, the stream and the data set's
+classes, the last gives the number of frames. A source with an index reads it line by line, and need not walk
+the folders or read the labels again.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.dataset import StreamFindings
@@ -48,48 +50,61 @@ _FRAME = TypeAdapter(LabelledFrame)
 _LINE: TypeAdapter[LabelledFrame | _End] = TypeAdapter(LabelledFrame | _End)
 
 
-class LabelledSpec(Protocol):
-    """A source of labelled pictures in a fleet file, which an index can describe."""
+class LabelledSpec(BaseModel, ABC):
+    """Labelled pictures as a camera in a fleet file.
 
-    @property
-    def index(self) -> Path | None:
-        """Index that ``ekya prepare`` wrote; None if there is none."""
+    Attributes:
+        index: index file that ``ekya prepare`` wrote, read instead of the folders, lists and labels.
+        max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
+    """
 
-    def listed(self) -> tuple[tuple[str, ...], Frames]:
-        """Returns the classes that the data set knows, and the frames, without an index."""
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+    gives_truth: ClassVar[bool] = True
+    live: ClassVar[bool] = False
+    dataset: ClassVar[str]
+    """Name of the data set of ``ekya prepare``, which stands in its indices."""
+
+    index: Path | None = None
+    max_side: int = Field(default=640, ge=32)
+
+    def open(self, classes: tuple[str, ...]) -> LabelledSource:
+        """Opens the pictures by their index or, if there is none, by listing the data set.
+
+        Raises:
+            UserError: there are no frames, the index cannot be read or is of another data set, or the data
+                set does not have one of the classes.
+        """
+        if self.index is None:
+            known, frames = self.list_frames()
+        else:
+            known, frames = read_head(self.index, self.dataset).known, partial(read_frames, self.index)
+        return self.make_source(frames, classes_known(classes, known, f"{self.in_words()} has"))
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """Returns what error messages call the data."""
+
+    @abstractmethod
+    def list_frames(self) -> tuple[tuple[str, ...], Frames]:
+        """Returns the classes that the data set knows, and the frames, without an index.
+
+        Raises:
+            UserError: there are no frames, or what lists them is wrong.
+        """
+
+    @abstractmethod
+    def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns the source of these frames; ``class_of`` numbers the fleet's classes."""
 
-
-Spec = TypeVar("Spec", bound=LabelledSpec)
-
-
-def open_labelled(spec: LabelledSpec, dataset: str, whose: str, classes: tuple[str, ...]) -> LabelledSource:
-    """Opens a source by its index or, if it has none, by listing the data set.
-
-    Args:
-        spec: the source.
-        dataset: name of the data set.
-        whose: beginning of an error message, as in ``classes_known``.
-        classes: the fleet's classes.
-
-    Raises:
-        UserError: there are no frames, the index cannot be read or is of another data set, or the data set
-            does not have one of the classes.
-    """
-    if spec.index is None:
-        known, frames = spec.listed()
-    else:
-        known, frames = read_head(spec.index, dataset).known, partial(read_frames, spec.index)
-    return spec.source(frames, classes_known(classes, known, whose))
+    def make_checked_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+        """Returns the source that ``ekya prepare`` reads to the end."""
+        return self.make_source(frames, class_of)
 
 
 def examine_labelled(
-    dataset: str,
+    spec_of: Callable[[Path, str], LabelledSpec],
     known_in: Callable[[Path], tuple[str, ...]],
-    spec_of: Callable[[Path, str], Spec],
-    source_of: Callable[[Spec, Frames, Mapping[str, int]], LabelledSource],
     root: Path,
     stream: str,
     classes: tuple[str, ...],
@@ -99,18 +114,17 @@ def examine_labelled(
     """Examines a stream and writes its index: ``Dataset.examine`` of every data set of labelled pictures.
 
     Args:
-        dataset: name of the data set.
-        known_in: returns the classes that the data set in a root knows.
         spec_of: as ``Dataset.spec``.
-        source_of: ``LabelledSpec.source``, or what is to be used in its place.
+        known_in: returns the classes that the data set in a root knows.
         root, stream, classes, index, on_frame: as for ``Dataset.examine``.
 
     Raises:
         UserError: a class is not known, no frame can be used, or the index cannot be written.
     """
     spec, known = spec_of(root, stream), known_in(root)
-    source = source_of(spec, spec.listed()[1], classes_known(classes, known, f"{root} has"))
-    head = IndexHead(dataset=dataset, stream=stream, known=known)
+    numbers = classes_known(classes, known, f"{root} has")
+    source = spec.make_checked_source(spec.list_frames()[1], numbers)
+    head = IndexHead(dataset=spec.dataset, stream=stream, known=known)
     with atomic_path(index) as temporary, temporary.open("wb") as file:
 
         def record(frame: LabelledFrame) -> None:

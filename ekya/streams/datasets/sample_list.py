@@ -16,22 +16,20 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.cityscapes import PAPER_CLASSES
 from ekya.streams.datasets.dataset import Dataset, Survey
 from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, Shown, show_files
-from ekya.streams.datasets.labelled_index import examine_labelled, open_labelled
+from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
 from ekya.streams.datasets.sample_csv import Sample, read_columns, read_samples
 from ekya.streams.ingest.process import SourceProcess, probe_source
 from ekya.streams.ingest.video import VideoSpec, check_video, video_images
 from ekya.system.files import FOLDER, user_errors
 
 _log = logging.getLogger(__name__)
-
-DATASET = "sample-list"
 
 PICTURE_FPS = 1.0
 """Default rate, pictures a second of stream time."""
@@ -46,7 +44,7 @@ _ANY_SIDE = 1 << 16
 _VIDEO_ENDINGS = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 
 
-class SampleListSpec(BaseModel):
+class SampleListSpec(LabelledSpec):
     """A sample list as a camera in a fleet file. Either ``frames`` or ``video`` is set.
 
     Attributes:
@@ -54,25 +52,18 @@ class SampleListSpec(BaseModel):
         frames: folder that the list's paths are relative to; or, if the list numbers frames, folder of
             pictures whose names end in their number, such as ``000017.jpg``.
         video: file whose frames the list numbers.
-        index: index file that ``ekya prepare`` wrote; read instead of the list.
         labels: names of the list's classes if those are numbers; objects of other numbers are left out.
         fps: frames a second of stream time; None takes the video's rate, or 1 for pictures.
-        max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    gives_truth: ClassVar[bool] = True
-    live: ClassVar[bool] = False
+    dataset: ClassVar[str] = "sample-list"
 
     kind: Literal["sample_list"] = "sample_list"
     samples: Path
     frames: Annotated[Path | None, FOLDER] = None
     video: Path | None = None
-    index: Path | None = None
     labels: Mapping[int, str] = Field(default=LABELS, min_length=1)
     fps: float | None = Field(default=None, gt=0, le=480)
-    max_side: int = Field(default=640, ge=32)
 
     @model_validator(mode="after")
     def _has_frames_or_video(self) -> Self:
@@ -80,18 +71,11 @@ class SampleListSpec(BaseModel):
             raise ValueError("name a folder of pictures as frames, or a file as video, and not both")
         return self
 
-    def open(self, classes: tuple[str, ...]) -> LabelledSource:
-        """Opens the frames that the list names, in order; other frames have no truth and are not shown.
+    def in_words(self) -> str:
+        """Returns the data's name."""
+        return str(self.samples)
 
-        Without an index the whole list is read first, so that a wrong line is reported immediately.
-
-        Raises:
-            UserError: a line of the list is wrong, the video cannot be read, or the list lacks a class of the
-                fleet.
-        """
-        return open_labelled(self, DATASET, f"{self.samples} has", classes)
-
-    def listed(self) -> tuple[tuple[str, ...], Frames]:
+    def list_frames(self) -> tuple[tuple[str, ...], Frames]:
         """Returns the list's classes, which are ``labels`` if it has numbers, and its frames, sorted.
 
         Raises:
@@ -111,28 +95,30 @@ class SampleListSpec(BaseModel):
         named = sorted({sample.kind for sample in samples if isinstance(sample.kind, str)})
         return (*(self.labels.values() if numbered else ()), *named), partial(iter, frames)
 
-    def source(self, frames: Frames, class_of: Mapping[str, int], apart: bool = False) -> LabelledSource:
-        """Returns the source of the list's frames.
+    def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+        """Returns the source of the list's frames."""
+        return self._make_source(frames, class_of, check_video, video_images)
 
-        Args:
-            frames: frames of the list.
-            class_of: numbers of the fleet's classes.
-            apart: decode a video in a process of its own, which a damaged file may abort.
-        """
+    def make_checked_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+        """Returns a source that decodes a video in a process of its own, which a damaged file may abort."""
+        return self._make_source(frames, class_of, _check_video_apart, _images_apart)
+
+    def _make_source(
+        self,
+        frames: Frames,
+        class_of: Mapping[str, int],
+        check: Callable[[Path], float],
+        images: "Callable[[Path], _Images]",
+    ) -> LabelledSource:
         if self.video is None:
             fps = self.fps or PICTURE_FPS
-            return LabelledSource(
-                partial(show_files, self.frames or Path(), fps, frames), fps, class_of, self.max_side
-            )
-        rate = probe_source(VideoSpec(files=(self.video,)), ()) if apart else check_video(self.video)
-        rate = self.fps or rate
-        images = _images_apart if apart else video_images
-        return LabelledSource(
-            partial(_show_video, self.video, rate, images, frames),
-            rate / _frame_step(self.video, frames()),
-            class_of,
-            self.max_side,
-        )
+            shown = partial(show_files, self.frames or Path(), fps, frames)
+            return LabelledSource(shown, fps, class_of, self.max_side)
+        own_rate = check(self.video)  # it is checked even where the fleet file gives another rate
+        rate = self.fps or own_rate
+        step = _frame_step(self.video, frames())
+        video = partial(_show_video, self.video, rate, images, frames)
+        return LabelledSource(video, rate / step, class_of, self.max_side)
 
 
 _Images = Generator[NDArray[np.uint8] | None, None, None]
@@ -163,6 +149,11 @@ def _show_video(
                 yield Shown(LabelledFrame(wanted, problem=frame.problem or problem), t_us, None)
             else:
                 yield Shown(frame, t_us, image)
+
+
+def _check_video_apart(file: Path) -> float:
+    """Returns a video's rate, frames a second, as another process reads it."""
+    return probe_source(VideoSpec(files=(file,)), ())
 
 
 def _images_apart(file: Path) -> _Images:
@@ -273,7 +264,7 @@ def _spec(root: Path, stream: str) -> SampleListSpec:
 
 
 SAMPLE_LIST = Dataset(
-    name=DATASET,
+    name=SampleListSpec.dataset,
     title="Sample lists",
     licence="that of your video",
     had_from=(
@@ -287,9 +278,7 @@ SAMPLE_LIST = Dataset(
     ),
     classes_in=_classes_in,
     survey=_survey,
-    examine=partial(
-        examine_labelled, DATASET, _classes_in, _spec, partial(SampleListSpec.source, apart=True)
-    ),
+    examine=partial(examine_labelled, _spec, _classes_in),
     spec=_spec,
 )
 """A root in which each list is a camera."""

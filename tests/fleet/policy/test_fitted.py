@@ -1,4 +1,4 @@
-"""Deep-Edge's tiers with models of profiled hosts: what they change, and where they change nothing."""
+"""Deep-Edge's tier with models of profiled hosts: what they change, and where they change nothing."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.spreading import late_streams
 from ekya.fleet.policy.tiers import TIERS, tiers_with
 
-NAMES = ("deep-edge", "deep-edge-joint")
+NAME = "deep-edge"
 QUICK = links(1e6)
 
 
@@ -47,10 +47,10 @@ def asked(**changes):
     return offer(**{"until_us": 900 * S} | changes)
 
 
-def lent(name, rooms, fitted=FITTED, **changes):
+def lent(rooms, fitted=FITTED, **changes):
     """Returns the loan for an offer of 4000 crops that takes 20 s on a whole GPU at home."""
     tiers = TIERS if fitted is None else tiers_with(fitted)
-    (loan,) = tiers[name].decide(market([asked(**changes)], rooms, QUICK)).loans
+    (loan,) = tiers[NAME].decide(market([asked(**changes)], rooms, QUICK)).loans
     return loan
 
 
@@ -58,21 +58,20 @@ def with_limits(**limits):
     return replace(FITTED, limits=replace(FITTED.limits, **limits))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_host_whose_inference_would_be_late_by_the_models_is_not_chosen(name) -> None:
+def test_a_host_whose_inference_would_be_late_by_the_models_is_not_chosen() -> None:
     rooms = [host("a", state=BUSY, inference=served(900)), host("b", inference=served(900))]
-    assert lent(name, rooms, fitted=None).hosts == ("a", "b")
-    assert lent(name, rooms).hosts == ("b",)
-    assert lent(name, [replace(one, inference=served(900, limit_s=1.0)) for one in rooms]).hosts == ("a", "b")
-    tier, only = tiers_with(FITTED)[name], market([asked()], rooms[:1], QUICK)
-    assert TIERS[name].decide(only).loans
+    assert lent(rooms, fitted=None).hosts == ("a", "b")
+    assert lent(rooms).hosts == ("b",)
+    assert lent([replace(one, inference=served(900, limit_s=1.0)) for one in rooms]).hosts == ("a", "b")
+    tier, only = tiers_with(FITTED)[NAME], market([asked()], rooms[:1], QUICK)
+    assert TIERS[NAME].decide(only).loans
     assert not tier.decide(only).loans
 
 
 def test_the_errors_of_the_models_count_against_the_host() -> None:
     rooms, wrong = [host("b", inference=served(900))], with_limits(exec_error=0.3)
-    assert lent("deep-edge", rooms).hosts == ("b",)
-    assert not tiers_with(wrong)["deep-edge"].decide(market([asked()], rooms, QUICK)).loans
+    assert lent(rooms).hosts == ("b",)
+    assert not tiers_with(wrong)[NAME].decide(market([asked()], rooms, QUICK)).loans
 
 
 def test_models_never_allow_what_the_host_s_shares_do_not() -> None:
@@ -82,19 +81,18 @@ def test_models_never_allow_what_the_host_s_shares_do_not() -> None:
     assert [bool(late_streams(seen, lent_milli)) for lent_milli in (100, 200, 300)] == [False, False, True]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_host_without_memory_for_the_batch_is_not_chosen(name) -> None:
+def test_a_host_without_memory_for_the_batch_is_not_chosen() -> None:
     rooms = [host("a", state=FULL), host("b")]
-    assert lent(name, rooms).hosts == ("b",)
-    assert lent(name, rooms, batch_size=4).hosts == ("a", "b")
+    assert lent(rooms).hosts == ("b",)
+    assert lent(rooms, batch_size=4).hosts == ("a", "b")
     wrong = with_limits(mem_error=0.1)
-    assert lent(name, rooms, fitted=wrong, batch_size=4).hosts == ("b",)
+    assert lent(rooms, fitted=wrong, batch_size=4).hosts == ("b",)
 
 
 @pytest.mark.parametrize(("kind", "sample_s"), [("quick", 0.005), ("slow", 0.02)])
 def test_a_training_takes_what_it_was_profiled_to_take_on_that_kind_in_that_state(kind, sample_s) -> None:
     for state in (IDLE, BUSY):
-        loan = lent("deep-edge", [host("a", kind, state, units=5)], epochs=2, crops=100)
+        loan = lent([host("a", kind, state, units=5)], epochs=2, crops=100)
         assert loan.parts[0].share_milli == 500
         assert (loan.ends_us - loan.begins_us) / S == pytest.approx(
             2 * 100 * sample_s * (1 + state.cpu) / 0.5
@@ -103,15 +101,14 @@ def test_a_training_takes_what_it_was_profiled_to_take_on_that_kind_in_that_stat
 
 def test_exemplars_are_trained_too() -> None:
     rooms, few = [host("a", units=5)], {"epochs": 2, "crops": 100}
-    plain, mixed = (lent("deep-edge", rooms, **few, replayed=part) for part in (0.0, 0.5))
+    plain, mixed = (lent(rooms, **few, replayed=part) for part in (0.0, 0.5))
     assert mixed.ends_us - mixed.begins_us == pytest.approx(1.5 * (plain.ends_us - plain.begins_us))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_who_was_profiled_to_be_quicker_gets_more_crops(name) -> None:
+def test_who_was_profiled_to_be_quicker_gets_more_crops() -> None:
     rooms = [host("a"), host("b", "slow")]
     told = {"epochs": 2, "crops": 400, "gpu_s": 4.0, "trained_mb": 0.0}
-    guessed, known = lent(name, rooms, None, **told), lent(name, rooms, **told)
+    guessed, known = lent(rooms, None, **told), lent(rooms, **told)
     assert max(part.crops for part in guessed.parts) < 0.6
     assert {part.host: part.crops for part in known.parts}["a"] > 0.7
 
@@ -153,11 +150,10 @@ def test_what_was_not_profiled_is_not_known() -> None:
     assert replace(FITTED, blocks={"quick": 1}).seen(host("a"), offer()) is None
 
 
-@pytest.mark.parametrize("name", NAMES)
 @given(all_offers, all_rooms, all_links, st.sampled_from([None, ("other", IDLE)]))
-def test_hosts_that_were_not_profiled_are_seen_as_without_models(name, offers, rooms, ways, machine) -> None:
+def test_hosts_that_were_not_profiled_are_seen_as_without_models(offers, rooms, ways, machine) -> None:
     drawn = market(offers, [replace(one, machine=machine) for one in rooms], ways)
-    before, after = TIERS[name].decide(drawn), tiers_with(FITTED)[name].decide(drawn)
+    before, after = TIERS[NAME].decide(drawn), tiers_with(FITTED)[NAME].decide(drawn)
     for loan in after.loans:
         told = f"; nothing like it was profiled on {' and '.join(sorted(loan.hosts))}"
         assert loan.reason.endswith(told)
@@ -167,7 +163,7 @@ def test_hosts_that_were_not_profiled_are_seen_as_without_models(name, offers, r
 
 
 def test_a_reason_names_only_the_hosts_that_were_not_profiled() -> None:
-    loan = lent("deep-edge", [host("a"), host("b", "other")])
+    loan = lent([host("a"), host("b", "other")])
     assert loan.hosts == ("a", "b")
     assert loan.reason.endswith("; nothing like it was profiled on b")
-    assert "profiled" not in lent("deep-edge", [host("a"), host("b")]).reason
+    assert "profiled" not in lent([host("a"), host("b")]).reason

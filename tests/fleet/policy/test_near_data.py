@@ -9,7 +9,6 @@ from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.okita.joint import OkitaJoint
 
 A, B, C, D = map(SiteName, "abcd")
 FOUR = [room(site, [0.002, 0.005]) for site in "abcd"]
@@ -68,17 +67,14 @@ def test_what_runs_is_a_job_with_its_workers_and_what_is_left_of_it() -> None:
 
 
 def test_nobody_hosts_its_own_job_whatever_is_near() -> None:
-    ways = links(0.5)
-    for policy in (Okita, OkitaJoint):
-        offers = [offer(site=site, gpu_s=5.0, model_mb=1.0, back_mb=1.0) for site in (A, B)]
-        loans = NearData(policy)(market(offers, FOUR[:2], ways)).loans
-        assert loans
-        assert all(loan.offer.site not in loan.hosts for loan in loans)
+    offers = [offer(site=site, gpu_s=5.0, model_mb=1.0, back_mb=1.0) for site in (A, B)]
+    loans = NearData(Okita)(market(offers, FOUR[:2], links(0.5))).loans
+    assert loans
+    assert all(loan.offer.site not in loan.hosts for loan in loans)
 
 
-@pytest.mark.parametrize("policy", [Okita, OkitaJoint])
-def test_workers_train_what_their_share_of_the_chunks_is(policy) -> None:
-    (loan,) = NearData(policy)(market([offer()], FOUR)).loans
+def test_workers_train_what_their_share_of_the_chunks_is() -> None:
+    (loan,) = NearData(Okita)(market([offer()], FOUR)).loans
     assert sum(part.crops for part in loan.parts) == pytest.approx(1.0)
     workers = sum(part.share_milli for part in loan.parts) // 100
     assert workers > 2
@@ -87,20 +83,19 @@ def test_workers_train_what_their_share_of_the_chunks_is(policy) -> None:
     assert loan.mode == "synchronous"
 
 
-@pytest.mark.parametrize("policy", [Okita, OkitaJoint])
-def test_what_steps_exchange_keeps_blocks_together(policy) -> None:
-    (loan,) = NearData(policy)(market([offer(trained_mb=33.6)], FOUR)).loans
+def test_what_steps_exchange_keeps_blocks_together() -> None:
+    (loan,) = NearData(Okita)(market([offer(trained_mb=33.6)], FOUR)).loans
     assert len(loan.hosts) == 1
     assert loan.epoch_mb == {}
 
 
-def test_ours_trains_where_the_data_is() -> None:
+def test_a_training_is_where_the_data_is() -> None:
     ways = links(2.0, home_a=0.5, home_b=0.5, home_c=0.5)
     for site in (A, B, C):
         asked = offer(
             crops=32, crops_mb=40.0, model_mb=0.0, crops_there_mb={site: 40.0}, gpu_s=5.0, trained_mb=9.0
         )
-        (loan,) = NearData(OkitaJoint)(market([asked], FOUR[:3], ways)).loans
+        (loan,) = NearData(Okita)(market([asked], FOUR[:3], ways)).loans
         assert loan.hosts == (site,)
         assert loan.sent_mb == {(HOME, site): 0.0}
 

@@ -37,7 +37,7 @@ def test_only_ours_throttles_and_only_to_what_was_measured() -> None:
 
 
 def test_a_policy_gets_what_its_paper_uses() -> None:
-    assert POLICIES["okita-fit"](Terms(20 * S, 90 * S)) == Okita(20 * S, until_us=90 * S, fit=True)
+    assert POLICIES["okita"](Terms(20 * S, 90 * S)) == Okita(20 * S, until_us=90 * S)
     assert POLICIES["worth"](Terms(restart_us=5 * S)).moving_s == 5
     free = POLICIES["worth"](Terms(restart_us=None))
     assert (free.moving_s, free.lost_epochs) == (0, 0)

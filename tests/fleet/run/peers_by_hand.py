@@ -38,9 +38,6 @@ class Server:
     def lends(self):
         return list(self.lent)
 
-    def keep_moves(self, numbers, reason):
-        self.kept.append((set(numbers), reason))
-
     def interrupted(self, stream, now_us):
         return Interrupted(2, {THERE: 7.0})
 

@@ -13,7 +13,7 @@ from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.elsewhere import AsForeseen, InferenceAsForeseen, Interrupted
+from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor, Lent
 
 S = 1_000_000
@@ -45,11 +45,6 @@ class Inner:
             self.told.append(finished(self.now_us))
         else:
             self.told.append(progress(self.now_us, epochs))
-
-
-def executor_of(inner, awaited, over, moves=(), **options):
-    inference = InferenceAsForeseen(inner)
-    return LendingExecutor(inner, awaited, over, inference, lambda *told: moves.append(told), **options)
 
 
 def progress(t_us, epoch):
@@ -91,7 +86,7 @@ def awaited(inner):
 
 @pytest.fixture
 def server(over, awaited, inner):
-    return executor_of(inner, awaited, lambda *told: over.append(told)), inner
+    return LendingExecutor(inner, awaited, lambda *told: over.append(told)), inner
 
 
 @pytest.fixture
@@ -286,7 +281,7 @@ def test_who_listens_while_it_waits_hears_in_time_and_says_nothing_of_nothing(aw
             return batch
 
     inner = Interrupting()
-    executor = executor_of(inner, awaited, lambda *told: None, listens_every_us=10 * S)
+    executor = LendingExecutor(inner, awaited, lambda *told: None, listens_every_us=10 * S)
     assert executor.wait(60 * S) == Batch(20 * S, (ev.CapacityLent(20 * S, 300),))
     assert executor.wait(60 * S) == Batch(60 * S, ())
 

@@ -29,7 +29,7 @@ from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.run.elsewhere import AsForeseen, InferenceAsForeseen, Interrupted
+from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.server import LendingServer, ServerTerms
@@ -58,7 +58,7 @@ class Above:
         self.refuses, self.heard, self.asked, self.withdrawn, self.ended = refuses, 0, [], [], []
         self.gained = []
 
-    def ask(self, site, now_us, offers, moves=None):
+    def ask(self, site, now_us, offers):
         self.asked.append([offer.stream for offer in offers])
         return Answer(
             None, {offer.stream: "no server has room" for offer in offers if offer.stream in self.refuses}
@@ -93,8 +93,7 @@ def server(options, lent_milli=0, above=None, scheduler=None, machine=None):
     """A server with two streams that serve in window 1; ``lent_milli`` is lent by its loop's state."""
     terms = ServerTerms(HERE, crops_may_leave=False)
     idle, scheduler = Idle(), scheduler or make_scheduler("thief")
-    jobs = AsForeseen(idle), InferenceAsForeseen(idle)
-    made = LendingServer(terms, scheduler, options, SIZES, above, idle, *jobs, machine=machine)
+    made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle), machine=machine)
     made.follow(serving(lent_milli=lent_milli))
     return made
 
@@ -165,8 +164,7 @@ def test_its_room_has_the_state_of_its_machine_at_that_moment() -> None:
 )
 def test_who_takes_no_guests_or_serves_nothing_yet_has_no_room(takes_guests, changes) -> None:
     idle, terms = Idle(), ServerTerms(HERE, crops_may_leave=True, takes_guests=takes_guests)
-    jobs = AsForeseen(idle), InferenceAsForeseen(idle)
-    made = LendingServer(terms, make_scheduler("thief"), MOVING, SIZES, None, idle, *jobs)
+    made = LendingServer(terms, make_scheduler("thief"), MOVING, SIZES, None, idle, AsForeseen(idle))
     assert made.room(120 * S, 200 * S) is None
     made.follow(serving(**changes))
     assert made.room(120 * S, 200 * S) is None
@@ -215,7 +213,6 @@ class Wanting:
             self.above,
             self.idle,
             self.awaited,
-            InferenceAsForeseen(self.idle),
         )
 
     def plan(self, **of_a):

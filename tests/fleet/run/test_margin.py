@@ -50,9 +50,6 @@ class Server:
     def lends(self):
         return ()
 
-    def keep_moves(self, numbers, reason):
-        pass
-
 
 def offer(site, now_us=0):
     config = RetrainConfig(4, 16, 0, 1, 1.0)

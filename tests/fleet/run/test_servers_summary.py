@@ -57,12 +57,11 @@ def test_loans_are_counted_by_who_borrows_who_lends_and_how_they_ended() -> None
     loans = (
         LoanRecord(NORTH, (SOUTH,), "arrived", moved, 10 * S, 14 * S, 15 * S, promises=3.5, came=2.25),
         LoanRecord(NORTH, (SOUTH, WEST), "given up", {(NORTH, SOUTH): 1.5}, promises=1.0, came=0.0),
-        LoanRecord(WEST, (SOUTH,), promises=9.0, kind="inference"),
+        LoanRecord(WEST, (SOUTH,), promises=9.0),
     )
     told = summarise_servers("town", "net", [NORTH, SOUTH, WEST], RanServers(), loans)
     assert told["loans"] == {
         "made": 3,
-        "inference": 1,
         "by_outcome": {"arrived": 1, "given up": 1, "under way": 1},
         "arrived_after_s": {"foreseen": 4.0, "was": 5.0},
         "gain": {"promised": 4.5, "came": 2.25},

@@ -1,8 +1,4 @@
-"""Okita (§IV.B.1, Algorithm 1): `okita` to the letter, and `okita-fit` with one line changed.
-
-Line 17 tries a job whose schedule does not fit beside others again with exactly as many workers, N*, or lets
-it wait until a job ends. `okita-fit` takes the cheapest of 1 to N* workers on what is free, and waits only
-where there is no room for one.
+"""Okita (§IV.B.1, Algorithm 1) to the letter.
 
 Our reading of what is damaged or left open:
 
@@ -77,19 +73,13 @@ class Okita:
         every_us: length of a slot.
         weights: α and β.
         until_us: T, the end of the last slot; None: no limit.
-        fit: whether a job that does not fit begins with fewer workers.
     """
 
     every_us: int
     weights: Weights = field(default_factory=Weights)
     until_us: int | None = None
-    fit: bool = False
+    name: str = "okita"
     on_events: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "okita-fit" if self.fit else "okita"
 
     def decide(self, view: FleetView) -> Decision:
         """Runs lines 3 to 24 of Algorithm 1, for one slot."""
@@ -125,12 +115,7 @@ class Okita:
         taken = task.needs(wanted.workers, wanted.parameter_server)
         if fits(free, taken):
             return wanted, ""
-        if self.fit:
-            fewer = tentative(ground, task, free, self.weights, self.until_us, wanted.count)
-            if fewer is None:
-                return None, _NO_ROOM
-            return fewer, f", since {wanted.count} workers on its best sites have no room"
-        # Nor is it looked for where there is no room for as many.
+        # Another placement is not looked for where there is no room for as many workers.
         counts = np.array([wanted.count])
         moved = osf(ground, task, free, counts, self.weights) if wanted.count <= most else None
         if moved is None:
@@ -167,21 +152,15 @@ def _until_due(task: Task) -> float:
 
 
 def tentative(
-    ground: Ground,
-    task: Task,
-    free: Floats,
-    weights: Weights,
-    until_us: int | None,
-    at_most: int | None = None,
+    ground: Ground, task: Task, free: Floats, weights: Weights, until_us: int | None
 ) -> Schedule | None:
     """Runs lines 4 to 10: returns the cheapest schedule over all numbers of workers; None where none fits.
 
     Args:
         free: U_r^k; R x K.
         until_us: T; None: no limit.
-        at_most: largest number of workers; None for as many as train everything in one slot.
     """
-    counts = np.arange(1, (at_most or task.workers_at_most()) + 1)
+    counts = np.arange(1, task.workers_at_most() + 1)
     if until_us is not None:
         slots = task.slots(counts)
         most = min(int(counts[-1]), max(1, most_workers(task, free)))

@@ -9,7 +9,6 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.run.guests import guest_tasks
 from ekya.fleet.run.link_sizes import sizes_of
-from ekya.fleet.run.live.classified_elsewhere import ClassifiedElsewhere
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.machine_state import MachineState
@@ -79,20 +78,15 @@ class AboveServer:
             self._server.terms,
             make_scheduler(run.options.scheduler),
             run.constants,
-            sizes_of(run.fleet, run.options.seed, run.host.costs.streams),
+            sizes_of(run.fleet, run.options.seed),
             above,
             inner,
             awaited,
-            ClassifiedElsewhere(self._neighbours, remote.classify_at, self._come_home),
             LISTENS_EVERY_US,
             self._machine_state(),
         )
         self._open.callback(self.lending.executor.give_up_all)
         return self.lending.executor
-
-    def _come_home(self, stream: StreamId, reason: str) -> None:
-        if self.lending is not None:
-            self.lending.executor.come_home(stream, reason)
 
     def _machine_state(self) -> MachineState | None:
         """Begins to measure the machine, if its kind is known."""

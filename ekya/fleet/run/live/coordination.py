@@ -13,7 +13,6 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan
-from ekya.fleet.policy.moves import Move, MoveOffer
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
@@ -96,21 +95,19 @@ class RemoteCoordinator:
         self._room: Future[Any] | None = None
         self._ends = threading.Event()
         # These are repeated and do not wait for the reply.
-        self.withdraw, self.over, self.moved_since, self.move_over, self.came = (
-            partial(self._tell, method) for method in ("withdraw", "over", "moved_since", "move_over", "came")
+        self.withdraw, self.over, self.moved_since, self.came = (
+            partial(self._tell, method) for method in ("withdraw", "over", "moved_since", "came")
         )
 
     def reach_at(self, coordinator: Handle) -> None:
         """Sets where the coordinator is from now on."""
         self._coordinator = coordinator
 
-    def ask(
-        self, site: SiteName, now_us: int, offers: Sequence[Offer], moves: Sequence[MoveOffer] | None = None
-    ) -> Answer:
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
         """Requests a loan; none where the coordinator is not reached or does not reply in time."""
         if self._repeats or (self._unanswered is not None and not self._unanswered.done()):
             return Answer()  # After a timeout no new request until that one has been handled.
-        asked, self._unanswered = self._call(0.0, "ask", site, now_us, tuple(offers), moves), None
+        asked, self._unanswered = self._call(0.0, "ask", site, now_us, tuple(offers)), None
         try:
             answer: Answer = asked.result(DECIDES_WITHIN_S)
             return answer
@@ -163,8 +160,8 @@ class RemotePeer:
 
     def __init__(self, server: Handle) -> None:
         self.server = server
-        self.lend, self.take_back, self.go_on, self.fail, self.keep_moves = (
-            partial(self._asked, method) for method in ("lend", "take_back", "go_on", "fail", "keep_moves")
+        self.lend, self.take_back, self.go_on, self.fail = (
+            partial(self._asked, method) for method in ("lend", "take_back", "go_on", "fail")
         )
 
     def room(self, now_us: int, until_us: int) -> Room | None:
@@ -172,7 +169,7 @@ class RemotePeer:
         room: Room | None = self._asked("room", now_us, until_us)
         return room
 
-    def grant(self, loan: Loan | Move) -> None:
+    def grant(self, loan: Loan) -> None:
         """Does not wait for the server."""
         self.server.call("grant", loan)
 

@@ -20,7 +20,6 @@ from ekya.fleet.run.training.crew import SILENT_S
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
-from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.system.processes import find_process, still_runs
 
 _GONE_WITHIN_S = 5.0
@@ -41,7 +40,6 @@ class LentProcesses:
         shares: the server's backend, opened; it is closed after this.
         gpu: index of the server's GPU for guests.
         doors: where other sites reach the processes.
-        way: options of forward passes of classifiers.
         now_s: a clock that is never set.
     """
 
@@ -52,12 +50,11 @@ class LentProcesses:
         shares: ShareBackend,
         gpu: int,
         doors: SiteServer,
-        way: ForwardWay = PLAIN,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         # A process outlives the shares of its users, and begins with none.
         self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
-        self._processes, self._doors = Processes(shares, way), doors
+        self._processes, self._doors = Processes(shares), doors
         self._taken: dict[Handle, _Taken] = {}
         self._now_s = now_s
         self._heard_s: dict[SiteName, float] = {}

@@ -3,7 +3,6 @@
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import SpeedCurve
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.moves import Choice, Move, MoveOffer
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room, ServedStream
@@ -15,15 +14,12 @@ from ekya.fleet.run.peers import Answer
 
 COORDINATION: tuple[type, ...] = (
     Answer,
-    Choice,
     HostFacts,
     Interrupted,
     Lent,
     Link,
     Loan,
     LoanPart,
-    Move,
-    MoveOffer,
     Neighbour,
     NodeState,
     Offer,

@@ -165,9 +165,6 @@ class StoreUpdates:
         """Returns no loans."""
         return ()
 
-    def keep_moves(self, numbers: Collection[int], reason: str) -> None:
-        """Does nothing: stores have no frames."""
-
     def grant(self, loan: Loan) -> None:
         """Begins an update under a loan, or gives the loan up where it is not awaited any more."""
         stream = loan.offer.stream

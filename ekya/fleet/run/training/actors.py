@@ -1,12 +1,10 @@
-"""Ray actor for processes of trainings: parameter server, worker, or both. Or it classifies frames."""
+"""Ray actor for processes of trainings: parameter server, worker, or both."""
 
 import os
-import threading
 from typing import Any
 
 import numpy as np
 import ray
-from numpy.typing import NDArray
 
 from ekya.fleet.run.calls import Handle, call_part
 from ekya.fleet.run.training.messages import LessonPlan, Validation
@@ -15,11 +13,7 @@ from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import LoneWorker, Worker
 from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
 from ekya.gpu.backends.backend import ShareBackend, ShareHandle, ShareJob
-from ekya.models.edge.checkpoints import from_bytes
-from ekya.models.edge.forward import PLAIN, ForwardWay
-from ekya.models.edge.multi_model import Predictors
 from ekya.models.training.labelled import Examples, concatenate
-from ekya.pipeline.inference import Serving, serving
 from ekya.system.priority import GUEST_NICENESS, lower_priority
 
 THREADS = 64
@@ -32,28 +26,24 @@ NEWS = "news"
 class TrainingActor:
     """A process of trainings: a parameter server, a worker, or both where a training has one worker.
 
-    Instead it may classify the frames of one stream. As a worker it keeps the crops that it received, for
-    later shards.
+    As a worker it keeps the crops that it received, for later shards.
 
     Args:
         name: of its actor.
         backend: holds its shares.
         gpu: position of its GPU among those that the backend was opened for.
-        way: options of forward passes of a classifier.
     """
 
-    def __init__(self, name: str, backend: ShareBackend, gpu: int = 0, way: ForwardWay = PLAIN) -> None:
+    def __init__(self, name: str, backend: ShareBackend, gpu: int = 0) -> None:
         lower_priority(GUEST_NICENESS)
         self._name, self._backend, self._gpu = name, backend, gpu
-        self._device, self._way = backend.probe().device, way
+        self._device = backend.probe().device
         self._share: ShareHandle | None = None
         self._server: ParameterServer | None = None
         self._worker: Worker | LoneWorker | None = None
         self._held: tuple[Positions, Examples] | None = None
         self._start: bytes | None = None
         self._validation: Validation | None = None
-        self._classifier: tuple[Serving, int] | None = None
-        self._loading = threading.Lock()
 
     def serve(
         self, start: bytes | None, plan: LessonPlan, validation: Validation | None, share_milli: int
@@ -128,47 +118,8 @@ class TrainingActor:
             return self._worker.run_epoch(token, epoch)
         return self._worker.run_epoch(server_of(server), token, epoch)
 
-    def load_classifier(
-        self,
-        weights: bytes,
-        classes: tuple[str, ...],
-        version: int,
-        share_milli: int,
-        side: int,
-        resolutions: tuple[int, ...],
-    ) -> None:
-        """Prepares weights, which classify from the next call on; older ones than those here are ignored.
-
-        Args:
-            weights: of a classifier.
-            classes: of the stream's fleet; answers index them.
-            version: of the weights.
-            share_milli: of its node.
-            side, resolutions: of crops and λ, for which it warms up.
-        """
-        model = serving(from_bytes(weights), classes, Predictors(self._device, self._way))
-        with self._loading:
-            share = self._share or self._at_share(share_milli)
-            if self._classifier is None:
-                with share.scope():
-                    model.warm_up(side, resolutions)
-            if self._classifier is None or version > self._classifier[1]:
-                self._classifier = model, version
-
-    def classify(
-        self, images: NDArray[np.uint8], resolution: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-        """Classifies (N, S, S, 3) uint8 RGB; returns classes (N,), confidences (N,) and the version."""
-        if self._classifier is None or self._share is None:
-            raise LookupError(f"{self._name} has no weights to classify with")
-        model, version = self._classifier
-        with self._share.scope():
-            classes, confidence = model.predict(images, resolution)
-        return classes, confidence, version
-
     def rest(self) -> None:
-        """Releases its share and the state of the training, or the classifier."""
-        self._classifier = None
+        """Releases its share and the state of the training."""
         if self._share is not None:
             self._share.release()
         self._share = self._server = self._worker = self._held = self._start = self._validation = None

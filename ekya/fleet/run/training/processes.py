@@ -11,7 +11,6 @@ from ekya.fleet.run.calls import CallError, Handle, RayHandle
 from ekya.fleet.run.training.actors import NEWS, THREADS, TrainingActor
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend, ShareJob
-from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.runtime.driver.local_ray import ACTOR_VARIABLES
 
 _ALIVE_S = 10.0
@@ -23,11 +22,10 @@ class Processes:
 
     Args:
         backend: holds their shares.
-        way: options of forward passes of classifiers.
     """
 
-    def __init__(self, backend: ShareBackend, way: ForwardWay = PLAIN) -> None:
-        self._backend, self._way = backend, way
+    def __init__(self, backend: ShareBackend) -> None:
+        self._backend = backend
         self._idle: dict[tuple[str, int], list[Handle]] = {}
         self._closed = False
         self._lock = threading.Lock()
@@ -54,7 +52,7 @@ class Processes:
         }
         remote: Any = ray.remote  # Ray's type hints lack concurrency groups.
         made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
-        return RayHandle(made.options(**options).remote(name, self._backend, node.gpu, self._way))
+        return RayHandle(made.options(**options).remote(name, self._backend, node.gpu))
 
     def give_back(self, node: FleetNode, process: Handle) -> None:
         """Takes back a live process; it holds no GPU resources when this returns."""

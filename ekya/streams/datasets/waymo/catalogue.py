@@ -18,34 +18,34 @@ from ekya.system.files import user_errors, write_text_atomic
 _BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
 
 
-class Version(Protocol):
-    """Module that reads segments of one version."""
+class SegmentReader(Protocol):
+    """Reads one segment of either version."""
 
-    def describe(self, files: SegmentFiles) -> SegmentFacts:
-        """Returns the facts of a segment."""
+    def read_facts(self) -> SegmentFacts:
+        """Returns the facts of the segment; raises a ``UserError`` if it cannot be read."""
 
-    def cameras(self, files: SegmentFiles) -> tuple[Camera, ...]:
-        """Returns the cameras that it has pictures of."""
+    def read_cameras(self) -> tuple[Camera, ...]:
+        """Returns the cameras that it has pictures of; raises a ``UserError`` if it cannot be read."""
 
-    def check(self, files: SegmentFiles, camera: Camera) -> None:
+    def require_camera(self, camera: Camera) -> None:
         """Raises a ``UserError`` if it lacks pictures or labels of a camera."""
 
-    def shots(self, files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
+    def read_shots(self, camera: Camera) -> Iterator[Shot | Lost]:
         """Yields the pictures of a camera in chronological order."""
 
 
-def version_of(files: SegmentFiles) -> Version:
-    """Returns the module that reads a segment.
+def segment_reader(files: SegmentFiles) -> SegmentReader:
+    """Returns what reads a segment.
 
     It is imported only here, as it needs more than everything else that reads a fleet file.
     """
     if files.version == 1:
-        from ekya.streams.datasets.waymo import records
+        from ekya.streams.datasets.waymo.records import RecordsReader
 
-        return records
-    from ekya.streams.datasets.waymo import parquet
+        return RecordsReader(files)
+    from ekya.streams.datasets.waymo.parquet import ParquetReader
 
-    return parquet
+    return ParquetReader(files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def describe_segments(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
     Raises:
         UserError: a segment cannot be read.
     """
-    described = (Segment(files, version_of(files).describe(files)) for files in segments)
+    described = (Segment(files, segment_reader(files).read_facts()) for files in segments)
     return tuple(sorted(described, key=lambda one: one.order))
 
 
@@ -120,7 +120,7 @@ def usable_segments(
     problems: list[str] = []
     for segment in segments:
         try:
-            version_of(segment.files).check(segment.files, camera)
+            segment_reader(segment.files).require_camera(camera)
         except UserError as error:
             problems.append(str(error))
         else:

@@ -14,8 +14,8 @@ from ekya.streams.datasets.waymo.catalogue import (
     Segment,
     describe_all,
     find_segments,
+    segment_reader,
     usable_segments,
-    version_of,
     write_index,
 )
 from ekya.streams.datasets.waymo.scan import FPS, show_segments
@@ -103,7 +103,7 @@ def _cameras(segments: tuple[Segment, ...]) -> tuple[Camera, ...]:
         if len(there) == len(Camera):
             break
         with suppress(UserError):
-            there |= set(version_of(segment.files).cameras(segment.files))
+            there |= set(segment_reader(segment.files).read_cameras())
     return tuple(camera for camera in Camera if camera in there)
 
 

@@ -57,87 +57,95 @@ _ROWS_AT_ONCE = 4
 _LONGEST_US = 60_000_000
 
 
-def describe(files: SegmentFiles) -> SegmentFacts:
-    """Reads the facts of a segment from ``stats`` or, if that file is missing, from ``camera_image``.
+@dataclass(frozen=True, slots=True)
+class ParquetReader:
+    """Reads one segment of version 2."""
 
-    Raises:
-        UserError: a file cannot be read, or has no rows of the segment.
-    """
-    path = files.stats or files.images
-    table = _read(path, _STATS if files.stats else _KEYS)
-    table = table.filter(pc.equal(table[_SEGMENT], files.name))
-    times = _integers(table[_TIME])
-    if not len(times):
-        raise UserError(f"{path}: has no rows of segment {files.name}; rename the file or leave it out.")
-    first = table.slice(int(times.argmin()), 1).to_pylist()[0]
-    return SegmentFacts(
-        first.get(_LOCATION) or "", first.get(_TIME_OF_DAY) or "", int(times.min()), len(np.unique(times))
-    )
+    files: SegmentFiles
 
+    def read_facts(self) -> SegmentFacts:
+        """Reads the facts of a segment from ``stats`` or, if that file is missing, from ``camera_image``.
 
-def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
-    """Returns the cameras that have rows in the segment.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    keys = _read(files.images, _KEYS)
-    there = set(_integers(keys.filter(pc.equal(keys[_SEGMENT], files.name))[_CAMERA]).tolist())
-    return tuple(camera for camera in Camera if camera.number in there)
-
-
-def check(files: SegmentFiles, camera: Camera) -> None:
-    """Checks that the segment has pictures of the camera and a file with boxes.
-
-    Raises:
-        UserError: one of them is missing, or a file cannot be read.
-    """
-    if files.boxes is None:
-        raise UserError(
-            f"{files.images.parent.parent / 'camera_box' / files.images.name}: there is no such file, and it "
-            "says what the pictures show; fetch it, or leave the segment out."
+        Raises:
+            UserError: a file cannot be read, or has no rows of the segment.
+        """
+        path = self.files.stats or self.files.images
+        table = _read(path, _STATS if self.files.stats else _KEYS)
+        table = table.filter(pc.equal(table[_SEGMENT], self.files.name))
+        times = _integers(table[_TIME])
+        if not len(times):
+            raise UserError(
+                f"{path}: has no rows of segment {self.files.name}; rename the file or leave it out."
+            )
+        first = table.slice(int(times.argmin()), 1).to_pylist()[0]
+        return SegmentFacts(
+            first.get(_LOCATION) or "", first.get(_TIME_OF_DAY) or "", int(times.min()), len(np.unique(times))
         )
-    with _refusing(files.images), closing(_open(files.images, _IMAGES)) as images:
-        rows = _Rows.of(images, files.name, camera)
-    if not any(len(group) for group in rows.of_camera):
-        raise UserError(f"{files.images}: has no images of camera {camera}; choose another or leave it out.")
-    _read(files.boxes, _BOXES)
 
+    def read_cameras(self) -> tuple[Camera, ...]:
+        """Returns the cameras that have rows in the segment.
 
-def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
-    """Yields the camera's pictures in chronological order.
+        Raises:
+            UserError: the file cannot be read.
+        """
+        keys = _read(self.files.images, _KEYS)
+        there = set(_integers(keys.filter(pc.equal(keys[_SEGMENT], self.files.name))[_CAMERA]).tolist())
+        return tuple(camera for camera in Camera if camera.number in there)
 
-    Each row group is read to its end, a few rows at a time, and the camera's pictures are kept until they are
-    due: between row groups, memory holds at most one segment's pictures of one camera.
+    def require_camera(self, camera: Camera) -> None:
+        """Checks that the segment has pictures of the camera and a file with boxes.
 
-    Raises:
-        UserError: a file cannot be read at all.
-    """
-    if files.boxes is None:
-        return
-    with _refusing(files.images), closing(_open(files.images, _IMAGES)) as images:
-        rows = _Rows.of(images, files.name, camera)
-        labels = _labels(files.boxes, files.name, camera, rows)
-        if rows.strange:
-            yield Lost(f"{rows.strange} rows: their time is not that of the segment", rows.strange)
-        waiting: dict[int, bytes | Lost] = {
-            int(time): Lost(f"frame {time}: has no image of camera {camera}") for time in rows.without
-        }
-        times = iter(rows.times.tolist())
-        due = next(times, None)
-        for group, expected in enumerate(rows.of_camera):
-            for time, jpeg in _pictures(images, group, files.name, camera, expected).items():
-                if due is not None and time >= due:
-                    waiting.setdefault(time, jpeg)
-            # Release the memory of the pages, three times the published files' 90 MB, while frames play.
-            pa.default_memory_pool().release_unused()
-            while due is not None and due in waiting:
-                found = waiting.pop(due)
-                if isinstance(found, Lost):
-                    yield found
-                else:
-                    yield Shot(due, found, labels.get(due, NO_LABELS))
-                due = next(times, None)
+        Raises:
+            UserError: one of them is missing, or a file cannot be read.
+        """
+        file = self.files.images
+        if self.files.boxes is None:
+            raise UserError(
+                f"{file.parent.parent / 'camera_box' / file.name}: there is no such file, and it says what "
+                "the pictures show; fetch it, or leave the segment out."
+            )
+        with _refusing(self.files.images), closing(_open(self.files.images, _IMAGES)) as images:
+            rows = _Rows.of(images, self.files.name, camera)
+        if not any(len(group) for group in rows.of_camera):
+            raise UserError(
+                f"{self.files.images}: has no images of camera {camera}; choose another or leave it out."
+            )
+        _read(self.files.boxes, _BOXES)
+
+    def read_shots(self, camera: Camera) -> Iterator[Shot | Lost]:
+        """Yields the camera's pictures in chronological order.
+
+        Each row group is read to its end, a few rows at a time, and the camera's pictures are kept until they
+        are due: between row groups, memory holds at most one segment's pictures of one camera.
+
+        Raises:
+            UserError: a file cannot be read at all.
+        """
+        if self.files.boxes is None:
+            return
+        with _refusing(self.files.images), closing(_open(self.files.images, _IMAGES)) as images:
+            rows = _Rows.of(images, self.files.name, camera)
+            labels = _labels(self.files.boxes, self.files.name, camera, rows)
+            if rows.strange:
+                yield Lost(f"{rows.strange} rows: their time is not that of the segment", rows.strange)
+            waiting: dict[int, bytes | Lost] = {
+                int(time): Lost(f"frame {time}: has no image of camera {camera}") for time in rows.without
+            }
+            times = iter(rows.times.tolist())
+            due = next(times, None)
+            for group, expected in enumerate(rows.of_camera):
+                for time, jpeg in _pictures(images, group, self.files.name, camera, expected).items():
+                    if due is not None and time >= due:
+                        waiting.setdefault(time, jpeg)
+                # Release the memory of the pages, three times the published files' 90 MB, while frames play.
+                pa.default_memory_pool().release_unused()
+                while due is not None and due in waiting:
+                    found = waiting.pop(due)
+                    if isinstance(found, Lost):
+                        yield found
+                    else:
+                        yield Shot(due, found, labels.get(due, NO_LABELS))
+                    due = next(times, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

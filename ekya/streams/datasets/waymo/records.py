@@ -3,6 +3,7 @@
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import google_crc32c
@@ -64,82 +65,88 @@ def read_records(file: BinaryIO) -> Iterator[bytes | Lost]:
         number += 1
 
 
-def describe(files: SegmentFiles) -> SegmentFacts:
-    """Reads the facts of a segment from its first readable record.
+@dataclass(frozen=True, slots=True)
+class RecordsReader:
+    """Reads one segment of version 1."""
 
-    Raises:
-        UserError: no record can be read, or it belongs to another segment.
-    """
-    first = _first(files)
-    return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
+    files: SegmentFiles
 
+    def read_facts(self) -> SegmentFacts:
+        """Reads the facts of a segment from its first readable record.
 
-def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
-    """Returns the cameras with a picture in the first readable record.
+        Raises:
+            UserError: no record can be read, or it belongs to another segment.
+        """
+        first = self._first()
+        return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
 
-    Raises:
-        UserError: as ``describe``.
-    """
-    first = _first(files)
-    return tuple(camera for camera in Camera if first.image(camera))
+    def read_cameras(self) -> tuple[Camera, ...]:
+        """Returns the cameras with a picture in the first readable record.
 
+        Raises:
+            UserError: as ``read_facts``.
+        """
+        first = self._first()
+        return tuple(camera for camera in Camera if first.image(camera))
 
-def check(files: SegmentFiles, camera: Camera) -> None:
-    """Checks that the first readable record has a picture and labels of the camera.
+    def require_camera(self, camera: Camera) -> None:
+        """Checks that the first readable record has a picture and labels of the camera.
 
-    Raises:
-        UserError: one of them is missing, or no record can be read.
-    """
-    first = _first(files)
-    if not first.image(camera):
-        raise UserError(f"{files.images}: has no images of camera {camera}; choose another or leave it out.")
-    if first.labels(camera) is None:
+        Raises:
+            UserError: one of them is missing, or no record can be read.
+        """
+        first = self._first()
+        if not first.image(camera):
+            raise UserError(
+                f"{self.files.images}: has no images of camera {camera}; choose another or leave it out."
+            )
+        if first.labels(camera) is None:
+            raise UserError(
+                f"{self.files.images}: has no labels of camera {camera}; fetch the segment's file whose name "
+                "ends in _with_camera_labels, or leave the segment out."
+            )
+
+    def read_shots(self, camera: Camera) -> Iterator[Shot | Lost]:
+        """Yields the camera's pictures in file order, which is chronological.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        for number, frame in self._frames():
+            if isinstance(frame, Lost):
+                yield frame
+                continue
+            jpeg, labels = frame.image(camera), frame.labels(camera)
+            if frame.segment != self.files.name:
+                yield Lost(f"record {number}: is of segment '{frame.segment}'")
+            elif not jpeg:
+                yield Lost(f"record {number}: has no image of camera {camera}")
+            elif labels is None:
+                yield Lost(f"record {number}: has no labels of camera {camera}")
+            else:
+                yield Shot(frame.timestamp_us, jpeg, labels)
+
+    def _first(self) -> FrameV1:
+        why = "it is empty"
+        with user_errors(self.files.images):
+            for _, frame in self._frames():
+                if isinstance(frame, Lost):
+                    why = frame.why
+                elif frame.segment != self.files.name:
+                    raise UserError(
+                        f"{self.files.images}: holds segment '{frame.segment}' and not the one of its name; "
+                        "rename it."
+                    )
+                else:
+                    return frame
         raise UserError(
-            f"{files.images}: has no labels of camera {camera}; fetch the segment's file whose name ends "
-            "in _with_camera_labels, or leave the segment out."
+            f"{self.files.images}: no frame can be read ({why}); fetch the file again or leave it out."
         )
 
-
-def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
-    """Yields the camera's pictures in file order, which is chronological.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    for number, frame in _frames(files):
-        if isinstance(frame, Lost):
-            yield frame
-            continue
-        jpeg, labels = frame.image(camera), frame.labels(camera)
-        if frame.segment != files.name:
-            yield Lost(f"record {number}: is of segment '{frame.segment}'")
-        elif not jpeg:
-            yield Lost(f"record {number}: has no image of camera {camera}")
-        elif labels is None:
-            yield Lost(f"record {number}: has no labels of camera {camera}")
-        else:
-            yield Shot(frame.timestamp_us, jpeg, labels)
-
-
-def _first(files: SegmentFiles) -> FrameV1:
-    why = "it is empty"
-    with user_errors(files.images):
-        for _, frame in _frames(files):
-            if isinstance(frame, Lost):
-                why = frame.why
-            elif frame.segment != files.name:
-                raise UserError(
-                    f"{files.images}: holds segment '{frame.segment}' and not the one of its name; rename it."
-                )
-            else:
-                return frame
-    raise UserError(f"{files.images}: no frame can be read ({why}); fetch the file again or leave it out.")
-
-
-def _frames(files: SegmentFiles) -> Iterator[tuple[int, FrameV1 | Lost]]:
-    with files.images.open("rb") as file:
-        for number, record in enumerate(read_records(file)):
-            if isinstance(record, Lost):
-                yield number, record
-            else:
-                yield number, parse_frame(record) or Lost(f"record {number}: is no Frame message")
+    def _frames(self) -> Iterator[tuple[int, FrameV1 | Lost]]:
+        with self.files.images.open("rb") as file:
+            for number, record in enumerate(read_records(file)):
+                if isinstance(record, Lost):
+                    yield number, record
+                else:
+                    yield number, parse_frame(record) or Lost(f"record {number}: is no Frame message")

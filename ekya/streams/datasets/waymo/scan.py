@@ -11,7 +11,7 @@ from typing import TypeVar
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, Shown
-from ekya.streams.datasets.waymo.catalogue import Segment, version_of
+from ekya.streams.datasets.waymo.catalogue import Segment, segment_reader
 from ekya.streams.datasets.waymo.shots import TYPES, Camera, Labels, Lost, Shot
 from ekya.streams.ingest.pictures import Picture, decode_jpeg
 
@@ -88,7 +88,7 @@ def _shots_of(
     """Yields all pictures; a file that disappeared or broke since its facts were read becomes a ``Lost``."""
     for segment in segments:
         try:
-            for shot in version_of(segment.files).shots(segment.files, camera):
+            for shot in segment_reader(segment.files).read_shots(camera):
                 yield segment, shot
         except (UserError, OSError) as error:
             yield segment, Lost(f"the rest of the segment: {error}")

@@ -16,8 +16,8 @@ from ekya.streams.datasets.waymo.catalogue import (
     describe_segments,
     find_segments,
     read_index,
+    segment_reader,
     usable_segments,
-    version_of,
 )
 from ekya.streams.datasets.waymo.scan import FPS, show_segments
 from ekya.streams.datasets.waymo.shots import Camera, number_classes
@@ -101,7 +101,7 @@ class WaymoSpec(BaseModel):
                 )
         chosen = describe_segments([there[name] for name in self.segments])
         for segment in chosen:
-            version_of(segment.files).check(segment.files, self.camera)
+            segment_reader(segment.files).require_camera(self.camera)
         return chosen
 
     def _at(self, location: str) -> tuple[Segment, ...]:

@@ -76,9 +76,6 @@ class Server:
     def lends(self):
         return set(self.lent)
 
-    def keep_moves(self, numbers, reason):
-        pass
-
 
 class Town:
     """The coordinator and three servers, of which only east can lend.
@@ -204,7 +201,7 @@ class Slow:
             self.full -= 1
             raise UserError("loans.jsonl: the disk is full")
 
-    def ask(self, site, now_us, offers, moves=None):
+    def ask(self, site, now_us, offers):
         self._hear("ask", now_us)
         return Answer(None, {CAM: "it was asked"})
 

@@ -55,9 +55,6 @@ class Server:
     def lends(self):
         return frozenset()
 
-    def keep_moves(self, numbers, reason):
-        pass
-
     def other_died(self, site):
         self.died.append(site)
 

@@ -158,9 +158,6 @@ class Server:
     def lends(self):
         return set(self.lent)
 
-    def keep_moves(self, numbers, reason):
-        pass
-
 
 class Town:
     """Two servers, of which only east has room, and the stores of a run in ``folder``."""

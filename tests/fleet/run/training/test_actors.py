@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 from crews import HALVES, task_of
 
@@ -10,8 +9,6 @@ from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.material import Material
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.cpu import CpuShares
-from ekya.models.edge.checkpoints import to_bytes
-from ekya.pipeline.inference import serving
 
 
 class Handle:
@@ -64,24 +61,3 @@ def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_tr
     for told in (["end_epoch"], ["snapshot", 0]):
         with pytest.raises(LookupError):
             actor.on_server(*told)
-
-
-def test_it_classifies_at_its_share_with_the_newest_weights_it_was_sent_until_it_rests(model):
-    shares = Shares()
-    actor = TrainingActor("a guest", shares, 1)
-    images, classes = np.zeros((3, 32, 32, 3), np.uint8), tuple(reversed(model.classes))
-    with pytest.raises(LookupError, match="no weights to classify with"):
-        actor.classify(images, 32)
-    for version in (4, 3):
-        actor.load_classifier(to_bytes(model), classes, version, 300, 32, (32, 24))
-    (handle,) = shares.handles
-    assert (handle.job.share_milli, handle.held) == (300, True)
-    answered, confidence, version = actor.classify(images, 32)
-    expected = serving(model, classes).predict(images, 32)
-    np.testing.assert_array_equal(answered, expected[0])
-    np.testing.assert_allclose(confidence, expected[1], rtol=1e-5)
-    assert version == 4
-    actor.rest()
-    assert not handle.held
-    with pytest.raises(LookupError):
-        actor.classify(images, 32)

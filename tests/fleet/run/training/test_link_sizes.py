@@ -7,14 +7,12 @@ import pytest
 from crews import EAST, GAMMA, NAMES, SITES, WEST, bars, parted, process, task_of
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.host import StreamCosts
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.offers import CropCounts, Sizes, offers
-from ekya.fleet.run import link_sizes
-from ekya.fleet.run.link_sizes import sizes_of, sizes_with
+from ekya.fleet.policy.offers import CropCounts, offers
+from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.training.crew import Crew
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
@@ -80,14 +78,3 @@ def offered(config, model):
     plan = make_scheduler("thief").plan
     (offer,) = offers(SITES[EAST], view, plan, {stream.stream: COUNTS}, sizes)
     return offer
-
-
-def test_streams_whose_objects_cost_something_to_find_are_classified_at_home(monkeypatch) -> None:
-    sizes = Sizes(0.01, 45.0, (34.0,), 512, 6, 120)
-    for name in ("base_model", "crop_side", "fleet_classes"):
-        monkeypatch.setattr(link_sizes, name, lambda *_: ())
-    monkeypatch.setattr(link_sizes, "sizes_with", lambda *_: sizes)
-    frame_gpu_s = {32: 0.02, 24: 0.01}
-    costs = {"free": 0.0, "cheap": 0.0005, "dear": 0.0006}
-    streams = {StreamId(name): StreamCosts(5.0, frame_gpu_s, finding) for name, finding in costs.items()}
-    assert sizes_of(None, 0, streams) == replace(sizes, fps={"free": 5.0, "cheap": 5.0})

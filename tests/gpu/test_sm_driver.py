@@ -4,10 +4,16 @@ import sys
 import pytest
 from fake_bindings import ANSWERS, FakeBindings
 
-from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver, read_layouts
 from ekya.gpu.green.levels import LevelPool
-from ekya.gpu.green.sm_driver import NoSmDriverError, SmDriverError, SmGroup
-from ekya.gpu.green.sm_layout import SmLayout
+from ekya.gpu.green.sm_driver import (
+    CudaCalls,
+    CudaDriver,
+    NoSmDriverError,
+    SmDriverError,
+    SmGroup,
+    SmLayout,
+    read_layouts,
+)
 
 
 def test_driver_level_issues_calls_in_order():
@@ -28,13 +34,7 @@ def test_driver_level_issues_calls_in_order():
         "cuStreamGetGreenCtx",
     ]
     pool.level(0, 12)
-    pool.close()
-    assert bindings.calls[-7:] == [
-        *["cuStreamSynchronize", "cuStreamDestroy"] * 2,
-        *["cuGreenCtxDestroy"] * 2,
-        "cuDevicePrimaryCtxRelease",
-    ]
-    assert bindings.retained == 0
+    assert bindings.retained == 1
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,6 @@ def test_driver_real_bindings_accept_our_arguments():
         lambda: driver.context_sms(context),
         lambda: driver.make_stream(context),
         lambda: driver.is_on(12, context),
-        lambda: driver.synchronise(12),
         lambda: driver.destroy_stream(12),
         lambda: driver.destroy_context(context),
     ):

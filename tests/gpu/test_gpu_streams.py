@@ -4,10 +4,9 @@ import pytest
 import torch
 from fake_bindings import FakeBindings
 
-from ekya.gpu.backends import torch_streams
 from ekya.gpu.backends.backend import ShareJob
-from ekya.gpu.backends.torch_streams import TorchStreams
-from ekya.gpu.green import green_context_pool as green_process
+from ekya.gpu.backends.gpu_streams import TorchStreams
+from ekya.gpu.green import green_context_pool
 from ekya.gpu.green.green_context_pool import open_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.system import numeric_check as gate
@@ -72,12 +71,14 @@ class FakeTorchCuda:
 @pytest.fixture
 def cuda(monkeypatch):
     fake = FakeTorchCuda()
-    monkeypatch.setattr(torch_streams, "_CUDA", fake)
+    for name in (name for name in dir(fake) if not name.startswith("_")):
+        if hasattr(torch.cuda, name):
+            monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
     return fake
 
 
 def test_torch_streams_thread_stays_on_entered_stream(cuda):
-    streams = TorchStreams(0)
+    streams = TorchStreams()
     assert cuda.started
     streams.enter(4096)
     assert (streams.current(), cuda.now.cuda_stream) == (4096, 4096)
@@ -93,7 +94,7 @@ def test_torch_streams_thread_stays_on_entered_stream(cuda):
 
 
 def test_torch_streams_marks_are_timed_events(cuda):
-    streams = TorchStreams(0)
+    streams = TorchStreams()
     streams.enter(4096)
     began = streams.mark()
     cuda.now.at_ms = 2.5
@@ -124,9 +125,9 @@ def test_green_process_prepares_and_checks_its_levels(cuda, monkeypatch, tmp_pat
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
     monkeypatch.setattr(gate, "NumericGate", on_the_cpu)
-    monkeypatch.setattr(green_process, "claims_folder", lambda: tmp_path)
+    monkeypatch.setattr(green_context_pool, "claims_folder", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
-    process = open_process(0)
+    process = open_process()
     used = (torch.float32, torch.float16, torch.bfloat16)
     assert asked == [("cuda:0", used if has_bfloat16 else used[:2])]
     assert bindings.calls.count("cuDevSmResourceSplitByCount") == 1
@@ -138,5 +139,3 @@ def test_green_process_prepares_and_checks_its_levels(cuda, monkeypatch, tmp_pat
     # At most one more than those made ahead: the single group of a job without a share.
     assert bindings.calls.count("cuGreenCtxCreate") <= made + 1
     handle.release()
-    process.levels.close()
-    assert bindings.retained == 0
