@@ -54,7 +54,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.simulation.emulated.run import emulate
-from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.ingest.video import VideoSpec
 from ekya.system.files import write_bytes_atomic
 

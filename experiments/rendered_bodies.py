@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from rendered_canvas import Box, Canvas, Matte
 
 from ekya.streams.synthetic.bodies import Body, body_of, draw_model
-from ekya.streams.synthetic.palette import Colours, draw_colours
-from ekya.streams.synthetic.scene import KINDS, Kind, Scene, View
+from ekya.streams.synthetic.scene import KINDS, Colours, Kind, Scene, View, draw_colours
 
 _OUTSIDE = 4
 """Pixels around a body's box, for what reaches over it."""

@@ -19,7 +19,8 @@ def methods_of(owner: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def is_protocol(owner: ast.ClassDef) -> bool:
-    return any(ast.unparse(base).startswith("Protocol") for base in owner.bases)
+    """Whether others implement it: a protocol, or an abstract class."""
+    return any(ast.unparse(base).startswith(("Protocol", "ABC")) for base in owner.bases)
 
 
 def test_public_methods_have_docstrings_unless_a_protocol_describes_them():

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ekya.streams.datasets.waymo.messages import FrameMessage
-from ekya.streams.datasets.waymo.records import masked_crc
+from ekya.streams.datasets.waymo.records import FrameMessage, masked_crc
 from ekya.streams.datasets.waymo.shots import Camera
 
 FRAME_US = 100_000

@@ -67,7 +67,7 @@ def record(config: RecordConfig, output: Output) -> None:
     from ekya.cli.fleet_from_options import read_fleet, require_credentials
     from ekya.cli.recording import CameraRecording, prepare_opencv, reasons_in_words, recorded_fleet_text
     from ekya.streams.ingest.camera import CameraSpec
-    from ekya.streams.ingest.video_writer import SUFFIX
+    from ekya.streams.ingest.video import SUFFIX
 
     fleet = read_fleet(config)
     cameras = {stream.id: stream.source for stream in fleet.streams if isinstance(stream.source, CameraSpec)}

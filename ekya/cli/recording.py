@@ -21,8 +21,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
 from ekya.models.golden.registry import FILE
 from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.playing import Lost
 from ekya.streams.ingest.recorder import CameraRecorder, Recording
-from ekya.streams.ingest.script import Lost
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.detections import Detector, Proposals
 from ekya.models.golden.nms import covered_part, nms
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.motion import MotionRegions
+from ekya.streams.ingest.motion import BoxFlow, MotionRegions
 
 MAX_BOXES = 24
 """Maximum number of objects in a frame: an upper bound on the work of one frame."""

@@ -34,8 +34,8 @@ from ekya.models.training.operations import (
 )
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.sizing.fleet_sizes import MachineSize
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.motion import BoxFlow
 from ekya.system.files import write_text_atomic
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"

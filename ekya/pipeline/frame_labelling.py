@@ -28,8 +28,8 @@ from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable_count
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import whole_frame
+from ekya.streams.ingest.motion import BoxFlow
 
 if TYPE_CHECKING:
     from ekya.pipeline.stream_preparation import Scope, StreamPreparation

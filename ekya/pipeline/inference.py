@@ -27,9 +27,9 @@ from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.planning.adaptation.drift import Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.ingest.picture_descriptor import coarse, in_brief
 
 SHADOW_EVERY = 2

@@ -51,10 +51,10 @@ from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
 from ekya.system.files import write_text_atomic
 

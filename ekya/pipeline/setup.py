@@ -34,7 +34,7 @@ from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_
 from ekya.results.metrics.energy import JobPlaces
 from ekya.results.metrics.script_events import Cue, Happening
 from ekya.streams.ingest.motion import MotionRegions
-from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
+from ekya.streams.ingest.playing import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.kept_models import expected_accuracies, prior_accuracy, why_offered
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS, NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
-from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.motion import BoxFlow
 
 Scope = Callable[[], AbstractContextManager[None]]
 

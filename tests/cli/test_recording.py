@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from ekya.cli.recording import losses_of, recorded_fleet_text
 from ekya.config.fleet_reading import parse_fleet
 from ekya.core.units import StreamId
-from ekya.streams.ingest.grid import Gap
-from ekya.streams.ingest.playing import PlayConfig
-from ekya.streams.ingest.recorder import Recording
-from ekya.streams.ingest.script import during
+from ekya.streams.ingest.playing import PlayConfig, during
+from ekya.streams.ingest.recorder import Gap, Recording
 
 
 def recording(gaps, fps=25.0, file=Path("gate.avi")):

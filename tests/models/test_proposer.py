@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.detections import Detections
 from ekya.models.proposer import DetectorAndMotion, ObjectsSpec
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import BoxFlow
 
 SIDE = 40
 

@@ -28,8 +28,8 @@ from ekya.pipeline.inference import (
     judged_by,
     serving,
 )
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import BoxFlow
 
 SIDE = 96
 EVERY, THIRD = InferenceConfig(1, SIDE), InferenceConfig(3, GOLDEN_RESOLUTION)

@@ -25,7 +25,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.label_policy import SAMPLE_PART
-from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.motion import BoxFlow
 
 SIDE = 96
 FRAME_GPU_S = 0.01

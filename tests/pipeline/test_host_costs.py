@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ekya.pipeline.measure_host
-import ekya.streams.ingest.box_flow
+import ekya.streams.ingest.motion
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.units import StreamId
@@ -25,8 +25,8 @@ from ekya.pipeline.measure_host import (
     passing_gpu_s,
     sample_sources,
 )
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.synthetic.source import CitySpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
@@ -110,7 +110,7 @@ def test_following_cost_of_a_camera_that_changes_its_size_is_measured(followed, 
 
 
 def test_following_cost_is_of_all_boxes_where_they_leave_the_picture(followed, monkeypatch):
-    monkeypatch.setattr(ekya.streams.ingest.box_flow, "_LEAST_VISIBLE", 2.0)  # every box leaves
+    monkeypatch.setattr(ekya.streams.ingest.motion, "_LEAST_VISIBLE", 2.0)  # every box leaves
     assert following_gpu_s(sampled(noise(48, 64), noise(48, 64, shift=3)), followed) == TYPICAL
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.objects import iou_matrix
-from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.motion import BoxFlow
 
 HEIGHT, WIDTH = 180, 320
 BOXES = np.array([[60, 40, 100, 80], [180, 90, 250, 140]], np.float32)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.streams.ingest.grid import FrameGrid, Gap
+from ekya.streams.ingest.recorder import FrameGrid, Gap
 
 S = 1_000_000
 

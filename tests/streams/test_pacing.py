@@ -8,9 +8,8 @@ import pytest
 
 from ekya.streams.ingest.frame import Frame, Sight, Silence
 from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind
-from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.playing import Lost, PlayConfig, PlayedSpec
 from ekya.streams.ingest.process_child import FrameSender
-from ekya.streams.ingest.script import Lost
 from ekya.streams.synthetic import KINDS, CitySpec
 
 BEGAN_NS = 5_000_000_000_000

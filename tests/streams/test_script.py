@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from waiting import call_at, wait_until
 
 from ekya.streams.ingest.frame import Outage
-from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.playing import Burst, Joins, Lost, Night, PlayConfig, PlayedSpec, shown_us
 from ekya.streams.ingest.process import SourceProcess
-from ekya.streams.ingest.script import Burst, Joins, Lost, Night, shown_us
 from ekya.streams.synthetic import CitySpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.video import VideoSpec
-from ekya.streams.ingest.video_writer import VideoFile
+from ekya.streams.ingest.video import VideoFile, VideoSpec
 
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
 from ekya.core.errors import UserError
-from ekya.streams.ingest.video_writer import VideoFile
+from ekya.streams.ingest.video import VideoFile
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 image = np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8)

@@ -9,7 +9,7 @@ from waymo_sample import Segment
 
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import check_stream_name
-from ekya.streams.datasets.waymo import WaymoSpec, source
+from ekya.streams.datasets.waymo import WaymoSpec, dataset
 from ekya.streams.datasets.waymo.shots import CLASSES, Camera
 from ekya.streams.sources import DATASETS
 
@@ -61,9 +61,9 @@ def test_waymo_index_opens_to_same_frames(written, monkeypatch):
     whole = WaymoSpec(root=root, location="location_sf").open(CLASSES)
     spec = WAYMO.source(root, "location_sf-front", index)
     with monkeypatch.context() as nothing_is_looked_into:
-        nothing_is_looked_into.setattr(source, "find_segments", None)
-        nothing_is_looked_into.setattr(source, "describe_segments", None)
-        nothing_is_looked_into.setattr(source, "segment_reader", None)
+        nothing_is_looked_into.setattr(dataset, "find_segments", None)
+        nothing_is_looked_into.setattr(dataset, "describe_segments", None)
+        nothing_is_looked_into.setattr(dataset, "segment_reader", None)
         indexed = spec.open(CLASSES)
     for (one, truth), (other, other_truth) in zip(indexed.frames(), whole.frames(), strict=True):
         assert (one.index, one.t_us) == (other.index, other.t_us)

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from waymo_sample import Segment, frame_record, framed, write_v1
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.waymo import messages
-from ekya.streams.datasets.waymo.records import RecordsReader, masked_crc, read_records
+from ekya.streams.datasets.waymo.records import (
+    FrameMessage,
+    RecordsReader,
+    masked_crc,
+    parse_frame,
+    read_records,
+)
 from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
@@ -98,7 +103,7 @@ def test_read_records_any_bytes_are_records_or_lost(data):
 
 @given(st.binary(max_size=60))
 def test_parse_frame_any_bytes_is_frame_or_none(data):
-    frame = messages.parse_frame(data)
+    frame = parse_frame(data)
     if frame is not None:
         assert isinstance(frame.segment, str) and isinstance(frame.timestamp_us, int)
         assert isinstance(frame.image(Camera.FRONT), bytes)
@@ -114,7 +119,7 @@ def test_parse_frame_reads_fields_by_number():
     label = b"\x0a" + bytes([len(box)]) + box + b"\x18\x04" + b"\x22\x02id"
     labels = b"\x08\x01" + b"\x12" + bytes([len(label)]) + label
     lasers_that_nobody_reads = b"\x2a\x03abc"
-    frame = messages.parse_frame(
+    frame = parse_frame(
         b"\x0a" + bytes([len(context)]) + context + b"\x10\x07" + b"\x22" + bytes([len(image)]) + image
         + lasers_that_nobody_reads + b"\x42" + bytes([len(labels)]) + labels
     )  # fmt: skip
@@ -145,7 +150,7 @@ def test_records_shots_have_their_cameras_labels(tmp_path):
 def changed(tmp_path, change):
     """Writes a file whose second frame is changed by ``change``, with correct checksums."""
     records = [frame_record(SEGMENT, frame) for frame in range(3)]
-    message = messages.FrameMessage.FromString(records[1])
+    message = FrameMessage.FromString(records[1])
     change(message)
     records[1] = message.SerializeToString()
     file = tmp_path / f"segment-{SEGMENT.name}.tfrecord"
@@ -196,7 +201,7 @@ def test_records_camera_without_labels_is_user_error(tmp_path):
     RecordsReader(of(file)).require_camera(Camera.FRONT)
     with pytest.raises(UserError, match="has no images of camera FRONT_LEFT; choose another"):
         RecordsReader(of(file)).require_camera(Camera.FRONT_LEFT)
-    message = messages.FrameMessage.FromString(frame_record(SEGMENT, 0))
+    message = FrameMessage.FromString(frame_record(SEGMENT, 0))
     message.ClearField("camera_labels")
     file.write_bytes(framed(message.SerializeToString()))
     with pytest.raises(UserError, match=r"has no labels of camera FRONT; fetch .*_with_camera_labels"):

@@ -15,7 +15,7 @@ from ekya.core.errors import UserError
 from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
 from ekya.streams.datasets.waymo import WaymoSpec
 from ekya.streams.datasets.waymo.catalogue import find_segments
-from ekya.streams.datasets.waymo.messages import FrameMessage
+from ekya.streams.datasets.waymo.records import FrameMessage
 from ekya.streams.datasets.waymo.shots import CLASSES, Camera, number_classes
 
 # The younger segment has the smaller name; they are a day apart.

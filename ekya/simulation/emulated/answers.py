@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from ekya.core.objects import DOUBTFUL
 from ekya.core.ragged import offsets_of
 from ekya.core.records import FrameReference
-from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import BoxFlow
 
 
 @dataclass(frozen=True, slots=True, eq=False)

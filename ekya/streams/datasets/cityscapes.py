@@ -82,7 +82,6 @@ class CityscapesSpec(LabelledSpec):
     min_side: float = Field(default=MIN_SIDE, ge=1)
 
     def in_words(self) -> str:
-        """Returns the data's name."""
         return "Cityscapes"
 
     def list_frames(self) -> tuple[tuple[str, ...], Frames]:

@@ -42,7 +42,6 @@ class ImageFolderSpec(LabelledSpec):
     fps: float = Field(default=FPS, gt=0, le=480)
 
     def in_words(self) -> str:
-        """Returns the data's name."""
         return str(self.root)
 
     def list_frames(self) -> tuple[tuple[str, ...], Frames]:

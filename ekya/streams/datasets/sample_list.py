@@ -72,7 +72,6 @@ class SampleListSpec(LabelledSpec):
         return self
 
     def in_words(self) -> str:
-        """Returns the data's name."""
         return str(self.samples)
 
     def list_frames(self) -> tuple[tuple[str, ...], Frames]:

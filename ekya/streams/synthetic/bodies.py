@@ -11,8 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.streams.synthetic.palette import INKS, Colours, shade
-from ekya.streams.synthetic.scene import Fleet, Kind, View
+from ekya.streams.synthetic.scene import INKS, Colours, Fleet, Kind, View, shade
 
 _MODELS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "person": (("person",), ("person",)),

@@ -9,8 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.streams.synthetic.palette import Colour, shade
-from ekya.streams.synthetic.scene import View
+from ekya.streams.synthetic.scene import Colour, View, shade
 
 BASE_WIDTH, BASE_HEIGHT = 320, 240
 """Size of the base picture, in whose pixels lanes and bodies are measured; other sizes are scaled."""

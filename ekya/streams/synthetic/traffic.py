@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.streams.synthetic.bodies import Body, body_of, draw_model
-from ekya.streams.synthetic.palette import Colours, draw_colours
-from ekya.streams.synthetic.scene import Kind, Moment, Scene
+from ekya.streams.synthetic.scene import Colours, Kind, Moment, Scene, draw_colours
 from ekya.streams.synthetic.street import LANES, Lane
 
 _SMALLEST, _LARGEST = 18.0, 62.0
