@@ -23,11 +23,11 @@ import numpy as np
 from andreas_played import ANDREAS, COLOURS, RESTART_US, WORTH
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from optimum.andreas import exact
 from recipe import Beside, draw_parts, legend, name_axes, new_figure, percent
 from recipe_table import Asked, FigureRecipe
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.papers.andreas.exact import exact
 from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.papers.andreas.workload import SCENARIOS, Scenario, andreas_workload, armida_workload
 from ekya.fleet.policy.andreas.construct import WAITS

@@ -22,14 +22,14 @@ from statistics import fmean
 import numpy as np
 from deep_edge_played import play_epoch, policies
 from matplotlib.figure import Figure
+from optimum.deep_edge import Force, as_it_is
 from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark, percent, run
 from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
 from ekya.fleet.fitting.judged import split
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.compared import Fair, Force
+from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.laws import as_it_is
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, judged_parameter_server, learned
 from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment, pi_points
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

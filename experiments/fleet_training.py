@@ -37,6 +37,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import typer
 from city_windows import one_thread, sample, windows_of
+from emulated_cluster import emulated_cluster
 from recipe import Full, Json, Seed, run, table_of_rows
 from rich.console import Console
 
@@ -48,7 +49,6 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind

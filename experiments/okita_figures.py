@@ -45,10 +45,10 @@ from okita_played import (
     play_all,
     signed,
 )
+from optimum.okita import optimum
 from recipe import Beside, legend, name_axes, new_figure, percent, run
 from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
-from ekya.fleet.papers.okita.optimum import optimum
 from ekya.fleet.papers.okita.workload import (
     CLIFF,
     GROWING,

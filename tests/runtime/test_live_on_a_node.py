@@ -11,6 +11,7 @@ import pytest
 import ray
 import torch
 import yaml
+from emulated_cluster import emulated_cluster
 from ray._private import state as ray_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
@@ -24,7 +25,6 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.guests import guest_task
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes

@@ -1,7 +1,8 @@
 """Emulated Ray clusters, with a fake Ray."""
 
+from emulated_cluster import EmulatedCluster
+
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.run.cluster import EmulatedCluster
 
 NORTH, SOUTH = NodeName("north"), NodeName("south")
 

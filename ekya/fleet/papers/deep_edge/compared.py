@@ -1,15 +1,11 @@
-"""Solvers with which Deep-Edge is compared: fairness (§V.C), and exhaustive search in small clusters."""
+"""Fairness, a solver with which Deep-Edge is compared (§V.C)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Part, whole
-from ekya.fleet.policy.deep_edge.steps import Chosen, Steps
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
-from ekya.fleet.policy.places import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +42,3 @@ class Fair:
             shards[node.name] * each_s for (node, _, _), each_s in zip(chosen, sample_s, strict=True)
         )
         return EdgePlan(tuple(parts), epoch_s, left_out)
-
-
-@dataclass(frozen=True, slots=True)
-class Force:
-    """Tries every set of workers in every combination of batches and shares.
-
-    Attributes:
-        batches: to try, beside the largest that fits.
-        shares_milli: to which a worker can be throttled.
-    """
-
-    batches: tuple[int, ...] = (4, 8, 16, 24)
-    shares_milli: tuple[int, ...] = (FULL_GPU_MILLI,)
-
-    def __call__(self, task: EdgeTask) -> EdgePlan:
-        """Returns the plan with the shortest epoch."""
-        best, steps = EdgePlan((), inf), Steps(task)
-        for some in product(*([None, *self._allowed(task, node)] for node in task.workers)):
-            chosen = [one for one in some if one is not None]
-            if chosen:
-                ((parts, epoch_s),) = steps.of([chosen])
-                if epoch_s < best.epoch_s:
-                    best = EdgePlan(parts, epoch_s)
-        kept = {part.node for part in best.parts}
-        left_out = {node.name: "no set with it is faster" for node in task.workers if node.name not in kept}
-        return EdgePlan(best.parts, best.epoch_s, left_out)
-
-    def _allowed(self, task: EdgeTask, node: Node) -> Iterator[Chosen]:
-        """Yields the batches and shares at which a worker keeps its deadlines."""
-        for share in self.shares_milli:
-            largest = task.max_batch(node, share)
-            for batch in sorted({*(size for size in self.batches if size <= largest), largest} - {0}):
-                if task.pressure(node, batch, share) is None:
-                    yield node, batch, share

@@ -4,15 +4,13 @@ Deep-Edge §V.B lists observations; each function names the ones that it reprodu
 ``EdgeEstimates``, for solvers with perfect knowledge, with a Pi as parameter server.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.papers.deep_edge.devices import LINK_S, SERVER, SIFT, WORKERS
 from ekya.fleet.policy.deep_edge.estimates import Training
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.places import NodeState, Places
+from ekya.fleet.policy.places import NodeState
 
 _KNEE = 4
 """Exponent that sets how sharply utilisation saturates near 1."""
@@ -101,10 +99,3 @@ def _step_s(worker: Training) -> float:
 
 def _stretch(demand: float) -> float:
     return float((1 + demand**_KNEE) ** (1 / _KNEE))
-
-
-def as_it_is(places: Places, truth: Mapping[NodeName, NodeState]) -> Places:
-    """Returns the machines with their true states instead of the measured ones."""
-    return replace(
-        places, nodes={name: replace(node, state=truth[name]) for name, node in places.nodes.items()}
-    )

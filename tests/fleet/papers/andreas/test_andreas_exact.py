@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from andreas_views import job, node, places, state, view, views
 from hypothesis import given, settings
+from optimum.andreas import exact
 
-from ekya.fleet.papers.andreas.exact import exact
 from ekya.fleet.policy.andreas.construct import WAITS, Schedules, proxy
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.point import point_of

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from optimum.deep_edge import Force, as_it_is
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.compared import Fair, Force
+from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.laws import as_it_is
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.workload import edge_experiment
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits

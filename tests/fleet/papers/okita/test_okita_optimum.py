@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from optimum.okita import optimum
+from optimum.programme import UnsolvedError
 
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.papers.okita.oasis import Oasis
-from ekya.fleet.papers.okita.optimum import optimum
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, OkitaWorkload, simulation
-from ekya.fleet.papers.programme import UnsolvedError
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimum.deep_edge import Force
 
-from ekya.fleet.papers.deep_edge.compared import Fair, Force
+from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.policy.assignment import whole
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import ray
 from crews import EAST, GAMMA, WEST, bars, parted, task_of
+from emulated_cluster import emulated_cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import LONG_GUARD_S, wait_until
 
@@ -14,7 +15,6 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.calls import RayHandle
-from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from optimum.programme import Ints, Programme, UnsolvedError
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.okita.workload import OkitaWorkload
-from ekya.fleet.papers.programme import Ints, Programme, UnsolvedError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName

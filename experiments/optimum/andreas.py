@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+from optimum.programme import Programme, UnsolvedError
 
-from ekya.fleet.papers.programme import Programme, UnsolvedError
 from ekya.fleet.policy.andreas.point import Ints, Point
 
 
