@@ -40,8 +40,7 @@ from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import ModelSwapped
-from ekya.core.matching import SURE
-from ekya.core.objects import DOUBTFUL
+from ekya.core.objects import DOUBTFUL, SURE
 from ekya.core.records import FramePrediction, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
 from ekya.models.golden.golden_model import open_detector_of

@@ -40,9 +40,9 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.control.options import CHECKPOINT_DELAY_US
+from ekya.core.commands import StepRecord
 from ekya.core.errors import UserError
 from ekya.core.records import LabelledBoxes
-from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.models.edge.architecture_table import Task

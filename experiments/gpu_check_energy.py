@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpu_check_report import Finding
 
+from ekya.core.commands import StepRecord
 from ekya.core.events import GpuMeasured, GpuUse, Role, ShareMeasured
-from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.gpu.nvml import GpuInventory
 from ekya.pipeline.speed_jobs import Rate

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import family_of
-from ekya.core.step_record import StepRecord
 from ekya.core.trace import BASE, Origin, StreamTrace, Trace
 from ekya.core.units import JobId, StreamId, us_to_seconds
 from ekya.simulation.shares import ShareWork

@@ -9,8 +9,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.remote_plan import plan_beside, remote_retrainings
 from ekya.control.step import step
-from ekya.core.commands import Command, of_plan
-from ekya.core.step_record import StepRecord
+from ekya.core.commands import Command, StepRecord, of_plan
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs
 

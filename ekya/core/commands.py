@@ -1,12 +1,14 @@
 """Commands of the loop. An executor carries them out and reports their effects as events.
 
 Commands that result from a plan carry its number, ``plan_epoch``; 0 where no plan was made.
+A step of the loop is recorded with its events, plan and commands.
 """
 
 from dataclasses import dataclass, replace
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.events import Role
+from ekya.core.events import Event, Role
+from ekya.core.plan import Plan
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
@@ -251,3 +253,20 @@ def of_plan(command: Command, plan_epoch: int) -> Command:
             return replace(command, plan_epoch=plan_epoch)
         case _:
             return command
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """Events, plan and commands of one step.
+
+    Attributes:
+        now_us: run time of the step.
+        events: in the order of arrival.
+        plan: None where no event required a plan.
+        commands: in their order.
+    """
+
+    now_us: int
+    events: tuple[Event, ...]
+    plan: Plan | None
+    commands: tuple[Command, ...]

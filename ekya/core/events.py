@@ -5,15 +5,65 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import get_args
 
-from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import InferenceConfig
-from ekya.core.gpus import DidNotFit, GpuUse
-from ekya.core.profile import FamilyCurve
+from ekya.core.gpus import GpuUse
+from ekya.core.preparation_events import (
+    AccuracyAudited,
+    DoseDue,
+    DriftDetected,
+    InferenceProfiled,
+    LabelsReady,
+    ModelOffered,
+    MoreLabelsDue,
+    PreparationEnded,
+    ProfilerBack,
+    ProfileReady,
+    RetrainProfiled,
+)
 from ekya.core.requests import Request
+from ekya.core.retraining_events import (
+    AdoptionFailed,
+    MemoryMeasured,
+    MemoryShort,
+    ModelAdopted,
+    ModelCached,
+    ModelSwapped,
+    RetrainFailed,
+    RetrainFinished,
+    RetrainProgress,
+    RolledBack,
+    Swapped,
+)
 from ekya.core.shares import ShareHolder
-from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Compared, KeptModel, PooledLabels, Probe
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption
+from ekya.core.weights import KeptModel
+
+__all__ = [
+    "AccuracyAudited",
+    "AdoptionFailed",
+    "DoseDue",
+    "DriftDetected",
+    "InferenceProfiled",
+    "LabelsReady",
+    "MemoryMeasured",
+    "MemoryShort",
+    "ModelAdopted",
+    "ModelCached",
+    "ModelOffered",
+    "ModelSwapped",
+    "MoreLabelsDue",
+    "PreparationEnded",
+    "ProfileReady",
+    "ProfilerBack",
+    "RetrainFailed",
+    "RetrainFinished",
+    "RetrainProfiled",
+    "RetrainProgress",
+    "RolledBack",
+    "Swapped",
+]
+"""Events of other files that are named by this one, too: the loop takes them all alike."""
 
 
 class Role(StrEnum):
@@ -64,282 +114,6 @@ class WindowOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelsReady:
-    """The golden model has labelled a stream's sample of the window before (paper §4.3), or of the open one.
-
-    Attributes:
-        training_crops, validation_crops: labelled crops in each part; frames of a stream that detects.
-        serving_accuracy: validation accuracy of the serving model; of its predecessor, where the shadow gate
-            rolls back to that.
-        new_classes: the sample contains a class that the serving model does not know.
-        gpu_s: cost of labelling, including the serving model's forward passes on the sample.
-        class_histogram: number of labels of each class; empty where the world does not count them.
-        golden_gpu_s: the golden model's part of ``gpu_s``; 0.0 where the world does not measure it.
-        compared: comparison on these labels, where other weights serve than when labels were taken before.
-        golden_calls: pictures that the golden model analysed for the labels; 0 where the world does not
-            count them.
-        objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
-        since_us: stream time from which on the sample was taken, where it is of the open window.
-        picture: description of the frames of the sample, in grey levels; empty without a zoo.
-        probe: of a later dose, what it says of the serving model; None for other labels.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    training_crops: int
-    validation_crops: int
-    serving_accuracy: float
-    new_classes: bool
-    gpu_s: float
-    class_histogram: tuple[int, ...] = ()
-    golden_gpu_s: float = 0.0
-    compared: Compared | None = None
-    golden_calls: int = 0
-    objects: int | None = None
-    since_us: int | None = None
-    picture: tuple[int, ...] = ()
-    probe: Probe | None = None
-
-    @property
-    def of_new_scene(self) -> bool:
-        """True if the sample shows a scene that labels before did not, or more of it."""
-        return self.since_us is not None and (self.probe is None or self.probe.shows_drift)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOffered:
-    """Of the models that were tried on a stream's labels, this does best.
-
-    They are the zoo's; without a zoo those of other streams, which only a stream that still serves the base
-    model tries.
-
-    Attributes:
-        of, version: the stream of which it was retrained, and which of its weights.
-        compared: on these labels; its ``new`` are the offered weights, its ``old`` those that serve.
-        validation_accuracy: of the offered weights on the validation part.
-        gpu_s: cost of trying all of them.
-        kept: its number in the zoo; None for one that another stream serves.
-        expected: of kept weights, both accuracies with what was known of them before these labels.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    of: StreamId
-    version: ModelVersion
-    compared: Compared
-    validation_accuracy: float
-    gpu_s: float
-    kept: int | None = None
-    expected: Compared | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCached:
-    """A model of a stream is now cached and can serve again (paper §6.5)."""
-
-    t_us: int
-    stream: StreamId
-    model: CachedModel
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceProfiled:
-    """The inference profiler measured Λ on labelled bursts (paper §3.1).
-
-    Attributes:
-        options: Λ as measured.
-        gpu_s: cost of profiling.
-        golden_gpu_s: the golden model's part, for labelling the burst; 0.0 where the world does not measure
-            it.
-        golden_calls: pictures that the golden model analysed; 0 where the world does not count them.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    options: tuple[InferenceOption, ...]
-    gpu_s: float
-    golden_gpu_s: float = 0.0
-    golden_calls: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileReady:
-    """The micro-profiler measured one family of γ (paper §4.3).
-
-    Attributes:
-        pooled: other labels of the same scene that it was measured with, after it was without.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    curve: FamilyCurve
-    gpu_s: float
-    pooled: PooledLabels | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainProfiled:
-    """Estimates of some γ that do not come from a learning curve, such as recorded ones.
-
-    They are used unchanged: nothing is fitted or corrected.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    options: tuple[RetrainOption, ...]
-    gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationEnded:
-    """Labels and profiles are complete, or their time is up.
-
-    Attributes:
-        round: of the preparation, as in its command.
-    """
-
-    t_us: int
-    window: int
-    round: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainProgress:
-    """A retraining finished an epoch. ``gpu_s`` is its use so far."""
-
-    t_us: int
-    stream: StreamId
-    job: JobId
-    epoch: int
-    validation_accuracy: float
-    gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainFinished:
-    """A retraining finished its last epoch; its progress events precede this one."""
-
-    t_us: int
-    stream: StreamId
-    job: JobId
-    gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainFailed:
-    """A retraining failed; its γ is not tried again in this window."""
-
-    t_us: int
-    stream: StreamId
-    job: JobId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryShort:
-    """A retraining or micro-profile did not fit into its GPU's memory: it was not started, or failed.
-
-    Precedes the RetrainFailed of its job. γ that need at least as much are excluded for the window.
-
-    Attributes:
-        what: γ or micro-profile that did not fit.
-        reason: in one sentence.
-        needed_bytes, free_bytes: estimated, and reported by the driver; None where an attempt failed.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    what: DidNotFit
-    reason: str
-    needed_bytes: int | None = None
-    free_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryMeasured:
-    """Peak GPU memory of a retraining.
-
-    Attributes:
-        peak_bytes: of its process, without CUDA's own memory.
-    """
-
-    t_us: int
-    stream: StreamId
-    job: JobId
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSwapped:
-    """Inference serves new weights.
-
-    Attributes:
-        validation_accuracy: of these weights, as their job reported it.
-        stall_us: time for which the hot swap kept inference from taking a frame.
-    """
-
-    t_us: int
-    stream: StreamId
-    version: ModelVersion
-    job: JobId
-    validation_accuracy: float
-    stall_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAdopted:
-    """Inference serves the weights of another stream, or kept ones.
-
-    Attributes:
-        version: their number here.
-        of, of_version: the stream of which they were retrained, and their number there.
-        validation_accuracy: of these weights on the labels here.
-        stall_us: time for which the hot swap kept inference from taking a frame.
-        kept: their number in the zoo; None for weights that another stream serves.
-    """
-
-    t_us: int
-    stream: StreamId
-    version: ModelVersion
-    of: StreamId
-    of_version: ModelVersion
-    validation_accuracy: float
-    stall_us: int
-    kept: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptionFailed:
-    """Offered weights that were to serve are gone or damaged; those that serve go on."""
-
-    t_us: int
-    stream: StreamId
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBack:
-    """Inference serves earlier weights again.
-
-    Attributes:
-        version: their number from now on.
-        of: their number when they served before.
-        stall_us: time for which the hot swap kept inference from taking a frame.
-    """
-
-    t_us: int
-    stream: StreamId
-    version: ModelVersion
-    of: ModelVersion
-    stall_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class ShareMeasured:
     """Share that a worker actually used since the last such event."""
 
@@ -377,46 +151,6 @@ class FramesCounted:
     window: int
     due: int
     analysed: int
-
-
-@dataclass(frozen=True, slots=True)
-class DriftDetected:
-    """A stream's pictures have changed since its weights were validated.
-
-    Attributes:
-        since_us: stream time from which on frames show the new scene.
-        reason: the evidence, in one sentence.
-        picture: description of the newest frames, in grey levels; empty without a zoo.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    since_us: int
-    reason: str
-    picture: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class MoreLabelsDue:
-    """A scene that was labelled as soon as it was new has now shown enough objects for better labels."""
-
-    t_us: int
-    stream: StreamId
-    window: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoseDue:
-    """Streams may be labelled again with the next part of the window's labels.
-
-    Attributes:
-        dose: number within the window; that of the window's own preparation is 0.
-    """
-
-    t_us: int
-    window: int
-    dose: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,13 +240,6 @@ class StreamReadmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfilerBack:
-    """The micro-profiler, which had died, has loaded its models again."""
-
-    t_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class StreamLost:
     """A camera gives no frames for now."""
 
@@ -589,9 +316,6 @@ Event = (
 )
 """All events, in the order in which those of one instant are applied: first events of the window that ends,
 then the border of the windows itself, then events of the window that begins."""
-
-Swapped = ModelSwapped | ModelAdopted | RolledBack
-"""Events of a hot swap, after which other weights serve."""
 
 _RANK = {kind: rank for rank, kind in enumerate(get_args(Event))}
 

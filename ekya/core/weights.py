@@ -1,4 +1,7 @@
-"""Weights that are not trained on this server now (paper §6.5), the zoo, and comparisons of weights."""
+"""Weights that are not trained on this server now (paper §6.5), the zoo, and comparisons of weights.
+
+Also what a service shows of a comparison: what the weights before and after a retraining answered.
+"""
 
 import math
 from dataclasses import dataclass
@@ -199,3 +202,38 @@ class RemoteCheckpoint:
     weights: bytes
     accuracy: float
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """An object of the validation labels that the retrained model got wrong.
+
+    Attributes:
+        label: its class; empty where the golden model saw nothing.
+        answer: class that the model gave it; empty where it found nothing.
+        confidence: of the answer, in [0, 1].
+    """
+
+    label: str
+    answer: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Confusion of two models on the validation labels of a retraining, and mistakes of the later one.
+
+    Objects count alike here; a validation accuracy weights them by the class mix of the window.
+
+    Attributes:
+        classes: those that occur, in the order of rows and columns; empty for nothing, which is no object of
+            the golden model's, or none that a detector found.
+        before: number of objects by class and by answer of the model that served when the retraining began.
+        after: the same of the best epoch.
+        mistakes: some of those of the best epoch, the most confident first.
+    """
+
+    classes: tuple[str, ...]
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    mistakes: tuple[Mistake, ...]

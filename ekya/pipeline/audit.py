@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.matching import SURE, match_image
-from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
+from ekya.core.objects import SAME_OBJECT_IOU, SURE, iou_matrix, match_image
 from ekya.core.records import FramePrediction
 from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
-from ekya.core.matching import SURE, match_image
-from ekya.core.objects import DOUBTFUL
-from ekya.core.ragged import rows_of
-from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
+from ekya.core.objects import DOUBTFUL, SURE, match_image
+from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns, rows_of
 from ekya.core.units import BASE_VERSION, us_to_seconds
 from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.metrics.accuracy import answering_rows

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
+from ekya.core.commands import StepRecord
 from ekya.core.events import Warned
 from ekya.core.state import FleetState, StreamState
-from ekya.core.step_record import StepRecord
 from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.results.metrics.health import WELL, Health

@@ -15,10 +15,10 @@ from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.core.audits import AccuracyAudited
+from ekya.core.commands import StepRecord
 from ekya.core.errors import NotThereError
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.state import RetrainJob, StreamState
-from ekya.core.step_record import StepRecord
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.results.metrics.audit import AuditEstimate, AuditTrail
 from ekya.results.metrics.health import WELL, Health

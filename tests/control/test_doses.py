@@ -28,7 +28,7 @@ from ekya.control.journal_replay import replay_journal
 from ekya.control.step import loop_events_due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.step_record import StepRecord
+from ekya.core.commands import StepRecord
 from ekya.core.units import JobId
 from ekya.core.weights import Dose, Probe
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler

@@ -7,11 +7,11 @@ from byhand import LONG, SHORT, A, B, Hand, S, labels, opened_1, retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.plan import Plan
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import CachedModel, Elsewhere
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import decode_fact, encode_fact
 
 KEPT = CachedModel(SHORT, 0, (3, 1))
 

@@ -10,10 +10,9 @@ from whole_runs import run
 from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import requests as rq
-from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.weights import LabelBudget
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
+from ekya.results.storage.journal import decode_fact, encode_fact, read_journal
 
 SPARING = replace(OPTIONS, reacts_to_drift=True, preparation_bursts=False, doses=2)
 """The default of a fleet, where preparations are small and come several times a window."""

@@ -18,9 +18,8 @@ from whole_runs import run
 from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
 from ekya.control.step import step
-from ekya.core.codec import encode_fact
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
+from ekya.results.storage.journal import encode_fact, read_journal
 
 GOLDEN = Path(__file__).parent / "golden" / "thief.jsonl"
 DIGITS = 6

@@ -12,7 +12,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.core.step_record import StepRecord
+from ekya.core.commands import StepRecord
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import FileJournal

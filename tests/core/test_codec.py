@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
-from ekya.core.codec import decode_fact, encode_fact
 from ekya.core.commands import Command
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event
@@ -20,6 +19,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState
 from ekya.core.units import StreamId
+from ekya.results.storage.journal import decode_fact, encode_fact
 
 KINDS = (*get_args(Event), *get_args(Command), Plan)
 

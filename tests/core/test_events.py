@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, in_order
 from ekya.core.gpus import DidNotFit
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.profile import Family
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ekya.core.matching import Matches, match_image
+from ekya.core.objects import Matches, match_image
 
 Box = tuple[float, float, float, float]
 Predicted = tuple[Box, int, float]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.validation import Mistake
+from ekya.core.weights import Mistake
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.training.answered import (

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ekya.core.matching import SURE
-from ekya.core.objects import iou_matrix
+from ekya.core.objects import SURE, iou_matrix
 from ekya.models.edge.detection import read_objects as suppress
 from ekya.models.edge.detection.detector import Decoded
 from ekya.models.edge.detection.read_objects import (

@@ -6,7 +6,7 @@ import torch
 from drawn_scenes import FLEET, scenes
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.matching import SURE
+from ekya.core.objects import SURE
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.detection.detector import Decoded

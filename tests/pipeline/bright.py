@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from street import t_us
 
-from ekya.core.matching import SURE
+from ekya.core.objects import SURE
 from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.golden.detections import Detections
 from ekya.pipeline.collector import LONGEST_SIDE, CollectedFrame

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ekya.core.audits import AccuracyAudited
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.units import US_PER_S, StreamId
 from ekya.results.metrics.audit import (
     FEWEST_AUDITS,

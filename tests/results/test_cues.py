@@ -2,8 +2,8 @@
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.configs import InferenceConfig
-from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.results.metrics.script_events import Cue, CueFollower, Happening, occurred_cues
 

@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ekya.core.matching import match_image
-from ekya.core.objects import DOUBTFUL
+from ekya.core.objects import DOUBTFUL, match_image
 from ekya.core.records import (
     NO_LABELS,
     NOT_ANSWERED,

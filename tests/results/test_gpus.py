@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.gpus import GpuUse
-from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import Compared
 from ekya.results.metrics.energy import JobPlaces, gpu_facts, modelled_energy

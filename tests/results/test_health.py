@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.records import FramePrediction, PredictionColumns
-from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.health import (
     FrameCount,

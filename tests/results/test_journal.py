@@ -15,9 +15,9 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.commands import StepRecord
 from ekya.core.errors import UserError
 from ekya.core.speed import SpeedCurve
-from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.core.weights import LabelBudget
 from ekya.results.storage.journal import FileJournal, read_journal

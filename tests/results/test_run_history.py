@@ -6,10 +6,10 @@ import pytest
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
-from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.weights import Compared
 from ekya.results.metrics.run_history import (

@@ -7,7 +7,7 @@ import pytest
 
 from ekya.core.errors import NotThereError
 from ekya.core.units import JobId, StreamId
-from ekya.core.validation import Mistake, Validation
+from ekya.core.weights import Mistake, Validation
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import (
     KEPT,

@@ -21,8 +21,7 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.validation import Validation
-from ekya.core.weights import LabelBudget
+from ekya.core.weights import LabelBudget, Validation
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.run_state import StateStore

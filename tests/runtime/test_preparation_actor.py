@@ -27,9 +27,9 @@ import ekya.runtime.weights.known_models
 from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.audits import AccuracyAudited
 from ekya.core.errors import UserError
 from ekya.core.host import StreamCosts
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve

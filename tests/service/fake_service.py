@@ -11,7 +11,7 @@ from waiting import HANG_GUARD_S
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import ModelVersion, StreamId
-from ekya.core.validation import Mistake, Validation
+from ekya.core.weights import Mistake, Validation
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation
 from ekya.service.status import (

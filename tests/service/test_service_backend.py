@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from ekya.core.units import JobId, StreamId
-from ekya.core.validation import Validation
+from ekya.core.weights import Validation
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import KeptValidation, keep_validation
 from ekya.service.backend import ServiceBackend

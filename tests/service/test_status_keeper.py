@@ -18,9 +18,9 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import NotThereError
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.retrainings import OUTCOMES

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ekya.core.errors import UserError
-from ekya.core.matching import SURE
+from ekya.core.objects import SURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import EdgeModel
 from ekya.models.weights import differences, read_safetensors

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.matching import match_image
-from ekya.core.validation import Mistake, Validation
+from ekya.core.objects import match_image
+from ekya.core.weights import Mistake, Validation
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.training.frames import FrameObjects
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from ekya.core.matching import SURE, match_image
+from ekya.core.objects import SURE, match_image
 from ekya.models.edge.detection.detector import Detector, Targets
 from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ekya.core.configs import RetrainConfig, crops_in_epoch
-from ekya.core.matching import SURE
+from ekya.core.objects import SURE
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
 from ekya.models.training.answered import Answered

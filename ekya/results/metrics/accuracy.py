@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.objects import SAME_OBJECT_IOU, iou
-from ekya.core.ragged import iterate_pairs, rows_of, spans_of
-from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
+from ekya.core.records import (
+    LabelledBoxes,
+    PredictionColumns,
+    ReferenceColumns,
+    iterate_pairs,
+    rows_of,
+    spans_of,
+)
 from ekya.core.units import US_PER_S
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from ekya.core.audits import AccuracyAudited
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.units import US_PER_S
 
 CONFIDENCE = 0.95

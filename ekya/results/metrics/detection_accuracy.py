@@ -5,9 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.matching import SURE, FrameBoxes, match_frames
-from ekya.core.ragged import items_of, offsets_of, spans_of
-from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
+from ekya.core.objects import SURE, FrameBoxes, match_frames
+from ekya.core.records import (
+    LabelledBoxes,
+    PredictionColumns,
+    ReferenceColumns,
+    items_of,
+    offsets_of,
+    spans_of,
+)
 from ekya.results.metrics.accuracy import (
     StreamScore,
     WindowScore,

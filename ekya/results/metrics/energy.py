@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.gpus import GpuUse
-from ekya.core.step_record import StepRecord
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.results.metrics.accuracy import rounded
 

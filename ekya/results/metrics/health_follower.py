@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.commands import StepRecord
 from ekya.core.configs import InferenceConfig
-from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import PooledLabels
 from ekya.results.metrics.health import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.configs import RetrainConfig
-from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"

@@ -7,8 +7,8 @@ from typing import Any
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.effects import with_roll_back
-from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, ONLY_BASE, JobId, ModelVersion, StreamId
 from ekya.core.weights import Probe
 from ekya.results.metrics.retrainings import FAILED, FINISHED, RetrainRun, retrainings_of

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from ekya.core import events as ev
-from ekya.core.step_record import StepRecord
+from ekya.core.commands import StepRecord
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.results.metrics.run_history import ShareBook
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ekya.core import commands as cmd
+from ekya.core.commands import StepRecord
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.results.metrics.run_history import RunHistory, WindowSpan, mean_shares
 

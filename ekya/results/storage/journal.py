@@ -2,24 +2,27 @@
 
 Only a step with commands, or with requests of an operator, is synced to disk; another one is written to
 the operating system immediately and reaches the disk with the next sync.
+
+Events, commands and plans are plain JSON values in it. Only the dataclasses listed here can be decoded, so a
+journal cannot name code to run.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from ekya import __version__
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.core.codec import decode_fact, encode_fact
-from ekya.core.commands import Command
+from ekya.core.commands import Command, StepRecord
 from ekya.core.errors import UserError
+from ekya.core.events import Event
 from ekya.core.plan import Plan
 from ekya.core.requests import Request
-from ekya.core.step_record import StepRecord
 from ekya.system.json_lines import JsonLines, read_json_lines
 
 _OPTIONS = TypeAdapter(LoopOptions)
@@ -190,3 +193,29 @@ def _records(path: Path, from_byte: int = 0) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"{path}: the journal cannot be read ({error.strerror}).") from error
     return records
+
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command), Plan)}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+
+
+def encode_fact(fact: Event | Command | Plan) -> dict[str, Any]:
+    """Returns a fact as JSON values, with the name of its type under ``kind``."""
+    name = type(fact).__name__
+    if name not in _KINDS or not is_dataclass(fact):
+        raise TypeError(f"{name} is not a kind of journal entry")
+    # Most fields of most facts have their defaults; a service writes facts for months.
+    return {"kind": name, **_ADAPTERS[name].dump_python(fact, mode="json", exclude_defaults=True)}
+
+
+def decode_fact(values: dict[str, Any]) -> Any:
+    """Returns the fact that `encode` wrote.
+
+    Raises:
+        ValueError: an unknown kind or an invalid value.
+    """
+    rest = dict(values)
+    name = rest.pop("kind", None)
+    if name not in _ADAPTERS:
+        raise ValueError(f"unknown kind of journal entry: {name!r}")
+    return _ADAPTERS[name].validate_python(rest)

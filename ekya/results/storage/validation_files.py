@@ -8,7 +8,7 @@ from pydantic import Base64Bytes, TypeAdapter, ValidationError
 
 from ekya.core.errors import NotThereError
 from ekya.core.units import JobId, StreamId
-from ekya.core.validation import Validation
+from ekya.core.weights import Validation
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import user_errors, write_bytes_atomic
 

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from ekya.core.audits import AccuracyAudited
+from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.units import StreamId
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
 from ekya.pipeline.audit import DrawnFrames, audit

@@ -10,10 +10,10 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.commands import StepRecord
 from ekya.core.gpus import GpuUse
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import StreamState
-from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.metrics.health import HealthState

@@ -17,10 +17,10 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.commands import StepRecord
 from ekya.core.effects import shown_enough_us
 from ekya.core.errors import UserError
 from ekya.core.state import FleetState
-from ekya.core.step_record import StepRecord
 from ekya.core.stream_faults import Status
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.results.storage.journal import read_header, read_journal, read_steps, require_own_version

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ekya import __version__
 from ekya.core.errors import NotThereError
-from ekya.core.validation import Validation
+from ekya.core.weights import Validation
 from ekya.service.http.access import GUARD_HEADER, SESSION_S
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import models_of

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import NotThereError, UserError
-from ekya.core.validation import Validation
+from ekya.core.weights import Validation
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import (
     CameraTerms,

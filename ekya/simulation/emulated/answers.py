@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.objects import DOUBTFUL
-from ekya.core.ragged import offsets_of
-from ekya.core.records import FrameReference
+from ekya.core.records import FrameReference, offsets_of
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
 

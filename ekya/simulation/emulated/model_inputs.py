@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.ragged import offsets_of
-from ekya.core.records import LabelledBoxes
+from ekya.core.records import LabelledBoxes, offsets_of
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.multi_model import ClassAnswer

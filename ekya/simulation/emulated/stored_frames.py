@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.ragged import offsets_of
 from ekya.core.records import (
     NO_LABELS,
     FrameReference,
     LabelledBoxes,
     PredictionColumns,
     ReferenceColumns,
+    offsets_of,
 )
 from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector, WindowMaterial

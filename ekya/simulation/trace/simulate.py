@@ -9,10 +9,9 @@ from ekya.control.loop import run_loop
 from ekya.control.options import CHECKPOINT_DELAY_US, PLANNING_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
-from ekya.core.commands import Command
+from ekya.core.commands import Command, StepRecord
 from ekya.core.plan import Plan
 from ekya.core.profile import Family, FamilyCost, Profiler, family_of
-from ekya.core.step_record import StepRecord
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import WindowView

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.matching import SURE
+from ekya.core.objects import SURE
 from ekya.models.edge.detection.detector import Decoded
 from ekya.models.golden.nms import nms
 
