@@ -2,11 +2,11 @@
 
 import queue
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 from by_hand import ByHand
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
@@ -24,7 +24,6 @@ from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 from ekya.fleet.run.peers import Answer
 
 S = 1_000_000
-PATIENCE_S = 10.0
 CAM, OTHER_CAM = StreamId("cam"), StreamId("other cam")
 HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
 SITES = (HOME, EAST, WEST)
@@ -52,7 +51,7 @@ class Server:
         self.answers.set()
 
     def room(self, now_us, until_us):
-        assert self.answers.wait(PATIENCE_S)
+        assert self.answers.wait(HANG_GUARD_S)
         return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units else None
 
     def lend(self, number, lent):
@@ -88,10 +87,10 @@ class Town:
     def __init__(self, loans, tier="andreas"):
         self.loans, self.tier, self.servers = loans, tier, {}
 
-    def begin(self):
+    def begin(self, threads):
         self.coordinator = ByHand(self.new_coordinator(), 1)
         for site, units in zip(SITES, (0, 5, 0), strict=True):
-            self.servers[site] = ByHand(Server(site, units))
+            self.servers[site] = ByHand(Server(site, units), threads)
             self.coordinator.call("join", site, RemotePeer(self.servers[site]))
 
     def __getitem__(self, site):
@@ -112,22 +111,27 @@ class Town:
 
     def handled(self):
         """Returns when the coordinator has handled all that it was asked and told."""
-        self.coordinator.call("ready").result(PATIENCE_S)
+        self.coordinator.call("ready").result(HANG_GUARD_S)
 
     def outcomes(self):
         return [made.outcome for made in read_loans(self.loans)]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Everybody waits for what comes at all, however long it takes."""
+    for limit in ("ANSWERS_WITHIN_S", "ROOMS_WITHIN_S", "HEARD_WITHIN_S", "DECIDES_WITHIN_S", "REPEATS_S"):
+        monkeypatch.setattr(coordination, limit, HANG_GUARD_S)
+    monkeypatch.setattr(coordination, "REPEATS_EVERY_S", 0.01)
+
+
 @pytest.fixture
-def new_town(monkeypatch, tmp_path):
+def new_town(tmp_path):
     """Makes a town whose coordinator decides by a tier."""
 
-    def make(tier="andreas"):
+    def make(tier="andreas", threads=0):
         town = Town(tmp_path / "loans.jsonl", tier)
-        monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.2)
-        monkeypatch.setattr(coordination, "ROOMS_WITHIN_S", 0.2)
-        monkeypatch.setattr(coordination, "REPEATS_EVERY_S", 0.01)
-        town.begin()
+        town.begin(threads)
         return town
 
     return make
@@ -153,7 +157,9 @@ def test_a_loan_is_agreed_ended_and_written_down(town) -> None:
 
 
 @pytest.mark.parametrize("how", ["dead", "silent"])
-def test_a_server_that_does_not_answer_has_no_room_and_holds_up_no_other(how, town) -> None:
+def test_a_server_that_does_not_answer_has_no_room_and_holds_up_no_other(how, town, monkeypatch) -> None:
+    for limit in ("ANSWERS_WITHIN_S", "ROOMS_WITHIN_S"):
+        monkeypatch.setattr(coordination, limit, 0.05)
     setattr(town.servers[EAST], how, True)
     answer = town.server().ask(HOME, 0, [OFFER])
     assert answer == Answer(None, {CAM: "no other server has room"})
@@ -161,8 +167,8 @@ def test_a_server_that_does_not_answer_has_no_room_and_holds_up_no_other(how, to
     assert town.server().ask(HOME, 0, [OFFER]).loan.hosts == (WEST,)
 
 
-def test_all_servers_are_asked_for_their_room_at_the_same_time(town) -> None:
-    together = threading.Barrier(len(SITES), timeout=0.15)
+def test_all_servers_are_asked_for_their_room_at_the_same_time(new_town) -> None:
+    town, together = new_town(threads=len(SITES)), threading.Barrier(len(SITES), timeout=HANG_GUARD_S)
 
     def room(site, own):
         def answer(now_us, until_us):
@@ -176,7 +182,8 @@ def test_all_servers_are_asked_for_their_room_at_the_same_time(town) -> None:
     assert town.server().ask(HOME, 0, [OFFER]).loan.hosts == (EAST,)
 
 
-def test_without_a_coordinator_a_server_goes_on_by_itself(town) -> None:
+def test_without_a_coordinator_a_server_goes_on_by_itself(town, monkeypatch) -> None:
+    monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.05)
     server = town.server()
     town.coordinator.die()
     assert server.ask(HOME, 0, [OFFER]) == Answer()
@@ -195,7 +202,7 @@ class Slow:
 
     def _hear(self, *call):
         if not self.heard:
-            assert self.go_on.wait(PATIENCE_S)
+            assert self.go_on.wait(HANG_GUARD_S)
         self.heard.append(call)
         if self.full:
             self.full -= 1
@@ -216,11 +223,6 @@ class Slow:
 
     def ready(self):
         pass
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(coordination, "REPEATS_EVERY_S", 0.01)
 
 
 def test_calls_reach_the_coordinator_in_their_order_though_the_first_takes_long() -> None:
@@ -248,32 +250,32 @@ def test_more_room_is_told_once_until_it_was_heard() -> None:
     assert slow.heard == [("more room", 1), ("more room", 4)]
 
 
-def test_what_it_must_know_is_repeated_until_it_is_back_and_nothing_is_asked_meanwhile(quick) -> None:
+def test_what_it_must_know_is_repeated_until_it_is_back_and_nothing_is_asked_meanwhile() -> None:
     dead, slow = ByHand(None), Slow()
     slow.go_on.set()
     dead.die()
     server = RemoteCoordinator(dead)
     server.over(HOME, CAM, 1, "arrived", {})
-    soon(lambda: dead.called.count("over") > 3)
+    wait_until(lambda: dead.called.count("over") > 3)
     assert server.ask(HOME, 2, [OFFER]) == Answer()
     server.more_room(3)
     server.reach_at(ByHand(slow, 16))
-    soon(lambda: len(slow.heard) == 2)
+    wait_until(lambda: len(slow.heard) == 2)
     assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
     assert slow.heard == [("over", 1), ("more room", 3), ("ask", 4)]
     assert set(dead.called) == {"over"}
 
 
-def test_what_nobody_hears_for_long_is_given_up_and_it_asks_again(quick, monkeypatch) -> None:
+def test_what_nobody_hears_for_long_is_given_up_and_it_asks_again(monkeypatch) -> None:
     monkeypatch.setattr(coordination, "REPEATS_S", 0.05)
     dead = ByHand(None)
     dead.die()
     server = RemoteCoordinator(dead)
     server.over(HOME, CAM, 1, "arrived", {})
-    soon(lambda: server.ask(HOME, 2, []) == Answer() and "ask" in dead.called)
+    wait_until(lambda: server.ask(HOME, 2, []) == Answer() and "ask" in dead.called)
 
 
-def test_a_coordinator_whose_disk_is_full_ends_no_server(quick) -> None:
+def test_a_coordinator_whose_disk_is_full_ends_no_server() -> None:
     slow = Slow()
     slow.go_on.set()
     server = RemoteCoordinator(ByHand(slow, 16))
@@ -286,37 +288,28 @@ def test_a_coordinator_whose_disk_is_full_ends_no_server(quick) -> None:
     assert server.ask(HOME, 3, []).why_not == {CAM: "it was asked"}
 
 
-def test_at_the_end_nothing_is_repeated_any_more(quick, monkeypatch) -> None:
+def test_at_the_end_nothing_is_repeated_any_more(monkeypatch) -> None:
     monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.05)
     dead = ByHand(None)
     dead.die()
     server = RemoteCoordinator(dead)
     server.over(HOME, CAM, 1, "arrived", {})
-    soon(lambda: "over" in dead.called)
+    wait_until(lambda: "over" in dead.called)
     server.wait_heard()
-    soon(lambda: "ready" in dead.called)
+    wait_until(lambda: "ready" in dead.called)
     repeated = dead.called.count("over")
     server.over(HOME, CAM, 2, "arrived", {})
-    soon(lambda: dead.called.count("over") == repeated + 1)
+    wait_until(lambda: dead.called.count("over") == repeated + 1)
     server.ask(HOME, 3, [])
     assert dead.called[-1] == "ask", "the call before was not repeated"
 
 
-def soon(told):
-    ends_s = time.monotonic() + PATIENCE_S
-    while not told():
-        assert time.monotonic() < ends_s
-        time.sleep(0.002)
-
-
 def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, monkeypatch) -> None:
     monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", 0.05)
-    monkeypatch.setattr(coordination, "ROOMS_WITHIN_S", PATIENCE_S)
-    monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", PATIENCE_S)
     town[EAST].answers.clear()
     server = town.server()
     assert server.ask(HOME, 0, [OFFER]) == Answer()
-    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", HANG_GUARD_S)
     assert server.ask(HOME, S, [OFFER]) == Answer(), "it does not wait again for one that is silent"
     assert town.coordinator.called.count("ask") == 1
     town[EAST].answers.set()
@@ -331,12 +324,14 @@ def test_a_coordinator_that_dies_while_it_is_slow_is_asked_again_when_it_is_back
     server = town.server()
     town.coordinator.silent = True
     assert server.ask(HOME, 0, [OFFER]) == Answer()
-    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", HANG_GUARD_S)
     town.coordinator.silent = False
     town.coordinator.die()
     assert server.ask(HOME, S, [OFFER]) == Answer(), "it is not there yet"
     town.starts_again()
-    assert server.ask(HOME, 2 * S, [OFFER]).loan.hosts == (EAST,)
+    answers = []
+    wait_until(lambda: answers.append(server.ask(HOME, 2 * S, [OFFER])) or answers[-1].loan)
+    assert answers[-1].loan.hosts == (EAST,)
 
 
 def test_a_host_and_who_borrowed_die_and_the_coordinator_goes_on(town) -> None:
@@ -344,8 +339,8 @@ def test_a_host_and_who_borrowed_die_and_the_coordinator_goes_on(town) -> None:
     assert town.outcomes() == [UNDER_WAY]
     town.servers[HOME].die()
     town.servers[EAST].die()
-    town.coordinator.call("died", EAST, 10 * S).result(PATIENCE_S)
-    town.coordinator.call("died", HOME, 11 * S).result(PATIENCE_S)
+    town.coordinator.call("died", EAST, 10 * S).result(HANG_GUARD_S)
+    town.coordinator.call("died", HOME, 11 * S).result(HANG_GUARD_S)
     assert town.outcomes() == ["east died"]
 
 
@@ -361,7 +356,7 @@ def refused(town, *offers):
 def test_an_offer_stays_open_and_its_server_is_granted_a_loan_when_there_is_room(town) -> None:
     server = refused(town, OFFER)
     server.more_room(20 * S)
-    granted = town[HOME].granted.get(timeout=PATIENCE_S)
+    granted = town[HOME].granted.get(timeout=HANG_GUARD_S)
     assert (granted.hosts, granted.offer.stream, granted.offer.now_us) == ((EAST,), CAM, 20 * S)
     assert (list(town[EAST].lent), town.outcomes()) == ([granted.number], [UNDER_WAY])
     server.more_room(21 * S)
@@ -374,7 +369,7 @@ def test_what_begins_at_home_meanwhile_is_granted_no_loan(town) -> None:
     server.withdraw(HOME, [CAM])
     server.more_room(20 * S)
     server.wait_heard()
-    assert town[HOME].granted.get(timeout=PATIENCE_S).offer.stream == OTHER_CAM
+    assert town[HOME].granted.get(timeout=HANG_GUARD_S).offer.stream == OTHER_CAM
     assert town.outcomes() == [UNDER_WAY]
 
 
@@ -387,13 +382,14 @@ def test_who_has_died_or_left_is_granted_no_loan(town) -> None:
     assert town[HOME].granted.empty()
 
 
-def test_a_grant_to_a_server_that_does_not_answer_holds_nobody_up(town) -> None:
+def test_a_grant_to_a_server_that_does_not_answer_holds_nobody_up(town, monkeypatch) -> None:
+    monkeypatch.setattr(coordination, "ROOMS_WITHIN_S", 0.05)
     server = refused(town, OFFER)
     town.servers[HOME].silent = True
-    town.coordinator.call("more_room", 20 * S).result(PATIENCE_S)
+    town.coordinator.call("more_room", 20 * S).result(HANG_GUARD_S)
     assert town.outcomes() == [UNDER_WAY]
     town.servers[HOME].die()
-    town.coordinator.call("died", HOME, 30 * S).result(PATIENCE_S)
+    town.coordinator.call("died", HOME, 30 * S).result(HANG_GUARD_S)
     assert (town[EAST].lent, town.outcomes()) == ({}, ["home died"])
     server.wait_heard()
 
@@ -450,7 +446,7 @@ def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None
     town.starts_again()
     town[WEST].units = 5
     town.servers[EAST].die()
-    town.coordinator.call("died", EAST, 20 * S).result(PATIENCE_S)
+    town.coordinator.call("died", EAST, 20 * S).result(HANG_GUARD_S)
     (second,) = moved
     assert (second.number, second.hosts, second.offer.epochs) == (1, (WEST,), 2)
     assert town.outcomes() == ["east died", UNDER_WAY]

@@ -1,10 +1,10 @@
 """Retrainings that other servers do for this one, with a scripted trainer."""
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
@@ -25,7 +25,6 @@ from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
 MB = 1_000_000
-PATIENCE_S = 10.0
 CAM, JOB = StreamId("cam"), JobId(3)
 HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
 AT_HOME, AT_EAST, AT_WEST = map(NodeName, ("home, at home", "east, for cam", "west, for cam"))
@@ -105,7 +104,7 @@ class Material:
         self.there.set()
 
     def fetch(self, timeout_s):
-        assert self.there.wait(PATIENCE_S)
+        assert self.there.wait(HANG_GUARD_S)
         if self.error is not None:
             raise self.error
         return b"material"
@@ -119,7 +118,7 @@ class Exchange:
 
     def gather(self, command, home):
         def gathered():
-            assert self.gathered.fetch(PATIENCE_S) == b"material"
+            assert self.gathered.fetch(HANG_GUARD_S) == b"material"
             return TrainingTask(JobName("cam"), command.config, b"", (), {}, None, home)
 
         return gathered
@@ -152,15 +151,8 @@ class Town:
         return self.handle()
 
     def handle(self):
-        soon(lambda: self.trainer.handles)
+        wait_until(lambda: self.trainer.handles)
         return self.trainer.handles[0]
-
-
-def soon(told):
-    ends_s = time.monotonic() + PATIENCE_S
-    while not told():
-        assert time.monotonic() < ends_s
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -264,7 +256,7 @@ def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, sa
     town.exchange.gathered.error = error
     town.awaits.begin(START, loan(EAST))
     ended = []
-    soon(lambda: ended.extend(town.awaits.take_home(S)) or ended)
+    wait_until(lambda: ended.extend(town.awaits.take_home(S)) or ended)
     assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
     assert town.trainer.handles == []
 
@@ -275,7 +267,7 @@ def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None
     town.awaits.begin(START, loan(EAST))
     assert town.awaits.stop(CAM, S) == {}
     gathered.there.set()
-    soon(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
+    wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     assert town.trainer.handles == []
 
 
@@ -296,7 +288,7 @@ def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
     town.awaits.begin(START, loan(EAST))
     town.awaits.fail(CAM, "east died, and no other server has room", S)
     gathered.there.set()
-    soon(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
+    wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     (ended,) = town.awaits.take_home(S)
     assert ended.failed == "east died, and no other server has room"
     assert town.trainer.handles == []
