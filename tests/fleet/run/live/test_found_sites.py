@@ -1,12 +1,13 @@
 """Sites as a driver finds, starts and ends them; a shell script stands for the process of a site."""
 
 import subprocess
-import time
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
@@ -18,7 +19,6 @@ from ekya.fleet.run.sites.server import SiteServer
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
 TOKEN = "t" * 40
-PATIENCE_S = 5.0
 
 LISTENS = """
 shift 4
@@ -26,8 +26,8 @@ servers=$1 site=$3 listen=$5 shares=$7 file=${10}
 printf '{"address": "%s"}' "$listen" > "$file.new"
 mv "$file.new" "$file"
 """
-SERVES = LISTENS + "exec sleep 60"
-HAS_A_CHILD = 'sleep 60 & echo $! > "$(dirname "$0")/child"\n' + LISTENS + "wait"
+SERVES = LISTENS + "exec sleep 600"
+HAS_A_CHILD = 'sleep 600 & echo $! > "$(dirname "$0")/child"\n' + LISTENS + "wait"
 DOES_NOT_END = "trap '' TERM\n" + HAS_A_CHILD
 
 
@@ -54,17 +54,17 @@ def started(sites, folder, *names):
     sites.start(names or (NORTH,), Path("town.yaml"), folder, "auto")
 
 
-def gone(number):
-    ends_s = time.monotonic() + PATIENCE_S
-    while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > ends_s:
-            return False
-        time.sleep(0.01)
-    return True
+def wait_until_gone(folder):
+    """Waits until the child of the process of a site has ended."""
 
+    def gone():
+        try:
+            return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
-def child(folder):
-    return int((folder / "child").read_text())
+    number = int((folder / "child").read_text())
+    wait_until(gone)
 
 
 def test_a_sites_server_is_known_before_it_is_reached(sites) -> None:
@@ -114,7 +114,7 @@ def test_of_a_site_that_does_not_start_its_last_words_are_told_and_the_others_en
 def test_a_site_that_never_listens_is_not_waited_for_for_ever(sites, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(found_sites, "STARTS_WITHIN_S", 0.1)
     with pytest.raises(UserError, match=r"^north: it does not start: it said nothing$"):
-        started(sites("exec sleep 60"), tmp_path)
+        started(sites("exec sleep 600"), tmp_path)
 
 
 class There:
@@ -140,11 +140,12 @@ def test_a_site_elsewhere_must_be_there_and_the_one_that_is_meant() -> None:
 def test_a_site_that_is_silent_is_told_by_its_address(monkeypatch) -> None:
     monkeypatch.setattr(found_sites, "_ANSWERS_S", 0.05)
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as doors:
-        slow = There(SOUTH)
-        slow.who = lambda: time.sleep(0.5)
-        doors.offer(SITE, LocalHandle(slow, 1), ["who"])
+        silent, over = There(SOUTH), threading.Event()
+        silent.who = lambda: over.wait(HANG_GUARD_S)
+        doors.offer(SITE, LocalHandle(silent, 1), ["who"])
         with pytest.raises(UserError, match=f"south: {doors.address} does not answer; start it there"):
             FoundSites({SOUTH: doors.address}, TOKEN).require(SOUTH)
+        over.set()
 
 
 def test_a_site_that_fails_takes_all_its_processes_along(sites, tmp_path) -> None:
@@ -152,18 +153,23 @@ def test_a_site_that_fails_takes_all_its_processes_along(sites, tmp_path) -> Non
     started(found, tmp_path)
     found.fail(NORTH)
     assert found.has_died(NORTH)
-    assert gone(child(tmp_path))
+    wait_until_gone(tmp_path)
     found.fail(NORTH)  # It is dead already.
 
 
-def test_sites_are_all_asked_to_end_at_once_and_what_does_not_is_killed(sites, tmp_path) -> None:
-    found = sites(DOES_NOT_END)
+def test_sites_are_all_asked_to_end_at_once_and_what_does_not_is_killed(sites, tmp_path, monkeypatch) -> None:
+    def noted(name):
+        method = getattr(subprocess.Popen, name)
+        monkeypatch.setattr(subprocess.Popen, name, lambda *arguments: did.append(name) or method(*arguments))
+
+    found, did = sites(DOES_NOT_END), []
     started(found, tmp_path, NORTH, SOUTH)
-    began_s = time.monotonic()
+    for name in ("terminate", "wait"):
+        noted(name)
     found.close()
-    assert 0.4 < time.monotonic() - began_s < PATIENCE_S
+    assert did[:3] == ["terminate", "terminate", "wait"]
     assert (found.has_died(NORTH), found.has_died(SOUTH)) == (True, True)
-    assert gone(child(tmp_path))
+    wait_until_gone(tmp_path)
 
 
 def test_ctrl_c_while_sites_end_leaves_none_behind(sites, tmp_path, monkeypatch) -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from by_hand import ByHand
+from waiting import HANG_GUARD_S
 
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle
@@ -35,7 +36,7 @@ class Host:
 
     def machine(self):
         if self.machine_id is None:
-            self.go_on.wait(5)
+            self.go_on.wait(HANG_GUARD_S)
         return self.machine_id
 
 

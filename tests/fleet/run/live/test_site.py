@@ -1,11 +1,11 @@
 """A site: one run at a time, for drivers that come, die, come back and go."""
 
 import threading
-import time
 from dataclasses import dataclass
 
 import pytest
 from by_hand import Doors
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya import __version__
 from ekya.config.shipped import shipped_path
@@ -19,7 +19,6 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import write_text_atomic
 
 NORTH = SiteName("north")
-PATIENCE_S = 5.0
 
 
 class Run:
@@ -30,7 +29,7 @@ class Run:
         self.over, self.met = threading.Event(), {}
 
     def run(self):
-        self.over.wait(PATIENCE_S)
+        self.over.wait(HANG_GUARD_S)
 
     def meet(self, neighbours, coordinator):
         self.met |= neighbours
@@ -74,8 +73,7 @@ class Town:
     def ends(self):
         """Ends the last run."""
         self.runs[-1].stop()
-        while not self.site.is_done(-1.0):
-            time.sleep(0.002)
+        wait_until(lambda: self.site.is_done(-1.0))
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def test_it_runs_what_it_is_ordered_and_others_reach_that(town) -> None:
     assert (run.server, run.order.coordinator) == (Server({"windows": 3}), "the coordinator")
     assert (run.folder, run.options.seed) == (town.folder / "runs" / "town", 7)
     assert (town.site.who(), opened.machine) == ((NORTH, opened.machine, __version__), opened.machine)
-    town.doors.offered[opened.server.name].call("stop").result(PATIENCE_S)
+    town.doors.offered[opened.server.name].call("stop").result(HANG_GUARD_S)
     assert run.over.is_set()
 
 
@@ -202,20 +200,20 @@ def test_a_site_that_is_stopped_tells_nobody_that_its_run_has_ended(town) -> Non
 def test_it_is_done_when_its_run_has_ended_and_was_collected(town) -> None:
     town.site.open(order())
     town.site.forget("first")
-    assert not town.site.is_done(PATIENCE_S), "it still runs"
+    assert not town.site.is_done(HANG_GUARD_S), "it still runs"
     town.site.stop()
-    assert town.site.is_done(PATIENCE_S)
+    assert town.site.is_done(HANG_GUARD_S)
 
 
 def test_it_is_not_done_when_another_run_was_collected(town) -> None:
     town.site.open(order())
     town.site.forget("another")
     town.site.stop()
-    assert not town.site.is_done(PATIENCE_S)
+    assert not town.site.is_done(HANG_GUARD_S)
     town.site.forget("first")
     town.site.open(order("second"))
     town.site.stop()
-    assert not town.site.is_done(PATIENCE_S), "the second was not"
+    assert not town.site.is_done(HANG_GUARD_S), "the second was not"
 
 
 def test_it_is_done_when_no_driver_comes(town) -> None:

@@ -2,10 +2,12 @@
 
 import queue
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from by_hand import ByHand, Doors
+from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
@@ -15,11 +17,11 @@ from ekya.fleet.run.live import live_servers, watched_servers
 from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.live_servers import resume_servers, start_servers
 from ekya.fleet.run.live.orders import Neighbour, RunState
+from ekya.fleet.run.live.watched_servers import LiveServers
 from ekya.fleet.run.servers_folder import ServersFolder
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
 LINKS = Links({(NORTH, SOUTH): 4.0}, 20.0)
-PATIENCE_S = 10.0
 
 
 class Server:
@@ -72,7 +74,7 @@ class Site:
         self.goes_on.set()
 
     def open(self, order):
-        assert self.goes_on.wait(PATIENCE_S)
+        assert self.goes_on.wait(HANG_GUARD_S)
         self.orders.append(order)
         return self.opened(order.run)
 
@@ -88,11 +90,11 @@ class Site:
 class Town:
     """Two sites, of which south is on another machine, and the doors of the driver."""
 
-    def __init__(self, folder, north, south):
+    def __init__(self, folder, north, south, threads=16):
         self.folder, self.doors = ServersFolder(folder), Doors()
         self.north, self.south = north, south
         self.sites = SimpleNamespace(
-            handles={NORTH: ByHand(north), SOUTH: ByHand(south)},
+            handles={NORTH: ByHand(north, threads), SOUTH: ByHand(south, threads)},
             addresses={NORTH: "n:1", SOUTH: "s:1"},
             folder=lambda site, path: str(path) if site == NORTH else None,
             has_died=lambda site: False,
@@ -109,10 +111,10 @@ class Town:
 
 @pytest.fixture
 def town(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
+    monkeypatch.setattr(live_servers, "_ANSWERS_S", HANG_GUARD_S)
     monkeypatch.setattr(watched_servers, "_LOOK_S", 0.01)
-    monkeypatch.setattr(watched_servers, "_ANSWERS_S", 0.5)
-    return lambda north, south: Town(tmp_path, north, south)
+    monkeypatch.setattr(watched_servers, "_ANSWERS_S", HANG_GUARD_S)
+    return lambda *how: Town(tmp_path, *how)
 
 
 def test_all_sites_get_the_same_order_meet_and_begin_and_a_new_driver_could_take_over(town) -> None:
@@ -137,9 +139,10 @@ def test_all_sites_get_the_same_order_meet_and_begin_and_a_new_driver_could_take
 )
 def test_where_one_site_cannot_no_other_is_left_with_an_open_run(refuses, said, town) -> None:
     both = town(Site(Server()), Site(Server(), refuses))
-    late = threading.Timer(0.1, both.north.goes_on.set)
     both.north.goes_on.clear()
-    late.start()
+    driver = threading.current_thread()
+    opens = threading.Thread(target=lambda: [wait_until_blocked(driver), both.north.goes_on.set()])
+    opens.start()
     with pytest.raises(UserError, match=said):
         both.starts()
     assert both.north.server.stopped.is_set()
@@ -148,7 +151,8 @@ def test_where_one_site_cannot_no_other_is_left_with_an_open_run(refuses, said, 
 
 def test_a_site_that_does_not_answer_is_told_so(town, monkeypatch) -> None:
     monkeypatch.setattr(live_servers, "OPENS_WITHIN_S", 0.05)
-    both = town(Site(Server()), Site(Server()))
+    monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.05)
+    both = town(Site(Server()), Site(Server()), 0)
     both.sites.handles[SOUTH].silent = True
     with pytest.raises(UserError, match=r"^south: no answer; see the output of ekya fleet site there$"):
         both.starts()
@@ -172,7 +176,7 @@ def test_ctrl_c_while_servers_make_ready_stops_them_before_the_driver_ends(town)
 
     both = town(Site(Server()), Site(Server()))
     never = threading.Event()
-    both.north.server.wait_ready = lambda: never.wait(1.0)
+    both.north.server.wait_ready = lambda: never.wait(HANG_GUARD_S)
     both.sites.has_died = interrupt
     with pytest.raises(KeyboardInterrupt):
         both.starts()
@@ -193,15 +197,22 @@ def test_a_run_that_is_taken_up_goes_on_and_all_learn_where_the_coordinator_is_n
 def test_a_run_whose_driver_died_before_the_start_begins_now(town) -> None:
     both = town(Site(Server()), Site(Server()))
     both.resumes()
-    leads_us = [site.server.begun_us.get(timeout=PATIENCE_S) for site in (both.north, both.south)]
+    leads_us = [site.server.begun_us.get(timeout=HANG_GUARD_S) for site in (both.north, both.south)]
     assert leads_us == [watched_servers.LEAD_US] * 2
 
 
 def watched(live, *servers):
-    """Watches servers, which all end after half a second."""
-    timer = threading.Timer(0.5, lambda: [setattr(server, "phase", "ended") for server in servers])
-    timer.start()
-    return live.watch((), lambda *_: None)
+    """Watches servers, which all end once both have told their time."""
+
+    def progress(site, now_us, _ends_us):
+        if now_us:
+            told.add(site)
+        if len(told) == len(servers):
+            for server in servers:
+                server.phase = "ended"
+
+    told = set()
+    return live.watch((), progress)
 
 
 def test_a_site_that_was_started_again_meanwhile_is_told_to_take_the_run_up(town, caplog) -> None:
@@ -238,7 +249,8 @@ def test_a_run_that_no_site_can_take_up_ends_with_the_reason_of_each(town, monke
     ]
 
 
-def test_a_power_cut_of_all_sites_and_this_machine_is_no_time_of_the_run(town) -> None:
+def test_a_power_cut_of_all_sites_and_this_machine_is_no_time_of_the_run(town, monkeypatch) -> None:
+    monkeypatch.setattr(live_servers, "LiveServers", partial(LiveServers, now_s=lambda: 1000.0))
     gone = CallError("no run abc")
     both = town(Site(None, gone), Site(None, gone))
     servers = [Server("running"), Server("running")]
@@ -246,4 +258,4 @@ def test_a_power_cut_of_all_sites_and_this_machine_is_no_time_of_the_run(town) -
         site.open = lambda order, server=server: Neighbour(ByHand(server), "another process")
     live = both.resumes()
     watched(live, *servers)
-    assert 7_000_000 <= live._now_us() < 10_000_000
+    assert live._now_us() == 7_000_000
