@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,7 @@ class SiteRun:
         order: of the driver; without a coordinator the server works alone.
         machine: identifies this process.
         doors: offers processes of this site to others.
+        now_ns: ``time.monotonic_ns``.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class SiteRun:
         order: RunOrder,
         machine: str,
         doors: SiteServer,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self._now_ns = now_ns
         self._server, self._order, self._machine, self._doors = server, order, machine, doors
         self._fleet = server.fleet
         coordinator = order.coordinator
@@ -149,7 +152,7 @@ class SiteRun:
         ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
         now_us = 0
         if self._begin_ns is not None:
-            now_us = max(0, (time.monotonic_ns() - self._begin_ns) // 1000)
+            now_us = max(0, (self._now_ns() - self._begin_ns) // 1000)
         return RunState(self._phase, now_us, ends_us, self._reason, self._by_user)
 
     def wait_ready(self) -> RunState:
@@ -186,7 +189,7 @@ class SiteRun:
         Clocks of machines differ, so all servers are told at the same time how long to wait.
         """
         if self._begin_ns is None:
-            self._begin_ns = time.monotonic_ns() + lead_us * 1000
+            self._begin_ns = self._now_ns() + lead_us * 1000
             self._go.set()
 
     def stop(self) -> None:
@@ -235,10 +238,10 @@ class SiteRun:
         if not self._go.wait(BEGINS_WITHIN_S):
             raise UserError(f"the run was not begun for {BEGINS_WITHIN_S:g} s; start it again")
         if self._begin_ns is None:
-            self._begin_ns = time.monotonic_ns()  # It was stopped before the start was set.
+            self._begin_ns = self._now_ns()  # It was stopped before the start was set.
         if self._from_us:
             # Where all servers were away, time has not passed for any of them.
-            self._begin_ns = min(self._begin_ns, time.monotonic_ns() - self._from_us * 1000)
+            self._begin_ns = min(self._begin_ns, self._now_ns() - self._from_us * 1000)
         self._become("running")
         return self._begin_ns + self._from_us * 1000
 

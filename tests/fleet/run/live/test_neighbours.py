@@ -1,12 +1,10 @@
 """Servers as one of them reaches the others, and the processes that it takes from them."""
 
-import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 from by_hand import ByHand
-from waiting import HANG_GUARD_S
 
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle
@@ -21,10 +19,10 @@ IN_SOUTH = FleetNode(NodeName("a loan"), SOUTH, "s", 300)
 
 
 class Host:
-    """A server that lends processes; without ``machine_id`` it is silent until ``go_on``."""
+    """A server that lends processes."""
 
     def __init__(self, machine_id, takes=True):
-        self.machine_id, self.takes, self.given_back, self.go_on = machine_id, takes, [], threading.Event()
+        self.machine_id, self.takes, self.given_back = machine_id, takes, []
 
     def take_process(self, borrower):
         if not self.takes:
@@ -35,8 +33,6 @@ class Host:
         self.given_back.append((borrower, process))
 
     def machine(self):
-        if self.machine_id is None:
-            self.go_on.wait(HANG_GUARD_S)
         return self.machine_id
 
 
@@ -57,12 +53,12 @@ def test_a_site_that_was_started_again_is_known_where_it_is_now_and_the_others_s
 
 def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
     monkeypatch.setattr(neighbours, "_SAYS_MACHINE_S", 0.05)
-    north, again, silent, dead = (ByHand(Host(machine)) for machine in ("n", "s again", None, "e"))
+    north, again, silent, dead = (ByHand(Host(machine), 0) for machine in ("n", "s again", "w", "e"))
+    silent.silent = True
     dead.die()
     hosted = met(north=(north, "n"), south=(again, "s"), west=(silent, "w"), east=(dead, "e"))
     asked = ("n", "s", "w", "e", "unknown")
     assert [machine for machine in asked if hosted.is_there(machine)] == ["n"]
-    silent.kept.go_on.set()
 
 
 def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> None:
@@ -77,7 +73,7 @@ def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> N
 def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late(monkeypatch) -> None:
     monkeypatch.setattr(neighbours, "ANSWERS_WITHIN_S", 0.05)
     late = SimpleNamespace(call=lambda *_: Future())
-    full = LocalHandle(Host("s", takes=False), 1)
+    full = ByHand(Host("s", takes=False), 0)
     for hosts, why in (
         ({"south": (full, "s")}, "south gives no process away: no guests any more"),
         ({"south": (late, "s")}, "south gives no process away: no answer for 0.05 s"),

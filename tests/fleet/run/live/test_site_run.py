@@ -1,7 +1,6 @@
 """A server's run in its site: before it begins, while it runs, when it is stopped or breaks."""
 
 import threading
-import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from inspect import signature
@@ -11,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from by_hand import ByHand, Doors
 from byhand import OPTIONS
+from waiting import HANG_GUARD_S, wait_until, wait_until_blocked
 
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
@@ -29,7 +29,6 @@ from ekya.runtime.driver.open_run import OpenRun
 
 NORTH, SOUTH = map(SiteName, ("north", "south"))
 SECOND_NS = 1_000_000_000
-PATIENCE_S = 5.0
 ORDER = RunOrder("abc", "town", None, 7, {}, None)
 
 
@@ -39,9 +38,23 @@ def server():
     return SimpleNamespace(terms=ServerTerms(NORTH, crops_may_leave=False), fleet=fleet)
 
 
+class Clock:
+    """A clock that stands until the test puts it forward."""
+
+    now_ns = 1_000 * SECOND_NS
+
+    def __call__(self):
+        return self.now_ns
+
+
 @pytest.fixture
-def run(server, tmp_path):
-    return SiteRun(server, tmp_path, RunOptions(), ORDER, "this process", Doors())
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def run(server, tmp_path, clock):
+    return SiteRun(server, tmp_path, RunOptions(), ORDER, "this process", Doors(), clock)
 
 
 class Guests:
@@ -136,23 +149,23 @@ def begun(run):
     return thread
 
 
-def test_it_is_ready_runs_from_when_it_is_told_and_has_ended(run, world) -> None:
+def test_it_is_ready_runs_from_when_it_is_told_and_has_ended(run, world, clock) -> None:
     over = threading.Event()
-    world.session = lambda session: over.wait(PATIENCE_S)
+    world.session = lambda session: over.wait(HANG_GUARD_S)
     assert run.state().phase == "opening"
     thread = begun(run)
     assert run.wait_ready().phase == "ready"
     assert (run.state().now_us, run.state().ends_us) == (0, 60_000_000)
     run.begin(0)
-    while run.state().phase == "ready":
-        time.sleep(0.002)
-    first, second = run.state(), run.state()
-    assert 0 <= first.now_us <= second.now_us < 5_000_000
+    wait_until(lambda: run.state().phase == "running")
+    assert run.state().now_us == 0
+    clock.now_ns += 2 * SECOND_NS
+    assert run.state().now_us == 2_000_000
     with pytest.raises(CallError, match="no summary yet"):
         run.summary()
     assert run.files() == {}
     over.set()
-    thread.join(PATIENCE_S)
+    thread.join(HANG_GUARD_S)
     assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.5})
 
 
@@ -163,37 +176,36 @@ def test_its_end_is_known_when_its_windows_are_chosen(run, world) -> None:
     assert run.state().ends_us == 400_000_000
 
 
-def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run) -> None:
+def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run, clock) -> None:
     begins_ns = []
     thread = threading.Thread(target=lambda: begins_ns.append(run._begins()))
     thread.start()
     assert run.wait_ready().phase == "ready"
-    now_ns = time.monotonic_ns()
     run.begin(1_000_000)
     run.begin(900_000_000)
-    thread.join(PATIENCE_S)
-    assert begins_ns[0] - now_ns == pytest.approx(SECOND_NS, abs=SECOND_NS / 2)
+    thread.join(HANG_GUARD_S)
+    assert begins_ns == [clock.now_ns + SECOND_NS]
     assert run.state().now_us == 0, "it is not there yet"
 
 
-def test_who_is_stopped_before_anybody_begins_begins_now_and_not_in_1970(run) -> None:
+def test_who_is_stopped_before_anybody_begins_begins_now_and_not_in_1970(run, clock) -> None:
     run.stop()
-    assert abs(run._begins() - time.monotonic_ns()) < SECOND_NS
+    assert run._begins() == clock.now_ns
 
 
 def test_who_is_stopped_tells_its_loop(run, world) -> None:
-    world.session = lambda session: session.stop.wait(PATIENCE_S) or pytest.fail("nobody told it")
+    world.session = lambda session: session.stop.wait(HANG_GUARD_S) or pytest.fail("nobody told it")
     thread = begun(run)
     run.wait_ready()
     run.begin(0)
     run.stop()
-    thread.join(PATIENCE_S)
+    thread.join(HANG_GUARD_S)
     assert run.state().phase == "ended"
 
 
 def test_a_run_whose_driver_dies_before_the_start_ends(run, world, monkeypatch) -> None:
     monkeypatch.setattr(site_run, "BEGINS_WITHIN_S", 0.05)
-    begun(run).join(PATIENCE_S)
+    begun(run).join(HANG_GUARD_S)
     state = run.state()
     assert (state.phase, state.by_user) == ("failed", True)
     assert "the run was not begun for 0.05 s" in state.reason
@@ -222,19 +234,19 @@ def test_one_that_will_never_be_ready_says_so_to_who_waits(run, monkeypatch) -> 
         raise UserError("--shares mps: there is no GPU")
 
     monkeypatch.setattr(site_run, "choose_backend", nothing_works)
-    waits = threading.Timer(0.05, run.run)
-    waits.start()
+    waits = threading.current_thread()
+    threading.Thread(target=lambda: [wait_until_blocked(waits), run.run()]).start()
     state = run.wait_ready()
     assert (state.phase, state.reason) == ("failed", "--shares mps: there is no GPU")
 
 
-def taken_up(server, world, resume_us):
+def taken_up(server, world, resume_us, clock):
     """Returns a run to be taken up at this run time of the others; its loop goes on from 30 s."""
     world.from_us = 30_000_000
     (world.folder / "fleet.yaml").write_text("")
     options = RunOptions(resume=world.folder)
     order = replace(ORDER, resume_us=resume_us)
-    return SiteRun(server, world.folder.parent, options, order, "this process", Doors())
+    return SiteRun(server, world.folder.parent, options, order, "this process", Doors(), clock)
 
 
 def journal(monkeypatch, is_complete):
@@ -242,38 +254,38 @@ def journal(monkeypatch, is_complete):
     monkeypatch.setattr(site_run, "is_complete", lambda steps: is_complete)
 
 
-def test_a_run_that_is_taken_up_goes_on_at_the_time_of_the_others(server, world, monkeypatch) -> None:
+def test_a_run_that_is_taken_up_goes_on_at_the_time_of_the_others(server, world, clock, monkeypatch) -> None:
     def session(session):
         begins_ns.append(session.begins_ns)
         (world.folder / "summary.json").write_text('{"mean_accuracy": 0.5}')
 
-    begins_ns, now_ns = [], time.monotonic_ns()
+    begins_ns = []
     world.session = session
     journal(monkeypatch, is_complete=False)
-    run = taken_up(server, world, 50_000_000)
+    run = taken_up(server, world, 50_000_000, clock)
     run.run()
-    assert run.state().phase == "ended"
-    assert 50_000_000 <= run.state().now_us < 55_000_000
+    assert (run.state().phase, run.state().now_us) == ("ended", 50_000_000)
     # It began 50 s ago, and its loop goes on from 30 s.
-    assert begins_ns[0] - now_ns == pytest.approx(-20 * SECOND_NS, abs=SECOND_NS)
+    assert begins_ns == [clock.now_ns - 20 * SECOND_NS]
 
 
-def test_where_all_were_away_the_one_with_the_most_windows_says_the_time(server, world, monkeypatch) -> None:
+def test_where_all_were_away_the_one_with_the_most_windows_says_the_time(
+    server, world, clock, monkeypatch
+) -> None:
     def session(session):
-        assert abs(session.begins_ns - time.monotonic_ns()) < SECOND_NS
-        assert 30_000_000 <= run.state().now_us < 31_000_000
+        assert (session.begins_ns, run.state().now_us) == (clock.now_ns, 30_000_000)
         (world.folder / "summary.json").write_text("{}")
 
     world.session = session
     journal(monkeypatch, is_complete=False)
-    run = taken_up(server, world, 2_000_000)
+    run = taken_up(server, world, 2_000_000, clock)
     run.run()
     assert (run.state().phase, run.state().reason) == ("ended", "")
 
 
 @pytest.mark.parametrize(("resume_us", "is_complete"), [(60_000_000, False), (59_000_000, True)])
 def test_a_run_that_should_have_ended_is_measured_and_not_run(
-    resume_us, is_complete, server, world, monkeypatch
+    resume_us, is_complete, server, world, clock, monkeypatch
 ) -> None:
     def finish(folder, fleet, world_name, seed):
         measured.append((folder.path, fleet, world_name, seed))
@@ -285,7 +297,7 @@ def test_a_run_that_should_have_ended_is_measured_and_not_run(
     monkeypatch.setattr(site_run, "finish_run", finish)
     journal(monkeypatch, is_complete)
     for _ in range(2):  # The second one finds the report.
-        run = taken_up(server, world, resume_us)
+        run = taken_up(server, world, resume_us, clock)
         run.run()
         assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.25})
         assert run.files()["report.html"] == 0
