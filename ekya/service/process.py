@@ -242,6 +242,7 @@ class FleetService:
         while True:
             self._collecting.wait()
             self._collecting.clear()
+            # Read before the past is kept: what is asked for meanwhile sets the event again.
             stopping = self._stopping
             try:
                 keep_past(self._run.folder, keeper.past())

@@ -169,6 +169,7 @@ class _Supervisor:
     def run(self) -> int:
         """Returns the exit code of ``supervise``."""
         delay_s = self._patience.delay_s
+        # What a supervisor that was killed has left still holds cameras, ports and GPU memory.
         if ended := self._end_leftovers():
             _LOG.warning("%d processes of an earlier start were ended", ended)
         while True:
@@ -211,6 +212,7 @@ class _Supervisor:
             SUPERVISOR_PID: str(os.getpid()),
             "RAY_TMPDIR": str(ray_folder(self._folder)),
         }
+        # Neither end blocks: a service must not wait for a supervisor that is stopped, nor that for a sign.
         reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_inheritable(writes, True)
         environment[HEARTBEAT_FD] = str(writes)
@@ -312,6 +314,7 @@ def _heard_signals() -> Iterator[int]:
     # and one who sends it means this process.
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     heard = [one for one in _STOPS if not (one is signal.SIGHUP and nohup)]
+    # Python writes to the descriptor only the signals that have a handler; what it does is of no use.
     before = {number: signal.signal(number, lambda *_: None) for number in (*heard, signal.SIGCHLD)}
     woken = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     try:

@@ -81,11 +81,13 @@ def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     with user_errors(path):
         try:
             yield temporary
+            # The content first: after a power cut the name could otherwise be that of an empty file.
             _sync(temporary)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        # The rename is an entry of the folder: until that is on disk, a power cut brings the old file back.
         _sync(path.parent)
 
 
@@ -147,6 +149,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     with user_errors(path):
+        # Not "wb": before it is locked, the file holds the pid of the process that has the lock.
         file = path.open("ab", buffering=0)
     with file:
         for last in (*[False] * (_TRIES - 1), True):

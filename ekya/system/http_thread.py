@@ -48,6 +48,7 @@ class HttpThread:
         self._most_connections = most_connections
         self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
         self._began, self._serves = threading.Event(), False
+        # Here and not in the thread, so that the caller gets the error of a port that is in use.
         listening = _listen(address, port, remedy)
         self.port: int = listening.getsockname()[1]
         self._thread = threading.Thread(target=self._run, args=(listening,), name=name, daemon=True)
@@ -69,6 +70,7 @@ class HttpThread:
         except Exception:
             _LOG.exception("the HTTP server failed")
         finally:
+            # Also of a server that has failed: its constructor waits for this.
             self._began.set()
 
     async def _serve(self, listening: socket.socket) -> None:

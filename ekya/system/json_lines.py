@@ -55,6 +55,7 @@ class JsonLines:
         with user_errors(self._path):
             try:
                 left = memoryview(lines)
+                # An unbuffered write may take a part, as of the last line for which a disk has room.
                 while left:
                     left = left[self._file.write(left) :]
                 if durable:

@@ -98,6 +98,7 @@ def die_with(parent_pid: int, number: signal.Signals = signal.SIGTERM) -> None:
         OSError: the kernel refuses.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
+    # The kernel sends nothing for a parent that died before the call.
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), number)
 

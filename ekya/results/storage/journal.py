@@ -51,6 +51,8 @@ class FileJournal:
         header = _OPTIONS.dump_python(options, mode="json", exclude_defaults=True)
         first = {} if state is None else {"state": state}
         written = {"version": __version__, "scheduler": scheduler, "options": header, **first}
+        # A snapshot is about to name a file that begins with a state. Any other header reaches the disk with
+        # the first step that has commands: a run that ends before has done nothing.
         self._lines.append(written, durable=state is not None)
 
     @property

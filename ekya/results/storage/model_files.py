@@ -100,6 +100,7 @@ def remove_all(folder: RunFolder, store: StateStore, stream: StreamId) -> None:
     """
     rows = store.all_models()
     adopted = {row.path for row in rows if row.stream != stream}
+    # Rows first, as above.
     store.remove_models(row for row in rows if row.stream == stream)
     with user_errors(folder.models(stream)):
         for path in folder.models(stream).glob("*.safetensors"):

@@ -91,6 +91,7 @@ class SegmentedJournal:
         if self._segment_bytes is not None and self._file.size_bytes >= self._segment_bytes:
             self._file.close()
             self._number += 1
+            # On disk with its first line before the snapshot below names it.
             self._file = self._open(values)
         content = {
             "format": FORMAT,

@@ -303,6 +303,7 @@ class _Delivery:
             self._sink.send(batch)
             self._cursor.move(stream, batch[-1]["frame"], len(batch))
             self._cursor.save_at_times()
+        # Rows after the last message have none: nothing was analysed or followed in their frames.
         self._cursor.move(stream, int(rows.frame[-1]), 0)
 
     def _count_lost(self, stream: StreamId, frame: int) -> None:
