@@ -11,7 +11,7 @@ from ekya.core.view import WindowView
 from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack_shares
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 from ekya.planning.schedulers.allocation import (
     inference_floors,
     kept_floors,
@@ -59,7 +59,7 @@ def _lifted(
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
     groups = options.training_groups
-    steps = Steps(options.share_step_milli, lambda job: groups if job.work is Work.RETRAINING else None)
+    steps = ShareSteps(options.share_step_milli, lambda job: groups if job.work is Work.RETRAINING else None)
     if options.homes:
         homes = homes_of(fleet, options)
         free = free_milli_at_home(fleet, options)

@@ -7,8 +7,8 @@ the loop receives, and on all objects that arrive in w, which is scored.
 **The model that a window starts from** depends on earlier plans; training every γ from every model that could
 serve would take as many trainings as there are plans. A trace therefore holds
 
-- the accuracy in w of models that were trained in earlier windows, and of the base model (`Start`);
-- each training from few of them (`Training.started_from`);
+- the accuracy in w of models that were trained in earlier windows, and of the base model (`RecordedStart`);
+- each training from few of them (`RecordedTraining.started_from`);
 - the accuracy in later windows of the epochs after which some γ ends (`Epoch.standings`);
 - each of these accuracies also by parts of the window, since content changes within it, and a retraining
   begins to serve during it (`Standing.by_part`).
@@ -87,7 +87,7 @@ BASE = Origin(BASE_WINDOW)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RecordedStart:
     """Accuracy of a model from which a window may start."""
 
     origin: Origin
@@ -111,7 +111,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class RecordedTraining:
     """One training with all its epochs; valid for every γ of its family and part of the data.
 
     Attributes:
@@ -212,8 +212,8 @@ class StreamWindow:
     inference_gpu_s: float
     inference: tuple[InferenceOption, ...]
     inference_profiled: tuple[InferenceOption, ...]
-    starts: tuple[Start, ...]
-    trainings: tuple[Training, ...]
+    starts: tuple[RecordedStart, ...]
+    trainings: tuple[RecordedTraining, ...]
     trials: tuple[Trial, ...]
     objects_by_part: tuple[int, ...] = ()
 
@@ -232,7 +232,7 @@ class StreamWindow:
         )
         return nearest.standing
 
-    def best_training(self, config: RetrainConfig, origin: Origin) -> Training | None:
+    def best_training(self, config: RetrainConfig, origin: Origin) -> RecordedTraining | None:
         """Returns the recorded training of γ from the model nearest to that origin.
 
         None where none was recorded. Of two equally near ones, the one from the younger model.

@@ -8,7 +8,7 @@ from commands import empty_trace
 from ekya import cli
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family
-from ekya.core.trace import BASE, Epoch, Standing, Start, StreamTrace, StreamWindow, Training
+from ekya.core.trace import BASE, Epoch, RecordedStart, RecordedTraining, Standing, StreamTrace, StreamWindow
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.models.edge.architecture_table import Task
@@ -30,8 +30,8 @@ def window_of(index):
         inference_gpu_s=0.5 if index else 0.0,
         inference=(InferenceOption(LAMBDA, 1.0, 100),),
         inference_profiled=(),
-        starts=(Start(BASE, Standing(index, 0.5, 0.4)),),
-        trainings=(Training(Family(0, 0, 16), 1.0, BASE, epochs),) if index else (),
+        starts=(RecordedStart(BASE, Standing(index, 0.5, 0.4)),),
+        trainings=(RecordedTraining(Family(0, 0, 16), 1.0, BASE, epochs),) if index else (),
         trials=(),
     )
 

@@ -15,7 +15,7 @@ from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, St
 from ekya.core.weights import CachedModel, Elsewhere
 from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.cloud import (
     CELLULAR,
@@ -58,7 +58,7 @@ def cloud(seen, **options):
         shares_of(plan.phases[0]),
         capacity_milli=seen.capacity_milli,
         held_milli=(),
-        steps=Steps(1),
+        steps=ShareSteps(1),
     )
     assert regrant_plan(seen, plan, grants, scheduler.needs).phases == plan.phases
     return plan.phases[0].assignments

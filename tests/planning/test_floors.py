@@ -13,7 +13,7 @@ from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
 from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 from ekya.planning.schedulers.allocation import (
     inference_floors,
     kept_floors,
@@ -34,7 +34,7 @@ def granted(name, view):
         shares_of(plan.phases[0]), inference_floors(view), view.capacity_milli, view.quantum_milli
     )
     grants = pack_shares(
-        Packing.POOL, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(1)
+        Packing.POOL, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=ShareSteps(1)
     )
     return regrant_plan(view, plan, grants, scheduler.needs)
 

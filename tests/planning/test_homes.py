@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, assign_home_gpus, guests_gpu
 from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 
 JOBS = st.dictionaries(st.integers(0, 12), st.integers(0, 1200), max_size=8)
 ROOMS = st.lists(st.integers(0, 1000), min_size=1, max_size=3)
@@ -14,7 +14,7 @@ few = settings(max_examples=60)
 
 
 def at_home(packing, asked, rooms, step=1):
-    return AtHome(packing, asked, lambda job: job % len(rooms), rooms, Steps(step))
+    return AtHome(packing, asked, lambda job: job % len(rooms), rooms, ShareSteps(step))
 
 
 def assert_in_place(grants, asked, rooms, step):
@@ -35,7 +35,7 @@ def test_at_home_grants_as_each_gpu_would_alone(packing, asked, rooms, step):
     assert_in_place(grants, asked, rooms, step)
     for gpu, room in enumerate(rooms):
         own = {job: share for job, share in asked.items() if job % len(rooms) == gpu}
-        alone = pack_shares(packing, own, capacity_milli=room, held_milli=(), steps=Steps(step))
+        alone = pack_shares(packing, own, capacity_milli=room, held_milli=(), steps=ShareSteps(step))
         assert {job: grants.share_milli(job) for job in own} == {job: alone.share_milli(job) for job in own}
 
 

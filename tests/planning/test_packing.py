@@ -8,7 +8,7 @@ from ekya.core.gpus import GpuGroups
 from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
 from ekya.planning.placement.homes import AtHome
 from ekya.planning.placement.pack import BestFit, Packing, free_milli_by_gpu, pack_shares
-from ekya.planning.placement.rounding import Steps, round_down
+from ekya.planning.placement.rounding import ShareSteps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
 on_gpus = pytest.mark.parametrize("packing", [Packing.QUANTISED, Packing.BEST_FIT])
@@ -20,7 +20,7 @@ few = settings(max_examples=60)
 
 
 def packed(packing, asked, capacity=2000, held=(), step=1):
-    return pack_shares(packing, asked, capacity_milli=capacity, held_milli=held, steps=Steps(step))
+    return pack_shares(packing, asked, capacity_milli=capacity, held_milli=held, steps=ShareSteps(step))
 
 
 def assert_in_place(grants, packing, asked, capacity, held, step):
@@ -87,7 +87,7 @@ def test_pack_of_granted_shares_repeats_them(packing, asked, step):
 def test_halves_lose_only_what_no_packing_fits(levels, rooms):
     """First fit in descending order is perfect: see the proof in `halving`."""
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
-    halves = Halves(asked, rooms, Steps(1))
+    halves = Halves(asked, rooms, ShareSteps(1))
     slots = [room * 2**LAST_LEVEL // 1000 for room in rooms]
     possible = all(
         sum(2 ** (LAST_LEVEL - level) for level in levels if level <= least)
@@ -108,20 +108,20 @@ def test_halves_fill_gpus_completely(levels):
     sixteenths = sum(16 >> level for level in levels)
     gpus = -(-sixteenths // 16)
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
-    halves = Halves(asked, [1000] * gpus, Steps(1))
+    halves = Halves(asked, [1000] * gpus, ShareSteps(1))
     assert all(halves.share_milli(job) == share for job, share in asked.items())
     assert set(halves.gpus.values()) == set(range(gpus))
 
 
 def test_halves_round_down_to_inverse_powers():
-    halves = Halves({"a": 1000, "b": 999, "c": 300, "d": 62, "e": 0}, [1000, 1000], Steps(1))
+    halves = Halves({"a": 1000, "b": 999, "c": 300, "d": 62, "e": 0}, [1000, 1000], ShareSteps(1))
     assert [halves.share_milli(job) for job in "abcde"] == [1000, 500, 250, 62, 0]
     assert halves.gpus == {"a": 0, "b": 1, "c": 1, "d": 1}
     assert halves.spare_milli == 187
 
 
 def test_halves_double_where_others_fit():
-    halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], Steps(1))
+    halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], ShareSteps(1))
     assert halves.fitting_milli("c", 251) == 500
     assert halves.fitting_milli("c", 501) == 1000
     halves.grow_job("c", 1000)
@@ -131,19 +131,19 @@ def test_halves_double_where_others_fit():
 
 
 def test_halves_reduce_largest_and_last_first():
-    halves = Halves({"a": 1000, "b": 1000, "c": 100}, [1000, 1000], Steps(1))
+    halves = Halves({"a": 1000, "b": 1000, "c": 100}, [1000, 1000], ShareSteps(1))
     assert [halves.share_milli(job) for job in "abc"] == [1000, 500, 62]
 
 
 def test_best_fit_keeps_emptiest_gpu_free():
-    packed_ = BestFit({"small": 300, "large": 700, "middle": 600}, [1000, 1000], Steps(1))
+    packed_ = BestFit({"small": 300, "large": 700, "middle": 600}, [1000, 1000], ShareSteps(1))
     assert packed_.gpus == {"large": 0, "middle": 1, "small": 0}
     assert packed_.fitting_milli("middle", 900) == 900
     assert packed_.fitting_milli("small", 301) == 301
 
 
 def test_best_fit_moves_a_job_only_to_grow():
-    packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], Steps(1))
+    packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], ShareSteps(1))
     assert packed_.gpus == {"a": 0, "c": 1, "b": 0}
     packed_.grow_job("b", 500)
     assert packed_.gpus["b"] == 1
@@ -152,7 +152,7 @@ def test_best_fit_moves_a_job_only_to_grow():
 
 
 def test_best_fit_puts_no_job_on_two_gpus():
-    packed_ = BestFit({"a": 700, "b": 700, "c": 600}, [1000, 1000], Steps(1))
+    packed_ = BestFit({"a": 700, "b": 700, "c": 600}, [1000, 1000], ShareSteps(1))
     assert [packed_.share_milli(job) for job in "abc"] == [700, 700, 300]
     assert packed_.spare_milli == 300
 
@@ -165,8 +165,8 @@ def test_held_share_leaves_other_gpus_whole():
 
 
 def test_round_down_reduces_the_largest():
-    assert round_down({"a": 250, "b": 500}, Steps(125), 1000) == {"a": 250, "b": 500}
-    assert round_down({"a": 800, "b": 100}, Steps(100), 500) == {"a": 400, "b": 100}
+    assert round_down({"a": 250, "b": 500}, ShareSteps(125), 1000) == {"a": 250, "b": 500}
+    assert round_down({"a": 800, "b": 100}, ShareSteps(100), 500) == {"a": 400, "b": 100}
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_round_down_reduces_the_largest():
 )
 def test_negative_share_raises(asked, step, capacity):
     with pytest.raises(ValueError, match=r"step|negative"):
-        round_down(asked, Steps(step), capacity)
+        round_down(asked, ShareSteps(step), capacity)
     with pytest.raises(ValueError, match="negative"):
-        Halves({"a": -1}, [1000], Steps(1))
+        Halves({"a": -1}, [1000], ShareSteps(1))
 
 
 GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108)])
@@ -185,7 +185,7 @@ ASKED = st.dictionaries(st.integers(0, 15), st.integers(0, 1200), max_size=10)
 
 
 def even_in_groups(gpu):
-    return Steps(1, lambda job: gpu if job % 2 == 0 else None)
+    return ShareSteps(1, lambda job: gpu if job % 2 == 0 else None)
 
 
 def assert_whole_groups(gpu, grants, asked):

@@ -12,7 +12,7 @@ from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
@@ -29,7 +29,7 @@ def granted_plan(name, view, step, packing=Packing.POOL):
 def at_grants(view, plan, step, packing, needs):
     shares = shares_of(plan.phases[0])
     grants = pack_shares(
-        packing, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(step)
+        packing, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=ShareSteps(step)
     )
     return regrant_plan(view, plan, grants, needs)
 

@@ -18,12 +18,12 @@ from ekya.core.trace import (
     LeftOut,
     Origin,
     Predicted,
+    RecordedStart,
+    RecordedTraining,
     Standing,
-    Start,
     StreamTrace,
     StreamWindow,
     Trace,
-    Training,
     Trial,
 )
 from ekya.core.units import StreamId
@@ -52,7 +52,7 @@ def standings(draw, first):
 @st.composite
 def stream_windows(draw, index):
     trainings = tuple(
-        Training(
+        RecordedTraining(
             FAMILY,
             0.5,
             started_from,
@@ -95,7 +95,7 @@ def stream_windows(draw, index):
         inference_gpu_s=draw(amounts),
         inference=measured,
         inference_profiled=draw(st.sampled_from([(), measured])),
-        starts=(Start(BASE, draw(standings(index))[0]),),
+        starts=(RecordedStart(BASE, draw(standings(index))[0]),),
         trainings=trainings,
         trials=trials,
         objects_by_part=draw(st.sampled_from([(), (0, 7), (3, 2, 1)])),

@@ -20,12 +20,12 @@ from ekya.core.trace import (
     Epoch,
     Origin,
     Predicted,
+    RecordedStart,
+    RecordedTraining,
     Standing,
-    Start,
     StreamTrace,
     StreamWindow,
     Trace,
-    Training,
     Trial,
 )
 from ekya.core.units import US_PER_S, JobId, StreamId
@@ -53,7 +53,7 @@ def standing(window, accuracy, validation=None):
 
 def training(window=1, started_from=BASE):
     """Returns two epochs of 4 GPU-seconds, from accuracy 0.4 to 0.6 and 0.8; 0.1 less per later window."""
-    return Training(
+    return RecordedTraining(
         FAMILY,
         1.0,
         started_from,
@@ -78,7 +78,7 @@ def stream_window(index, **changes):
         inference_gpu_s=0.5,
         inference=(InferenceOption(LAMBDA, 1.0, 400), InferenceOption(HALF, 0.7, 200)),
         inference_profiled=(),
-        starts=(Start(BASE, standing(index, 0.4, 0.35)),),
+        starts=(RecordedStart(BASE, standing(index, 0.4, 0.35)),),
         trainings=(training(),) if index == 1 else (),
         trials=(Trial(FAMILY, 2.0),) if index else (),
     )
@@ -240,7 +240,7 @@ def test_trace_accuracy_by_part_is_weighted_by_objects():
     trained = replace(training(), epochs=(replace(first, standings=(falling, *first.standings[1:])), *later))
     window = stream_window(
         1,
-        starts=(Start(BASE, replace(standing(1, 0.4), by_part=(0.7, 0.1))),),
+        starts=(RecordedStart(BASE, replace(standing(1, 0.4), by_part=(0.7, 0.1))),),
         trainings=(trained,),
         objects_by_part=(10, 20, 0, 10),
     )
@@ -356,7 +356,7 @@ def test_trace_trials_of_both_profilers_each_sees_its_own(recorded, used):
 def test_trace_trial_of_another_model_begins_with_the_one_that_serves():
     curve = FamilyCurve(16, 64, 1, 64, (0.8, 0.9), 0.1, 0.2)
     starts = tuple(
-        Start(origin, standing(1, accuracy)) for origin, accuracy in ((BASE, 0.35), (Origin(0), 0.8))
+        RecordedStart(origin, standing(1, accuracy)) for origin, accuracy in ((BASE, 0.35), (Origin(0), 0.8))
     )
     window = stream_window(1, starts=starts, trials=(Trial(FAMILY, 2.0, curve, started_from=Origin(0)),))
     labels, told, *_ = prepare(executor_of(trace_of(stream_window(0), window)))

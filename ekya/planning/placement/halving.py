@@ -18,7 +18,7 @@ from itertools import accumulate
 
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 
 LAST_LEVEL = FULL_GPU_MILLI.bit_length() - 1
 """Level of the smallest share above 0: 1/512 of a GPU, one thousandth."""
@@ -38,7 +38,7 @@ class Halves:
     The GPU of a job follows from the shares alone, so a share that grows can move other jobs.
     """
 
-    def __init__(self, shares: Mapping[Job, int], gpus_milli: Sequence[int], steps: Steps) -> None:
+    def __init__(self, shares: Mapping[Job, int], gpus_milli: Sequence[int], steps: ShareSteps) -> None:
         """Rounds every share down; where they do not fit, the largest are halved, the last one first.
 
         Args:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack_shares
-from ekya.planning.placement.rounding import Steps
+from ekya.planning.placement.rounding import ShareSteps
 
 PREPARATION_GPU = 0
 """Home of the preparation: no GPU has more capacity than this one."""
@@ -75,7 +75,7 @@ class AtHome:
         shares: Mapping[Job, int],
         home: Callable[[Job], int],
         gpus_milli: Sequence[int],
-        steps: Steps,
+        steps: ShareSteps,
     ) -> None:
         """Packs the shares.
 

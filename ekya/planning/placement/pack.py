@@ -6,7 +6,7 @@ from enum import StrEnum
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.planning.placement.halving import Halves
-from ekya.planning.placement.rounding import Steps, round_down
+from ekya.planning.placement.rounding import ShareSteps, round_down
 
 
 class BestFit:
@@ -17,7 +17,7 @@ class BestFit:
     """
 
     def __init__(
-        self, shares: Mapping[Job, int], gpus_milli: Sequence[int], steps: Steps, *, pooled: bool = False
+        self, shares: Mapping[Job, int], gpus_milli: Sequence[int], steps: ShareSteps, *, pooled: bool = False
     ) -> None:
         """Packs the shares.
 
@@ -115,7 +115,7 @@ def pack_shares(
     *,
     capacity_milli: int,
     held_milli: Sequence[int],
-    steps: Steps,
+    steps: ShareSteps,
 ) -> Placed:
     """Rounds shares down to what can be granted, and packs them.
 

@@ -15,7 +15,7 @@ def no_groups(_job: Job) -> None:
     """Returns None: no job has exclusive multiprocessors."""
 
 
-class Steps:
+class ShareSteps:
     """Rounds any share to one that a job can have.
 
     Args:
@@ -47,7 +47,7 @@ class Steps:
         return milli // self._step_milli * self._step_milli
 
 
-def round_down(shares: Mapping[Job, int], steps: Steps, capacity_milli: int) -> dict[Job, int]:
+def round_down(shares: Mapping[Job, int], steps: ShareSteps, capacity_milli: int) -> dict[Job, int]:
     """Rounds every share down to one that can be granted.
 
     Where the shares exceed the capacity, the largest grants are reduced step by step, the last of equal ones

@@ -116,14 +116,16 @@ def estimate_options(
             raise ValueError(f"two curves of one family: {curve.family}")
         measured[curve.family] = curve
     known = [config for config in sorted(set(configs)) if family_of(config) in measured]
-    question = Question(measured, tuple(known), training_crops, validation_crops, serving_accuracy, history)
+    question = WindowMeasurements(
+        measured, tuple(known), training_crops, validation_crops, serving_accuracy, history
+    )
     estimator = iterate_estimates if profiler is Profiler.EKYA else estimate_as_in_the_paper
     return tuple(estimator(question))
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Measurements of one stream's window, and the γ to estimate; see ``options``."""
+class WindowMeasurements:
+    """Measurements of one stream's window, and the γ to estimate; see ``estimate_options``."""
 
     measured: Mapping[Family, FamilyCurve]
     configs: tuple[RetrainConfig, ...]
@@ -168,7 +170,7 @@ class Question:
         return float(data * epochs * (1.0 + config.trainable_blocks) ** -depth)
 
 
-def estimate_as_in_the_paper(question: Question) -> Iterator[RetrainOption]:
+def estimate_as_in_the_paper(question: WindowMeasurements) -> Iterator[RetrainOption]:
     """Yields estimates by Optimus' curve through each family's points, and nothing else."""
     fitted = {
         family: fit_optimus(_work_of(curve), curve.accuracies) for family, curve in question.learnt.items()
@@ -179,7 +181,7 @@ def estimate_as_in_the_paper(question: Question) -> Iterator[RetrainOption]:
             yield RetrainOption(config, accuracy, question.gpu_s(config))
 
 
-def iterate_estimates(question: Question) -> Iterator[RetrainOption]:
+def iterate_estimates(question: WindowMeasurements) -> Iterator[RetrainOption]:
     """Yields estimates by the level of all families, the expectation for γ, and each family's own curve.
 
     The formula is in the module's docstring.
@@ -213,7 +215,7 @@ def iterate_estimates(question: Question) -> Iterator[RetrainOption]:
 class _Course:
     """One γ while it trains: its expected error, and its family's curve with the weight ``own``."""
 
-    question: Question
+    question: WindowMeasurements
     config: RetrainConfig
     error: float
     own: float
@@ -256,7 +258,7 @@ def outcome_sd(history: ProfileHistory, objects: int = USUAL_OBJECTS) -> float:
     return math.sqrt((OUTCOME_CHECKS * before + seen) / (OUTCOME_CHECKS + len(misses)))
 
 
-def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[float, float]:
+def _level(question: WindowMeasurements, fitted: Mapping[Family, LearningCurve]) -> tuple[float, float]:
     """Returns the level and its standard deviation: the prior and the curves, weighted by their precision."""
     precision = LEVEL_SD**-2
     total = min(USUAL_LEVEL, LEFT_PART * _error_before(question)) * precision
@@ -279,14 +281,14 @@ def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[
     return max(level, 0.0), precision**-0.5
 
 
-def _error_before(question: Question) -> float:
+def _error_before(question: WindowMeasurements) -> float:
     """Returns the error of the model that serves, on the most labels that any curve was measured on."""
     measured = [(question.crops_of(curve), curve.accuracies[0]) for curve in question.learnt.values()]
     trusted = [(math.inf if crops is None else crops, accuracy) for crops, accuracy in measured]
     return 1.0 - max(trusted, default=(0, question.serving_accuracy))[1]
 
 
-def _variance(family: Family, curve: LearningCurve, question: Question) -> float:
+def _variance(family: Family, curve: LearningCurve, question: WindowMeasurements) -> float:
     """Returns the variance of a family's curve at the furthest point that its γ need.
 
     It is one value for all its γ, so that more work never promises less.
@@ -296,7 +298,7 @@ def _variance(family: Family, curve: LearningCurve, question: Question) -> float
 
 
 def _on_its_labels(
-    config: RetrainConfig, curve: LearningCurve, question: Question, part: float = 1.0
+    config: RetrainConfig, curve: LearningCurve, question: WindowMeasurements, part: float = 1.0
 ) -> float:
     """Returns the accuracy of a family's curve at the crops that γ has seen after ``part`` of its epochs.
 

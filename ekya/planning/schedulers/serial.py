@@ -89,14 +89,14 @@ def effort_for(streams: int) -> Effort:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class FoundCourse:
     """A course, the only one in ``courses``, and its score."""
 
     courses: Courses
     score: float
 
 
-def best_course(arrays: WindowArrays, effort: Effort) -> Found:
+def best_course(arrays: WindowArrays, effort: Effort) -> FoundCourse:
     """Returns the best course found."""
     courses = simulate_schedule(arrays, *initial_courses(arrays, effort.paces), effort.ends_each)
     best = _best_of(courses, arrays)
@@ -119,13 +119,13 @@ def _scores(courses: Courses, arrays: WindowArrays) -> Floats:
     return courses.values @ arrays.weight
 
 
-def _best_of(courses: Courses, arrays: WindowArrays) -> Found:
+def _best_of(courses: Courses, arrays: WindowArrays) -> FoundCourse:
     scores = _scores(courses, arrays)
     index = int(scores.argmax())
-    return Found(courses.select_courses(slice(index, index + 1)), float(scores[index]))
+    return FoundCourse(courses.select_courses(slice(index, index + 1)), float(scores[index]))
 
 
-def _better(first: Found, second: Found) -> Found:
+def _better(first: FoundCourse, second: FoundCourse) -> FoundCourse:
     return second if second.score > first.score + SAME else first
 
 

@@ -21,7 +21,7 @@ from ekya.planning.profiling.inference_profile import (
 )
 from ekya.planning.sizing.fleet_sizes import (
     MIN_ACCURACY,
-    Fitted,
+    FittedSizes,
     MachineSize,
     Sizes,
     Wishes,
@@ -75,7 +75,7 @@ OVERLOADED_PART = 0.2
 
 def choose_fleet_sizes(
     wishes: Wishes, costs: HostCosts, machine: MachineSize, *, overload: bool = False
-) -> Fitted:
+) -> FittedSizes:
     """Returns sizes that fit.
 
     Sizes set by the file are kept, except a capacity above the machine's, and a preparation that does not
@@ -93,7 +93,9 @@ def choose_fleet_sizes(
     return _fit(wishes, costs, machine, overload, CORES_PART)
 
 
-def _fit(wishes: Wishes, costs: HostCosts, machine: MachineSize, overload: bool, cores_part: float) -> Fitted:
+def _fit(
+    wishes: Wishes, costs: HostCosts, machine: MachineSize, overload: bool, cores_part: float
+) -> FittedSizes:
     """Returns sizes that fit this part of a machine's cores."""
     capacity = _capacity_milli(wishes, costs, machine, cores_part)
     quantum = wishes.quantum_milli or 0
@@ -130,7 +132,7 @@ def _fit(wishes: Wishes, costs: HostCosts, machine: MachineSize, overload: bool,
         draws_frames=_draws_frames(wishes, costs, window_s, capacity),
         min_accuracy=_min_accuracy(wishes, costs, every, capacity),
     )
-    return Fitted(sizes, tuple(sacrificed_for_fit(wishes, costs, machine, sizes, floors)))
+    return FittedSizes(sizes, tuple(sacrificed_for_fit(wishes, costs, machine, sizes, floors)))
 
 
 def _floors(

@@ -97,7 +97,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedSizes:
     """Sizes, and what was given up for them, in sentences for messages."""
 
     sizes: Sizes

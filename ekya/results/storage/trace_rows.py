@@ -10,7 +10,16 @@ from pydantic import Field, ValidationError, create_model
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, Profiler
-from ekya.core.trace import Epoch, Origin, Predicted, Standing, Start, StreamWindow, Training, Trial
+from ekya.core.trace import (
+    Epoch,
+    Origin,
+    Predicted,
+    RecordedStart,
+    RecordedTraining,
+    Standing,
+    StreamWindow,
+    Trial,
+)
 from ekya.core.view import InferenceOption
 
 Row = Mapping[str, Any]
@@ -209,7 +218,7 @@ def window_of(rows: Sequence[Row]) -> StreamWindow:
         inference_gpu_s=facts["profiling_gpu_s"],
         inference=tuple(map(_option, of_kind["inference"])),
         inference_profiled=tuple(map(_option, of_kind["inference-profiled"])),
-        starts=tuple(Start(_origin(row), _standing(row)) for row in of_kind["start"]),
+        starts=tuple(RecordedStart(_origin(row), _standing(row)) for row in of_kind["start"]),
         trainings=_trainings(of_kind["epoch"]),
         trials=_trials(of_kind["trial"], of_kind["predicted"]),
         objects_by_part=tuple(facts.get("objects_by_part", ())),
@@ -244,11 +253,11 @@ def _option(row: Row) -> InferenceOption:
     return InferenceOption(config, row["accuracy"], row["share_needed_milli"], row["age_us"])
 
 
-def _trainings(rows: Sequence[Row]) -> tuple[Training, ...]:
+def _trainings(rows: Sequence[Row]) -> tuple[RecordedTraining, ...]:
     grouped: dict[tuple[Family, float, Origin], dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         grouped[_config(Family, row), row["data_fraction"], _origin(row)][row["epochs"]].append(row)
-    return tuple(Training(*key, _epochs(by_number)) for key, by_number in grouped.items())
+    return tuple(RecordedTraining(*key, _epochs(by_number)) for key, by_number in grouped.items())
 
 
 def _epochs(by_number: Mapping[int, Sequence[Row]]) -> tuple[Epoch, ...]:

@@ -22,10 +22,10 @@ from ekya.core.trace import (
     LeftOut,
     Origin,
     Predicted,
-    Start,
+    RecordedStart,
+    RecordedTraining,
     StreamTrace,
     StreamWindow,
-    Training,
     Trial,
 )
 from ekya.core.units import StreamId
@@ -76,7 +76,7 @@ _JUDGES = 2
 class _Run:
     """A recorded training and its best weights."""
 
-    training: Training
+    training: RecordedTraining
     validation_accuracy: float
     model: EdgeModel
 
@@ -203,7 +203,7 @@ class StreamRecorder:
             inference_gpu_s=0.0,
             inference=(),
             inference_profiled=self._guessed_options(),
-            starts=tuple(Start(of.origin, exam.standing(of.model)) for of in self._candidates),
+            starts=tuple(RecordedStart(of.origin, exam.standing(of.model)) for of in self._candidates),
             trainings=(),
             trials=(),
             objects_by_part=exam.objects_by_part,
@@ -236,7 +236,7 @@ class StreamRecorder:
     def _trained(self, known: StreamWindow, labels: StreamLabels, exams: Sequence[_Exams]) -> StreamWindow:
         """Trials and trains every family from every start; the best weights become candidates."""
         accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
-        trainings: list[Training] = []
+        trainings: list[RecordedTraining] = []
         trials: list[Trial] = []
         following: dict[Origin, Candidate] = {}
         for start in self._candidates.starts():
@@ -303,7 +303,7 @@ class StreamRecorder:
             if result.epoch in course.ends and len(serving.standings) == 1:
                 later = tuple(exam.standing(best.model) for exam in exams[1:])
                 epochs[best.epoch - 1] = replace(serving, standings=(*serving.standings, *later))
-        training = Training(course.family, course.config.data_fraction, start.origin, tuple(epochs))
+        training = RecordedTraining(course.family, course.config.data_fraction, start.origin, tuple(epochs))
         return _Run(training, best.validation_accuracy, best.model)
 
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:

@@ -37,12 +37,12 @@ from ekya.core.trace import (
     BASE_WINDOW,
     Epoch,
     Origin,
+    RecordedStart,
+    RecordedTraining,
     Standing,
-    Start,
     StreamTrace,
     StreamWindow,
     Trace,
-    Training,
     Trial,
 )
 from ekya.core.units import FULL_GPU_MILLI, StreamId, seconds_to_us
@@ -168,12 +168,14 @@ class _Stream:
         parameters = self._parameters
         self._rng = np.random.default_rng((*self._seed, _FOR_WINDOWS, index))
         counts = self._rng.multinomial(_OBJECTS, self._mixes[index])
-        starts = [Start(BASE, self._standing(index, self._aged(self._base, BASE_WINDOW, index)))]
+        starts = [RecordedStart(BASE, self._standing(index, self._aged(self._base, BASE_WINDOW, index)))]
         starts += [
-            Start(Origin(earlier), self._standing(index, self._aged(self._chain[earlier], earlier, index)))
+            RecordedStart(
+                Origin(earlier), self._standing(index, self._aged(self._chain[earlier], earlier, index))
+            )
             for earlier in range(1, index)
         ]
-        trainings: list[Training] = []
+        trainings: list[RecordedTraining] = []
         trials: list[Trial] = []
         if index > 0:
             # Window 0 trains no model: window 1 starts from the base model.
@@ -198,13 +200,15 @@ class _Stream:
             trials=tuple(trials),
         )
 
-    def _usual(self, trainings: list[Training], window: int, before: float) -> float:
+    def _usual(self, trainings: list[RecordedTraining], window: int, before: float) -> float:
         """Returns the accuracy at the end of a window that runs its most expensive γ."""
         dearest = max(trainings, key=lambda training: training.epochs[-1].gpu_s)
         standing = dearest.standing_in(len(dearest.epochs), window)
         return before if standing is None else max(before, standing.served_accuracy)
 
-    def _trainings(self, window: int, started_from: Origin, start: float, best: float) -> list[Training]:
+    def _trainings(
+        self, window: int, started_from: Origin, start: float, best: float
+    ) -> list[RecordedTraining]:
         parameters = self._parameters
         last = max(parameters.epochs)
         made = []
@@ -221,10 +225,10 @@ class _Stream:
                 )
                 for epoch, accuracy in enumerate(accuracies, start=1)
             )
-            made.append(Training(of.family, fraction, started_from, epochs))
+            made.append(RecordedTraining(of.family, fraction, started_from, epochs))
         return made
 
-    def _trials(self, window: int, starts: list[Start], best: float) -> list[Trial]:
+    def _trials(self, window: int, starts: list[RecordedStart], best: float) -> list[Trial]:
         """Returns the micro-profiles from each start, all measured on the same objects."""
         parameters = self._parameters
         # Numbers of their own: no trial changes what is true.

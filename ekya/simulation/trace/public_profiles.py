@@ -30,12 +30,12 @@ from ekya.core.trace import (
     BASE,
     Epoch,
     Predicted,
+    RecordedStart,
+    RecordedTraining,
     Standing,
-    Start,
     StreamTrace,
     StreamWindow,
     Trace,
-    Training,
     Trial,
 )
 from ekya.core.units import FULL_GPU_MILLI, StreamId, seconds_to_us
@@ -187,9 +187,9 @@ class _Profiles(BaseModel):
             inference_gpu_s=0.0,
             inference=_INFERENCE,
             inference_profiled=(),
-            starts=(Start(BASE, Standing(index, start, start)),),
+            starts=(RecordedStart(BASE, Standing(index, start, start)),),
             trainings=tuple(
-                Training(
+                RecordedTraining(
                     family,
                     1.0,
                     BASE,

@@ -12,10 +12,10 @@ from ekya.core.trace import (
     Epoch,
     Origin,
     Predicted,
+    RecordedTraining,
     Standing,
     StreamTrace,
     StreamWindow,
-    Training,
 )
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.core.view import InferenceOption
@@ -29,7 +29,7 @@ class TraceModel:
     """A serving model: an epoch of a recorded training, or the base model."""
 
     trained_in: int
-    training: Training | None = None
+    training: RecordedTraining | None = None
     epoch: int = 0
 
     @property
@@ -46,7 +46,7 @@ class TraceModel:
 BASE_MODEL = TraceModel(BASE_WINDOW)
 
 
-def training_for(window: StreamWindow, config: RetrainConfig, origin: Origin) -> Training | None:
+def training_for(window: StreamWindow, config: RetrainConfig, origin: Origin) -> RecordedTraining | None:
     """Returns the recorded training of γ from a model of that origin, or one made from its prediction.
 
     None if the trace has neither.
@@ -58,11 +58,11 @@ def training_for(window: StreamWindow, config: RetrainConfig, origin: Origin) ->
     return None if said is None else _as_predicted(window, said, origin)
 
 
-def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Training:
+def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> RecordedTraining:
     """Returns a training of which only the end is known: before its last epoch it has gained nothing."""
     config, start = said.config, window.start_of(origin)
     end = Standing(window.window, said.accuracy, None)
-    return Training(
+    return RecordedTraining(
         family_of(config),
         config.data_fraction,
         origin,
@@ -74,7 +74,7 @@ def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Trai
 
 
 def recorded_steps(
-    training: Training, config: RetrainConfig, window: int, exact: bool
+    training: RecordedTraining, config: RetrainConfig, window: int, exact: bool
 ) -> Iterator[TrainingStep[TraceModel]]:
     """Yields the epochs of γ in a recorded training; ``exact`` gives their true accuracies."""
 
