@@ -44,7 +44,7 @@ def wait_until_blocked(thread):
 def call_at(start, *arguments, in_s=0.0):
     """Calls ``start(instant_ns, *arguments)``: an instant of the monotonic clock, ``in_s`` seconds from now.
 
-    For interfaces that are told when a run begins.
+    For interfaces that are told when a run begins, and for what stands in for a network, which keeps to it.
     """
     start(time.monotonic_ns() + round(in_s * 1e9), *arguments)
 

@@ -6,8 +6,10 @@ import shutil
 import signal
 import struct
 import subprocess
-import time
+from contextlib import suppress
 from pathlib import Path
+
+from waiting import wait_until
 
 SUBNET = bytes((10, 77, 0))
 """The first three bytes of every host's address; the last is its number."""
@@ -62,20 +64,16 @@ def make(name, host):
 
 
 def kill_all(name):
-    """Kills all processes of a host, those that were started meanwhile too, and waits until they are gone.
+    """Kills all processes of a host, those that were started meanwhile too, and waits until they are gone."""
 
-    Raises ``TimeoutError`` if some remain for 20 seconds, which only a process stuck in the kernel does.
-    """
-    until_s = time.monotonic() + 20
-    while pids := processes(name):
-        if time.monotonic() > until_s:
-            raise TimeoutError(f"processes {pids} of host {name} do not die")
+    def gone():
+        pids = processes(name)
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.005)
+        return not pids
+
+    wait_until(gone, f"processes of host {name} do not die")
 
 
 def processes(name):

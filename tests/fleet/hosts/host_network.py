@@ -21,6 +21,7 @@ from pathlib import Path
 
 from host_namespaces import address, kill_all, remove
 from host_wires import Counts, Link
+from waiting import HANG_GUARD_S
 
 _CLONE_NEWNET = 0x40000000
 
@@ -38,6 +39,7 @@ class HostNetwork:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,  # outlives what is sent to this process's group
         )
         self.names = {}
@@ -54,10 +56,10 @@ class HostNetwork:
         self.close()
 
     def close(self):
-        """Kills all processes of the hosts and deletes them; raises if that took longer than a minute."""
+        """Kills all processes of the hosts and deletes them."""
         self._relay.stdin.close()
         try:
-            self._relay.wait(60)
+            self._relay.wait(HANG_GUARD_S)
         finally:
             self._relay.kill()
             self._relay.wait()

@@ -12,11 +12,11 @@ import os
 import select
 import signal
 import sys
-import time
 from dataclasses import asdict
 
 from host_namespaces import SUBNET, make, remove
 from host_wires import Link, Wires
+from waiting import call_at
 
 PACKET_BYTES = 2048
 """Room for any packet: devices have an MTU of 1500."""
@@ -53,19 +53,25 @@ class Relay:
                 remove(name)
 
     def _serve(self):
-        commands, pending = sys.stdin.fileno(), b""
-        while True:
+        commands, pending, ready = sys.stdin.fileno(), b"", []
+
+        def waits(now_ns):
+            nonlocal ready
             next_s = self._wires.next_s()
-            wait_s = None if next_s is None else max(0.0, next_s - time.monotonic())
+            wait_s = None if next_s is None else max(0.0, next_s - now_ns / 1e9)
             ready, _, _ = select.select([commands, *self._tuns.values()], [], [], wait_s)
+
+        def carries(now_ns):
             for host, tun in self._tuns.items():
                 if tun in ready:
-                    self._take(host, tun)
-            for host, packet in self._wires.arrivals(time.monotonic()):
-                try:
+                    self._take(host, tun, now_ns / 1e9)
+            for host, packet in self._wires.arrivals(now_ns / 1e9):
+                with contextlib.suppress(OSError):  # the host has taken its device down
                     os.write(self._tuns[host], packet)
-                except OSError:
-                    continue  # the host has taken its device down
+
+        while True:
+            call_at(waits)
+            call_at(carries)
             if commands in ready:
                 read = os.read(commands, 65536)
                 if not read:
@@ -75,9 +81,8 @@ class Relay:
                     name, *arguments = json.loads(line)
                     _say(self._commands[name](*arguments))
 
-    def _take(self, host, tun):
+    def _take(self, host, tun, now_s):
         """Reads what a host has sent; what is not IPv4 to a host, such as a search for routers, vanishes."""
-        now_s = time.monotonic()
         for _ in range(BATCH):
             try:
                 packet = os.read(tun, PACKET_BYTES)

@@ -5,12 +5,12 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import yaml
+from waiting import LONG_GUARD_S, wait_until
 
 from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
@@ -24,7 +24,6 @@ OFFICE = 4
 """Host on which `ekya fleet run` is called."""
 PORT, ITS_PORT = 7070, 7071
 WINDOW_S, WINDOWS = 36, 3
-LISTENS_WITHIN_S, BEGINS_WITHIN_S, ENDS_WITHIN_S = 60, 180, 300
 DRIFT = {"lighting": "night", "livery": "south", "view": "side", "clothing": "summer"}
 """Change of every street after ``WINDOWS`` windows, so that retrainings are worth something again."""
 EKYA = (sys.executable, "-m", "ekya")
@@ -48,22 +47,24 @@ SMALL = {
 
 
 ROOM = """
-import os, sys, time
+import os, sys
+from waiting import LONG_GUARD_S, wait_until
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.sites.client import SiteHandle
 
-address, name, window_us, within_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-server, ends_s = SiteHandle(address, name, os.environ["EKYA_FLEET_TOKEN"]), time.monotonic() + within_s
-while time.monotonic() < ends_s:
+address, name, window_us = sys.argv[1], sys.argv[2], int(sys.argv[3])
+server, rooms = SiteHandle(address, name, os.environ["EKYA_FLEET_TOKEN"]), []
+
+def has_room():
     try:
         now_us = server.call("state").result(10).now_us
-        room = server.call("lending", "room", now_us, (now_us // window_us + 1) * window_us).result(10)
+        rooms.append(server.call("lending", "room", now_us, (now_us // window_us + 1) * window_us).result(10))
     except (CallError, TimeoutError):
-        room = None
-    if room is not None:
-        print(room.site)
-        break
-    time.sleep(0.5)
+        return False
+    return rooms[-1] is not None
+
+wait_until(has_room, guard_s=LONG_GUARD_S)
+print(rooms[-1].site)
 """
 """Asks a server for what it could lend until its window ends, until it could lend something."""
 
@@ -81,7 +82,7 @@ class Town:
         self.network, self.folder, self.servers, self._sites = network, folder, servers, {}
         self.environment = os.environ | {
             "EKYA_FLEET_TOKEN": secrets.token_urlsafe(32),
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]),
         }
         for site in SITES:
             (self.folder / site).mkdir()
@@ -106,7 +107,7 @@ class Town:
                 stdout=log,
                 stderr=log,
             )
-        wait_for(told.is_file, LISTENS_WITHIN_S, (self.folder / f"{site}.log").read_text)
+        wait_until(told.is_file, (self.folder / f"{site}.log").read_text)
 
     def kill(self, site):
         """Kills the process of a site, and nothing else."""
@@ -150,18 +151,18 @@ class Town:
             assert process.poll() is None, process.stderr.read()
             return all(self.opened(site, name) for site in SITES)
 
-        wait_for(begun, BEGINS_WITHIN_S)
+        wait_until(begun, guard_s=LONG_GUARD_S)
         return process
 
     def opened(self, site, name):
         journal = self.folder / site / "runs" / name / site / "journal.jsonl"
         return journal.is_file() and "WindowOpened" in journal.read_text()
 
-    def room(self, name, site, within_s):
+    def room(self, name, site):
         """Returns the site that a server names when the coordinator's machine asks what it could lend."""
         run = json.loads((self.folder / "office" / "runs" / name / "live.json").read_text())["run"]
         address = f"{self.network.address(SITES[site])}:{PORT}"
-        words = (address, f"server-{run}", str(WINDOW_S * 1_000_000), str(within_s))
+        words = (address, f"server-{run}", str(WINDOW_S * 1_000_000))
         command = [sys.executable, "-c", ROOM, *words]
         return self.network.run(
             OFFICE, command, env=self.environment, stdout=subprocess.PIPE, text=True
@@ -231,13 +232,6 @@ class Town:
             "crops_may_leave": True,
             "changes": {"gpus": server.gpus, "preparation": preparation},
         }
-
-
-def wait_for(what, within_s, why=lambda: ""):
-    until_s = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < until_s, why()
-        time.sleep(0.2)
 
 
 def longest_gap_s(folder, stream):

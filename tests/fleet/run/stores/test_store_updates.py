@@ -3,13 +3,13 @@
 import asyncio
 import json
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from by_hand import ByHand
+from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
@@ -35,7 +35,6 @@ from ekya.fleet.run.training.workers import Work
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
-PATIENCE_S = 10.0
 CAM, GATE = StreamId("cam"), StreamId("gate")
 EAST, WEST = SiteName("east"), SiteName("west")
 AT_EAST = NodeName("east, for cam")
@@ -175,19 +174,19 @@ class Town:
         self.coordinator = LocalHandle(coordinator, 1)
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
         self.updates = StoreUpdates(self.book)
-        servers = {EAST: ByHand(self.east), WEST: ByHand(self.west)}
+        servers = {EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)}
         self.updates.meet({site: Neighbour(one, site) for site, one in servers.items()}, self.coordinator)
         for site, one in servers.items():
             self.told("join", site, RemotePeer(one))
         self.told("join", STORES, RemotePeer(self.updates.handle))
 
     def begin_again(self):
-        self.begin({EAST: ByHand(self.east), WEST: ByHand(self.west)})
+        self.begin({EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)})
 
     def told(self, method, *arguments):
         """Returns when the coordinator has handled this and all before."""
-        answer = self.coordinator.call(method, *arguments).result(PATIENCE_S)
-        self.coordinator.call("ready").result(PATIENCE_S)
+        answer = self.coordinator.call(method, *arguments).result(HANG_GUARD_S)
+        self.coordinator.call("ready").result(HANG_GUARD_S)
         return answer
 
     def look(self, seconds=1):
@@ -200,7 +199,7 @@ class Town:
         return self.updates._elsewhere._trainer.trainings
 
     def training(self, number=0):
-        soon(lambda: len(self.trainings) > number)
+        wait_until(lambda: len(self.trainings) > number)
         return self.trainings[number]
 
     def begun(self, store=CAM, **terms):
@@ -214,13 +213,6 @@ class Town:
 
     def outcomes(self):
         return [loan.outcome for loan in read_loans(self.folder / "loans.jsonl")]
-
-
-def soon(told):
-    ends_s = time.monotonic() + PATIENCE_S
-    while not told():
-        assert time.monotonic() < ends_s
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -280,7 +272,7 @@ def test_a_trigger_orders_once_and_what_comes_meanwhile_counts_for_the_next(town
     one.look(5)
     assert one.updates.status()["updates"]["cam"]["ordered_by"] == "trigger"
     training = one.training()
-    soon(lambda: store.read)
+    wait_until(lambda: store.read)
     store.new = 60
     one.look(5)
     assert len(one.trainings) == 1
@@ -326,7 +318,7 @@ def test_samples_that_are_deleted_or_an_update_on_request_count_anew(town) -> No
     one.east.units = 4
     one.look(15)
     training = one.training()
-    soon(lambda: store.read)
+    wait_until(lambda: store.read)
     one.look(5)
     training.shows(*[0.9] * 12, state="done")
     store.new = 99
@@ -346,7 +338,7 @@ def test_two_stores_share_the_room_from_the_first_look_on(town) -> None:
     one.look()
     lent = {loan.offer.stream: loan.parts[0].share_milli for loan in one.updates.borrowed()}
     assert lent == {CAM: 500, GATE: 500}
-    soon(lambda: len(one.trainings) == 2)
+    wait_until(lambda: len(one.trainings) == 2)
 
 
 def test_what_finds_no_room_says_why_and_begins_when_there_is_room(town) -> None:
@@ -534,7 +526,7 @@ def test_a_new_driver_takes_up_what_was_not_over_and_hosts_get_their_shares_back
     assert {name: update.order.update for name, update in one.book.updates.items()} == {CAM: 0, GATE: 1}
     assert one.book.updates[GATE].order.weight == 2.0
     one.look()
-    soon(lambda: len(one.trainings) == 2)
+    wait_until(lambda: len(one.trainings) == 2)
     assert {training.task.config.epochs for training in one.trainings} == {7, 12}
     assert {loan.offer.stream: loan.offer.epochs for loan in one.updates.borrowed()} == {CAM: 7, GATE: 12}
     one.updates.kill(CAM)

@@ -6,13 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import cv2
 import pytest
 from crews import NAMES, bars
+from waiting import HANG_GUARD_S, LONG_GUARD_S, wait_until
 
 from ekya.fleet.run.loan_file import read_loans
 from ekya.fleet.run.stores.update_book import UpdateBook
@@ -20,7 +21,6 @@ from ekya.models.edge.checkpoints import load_model
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
-PATIENCE_S = 150
 WINDOW_S, WINDOWS = 30, 3
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -32,22 +32,21 @@ def free_port():
 
 
 def asked(url, method="GET"):
-    with urlopen(Request(url, method=method), timeout=20) as answer:
+    with urlopen(Request(url, method=method), timeout=HANG_GUARD_S) as answer:
         return json.loads(answer.read())
 
 
 def awaited(condition, run, log):
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            told = condition()
-        except OSError:
-            told = None
-        if told:
-            return told
-        assert run.poll() is None, log.read_text()
-        assert time.monotonic() < until_s, log.read_text()
-        time.sleep(0.3)
+    told = []
+
+    def holds():
+        assert run.poll() is None
+        with suppress(OSError):
+            told.append(condition())
+        return told and told[-1]
+
+    wait_until(holds, log.read_text, LONG_GUARD_S)
+    return told[-1]
 
 
 @pytest.fixture
@@ -87,11 +86,11 @@ def test_a_store_is_updated_by_its_trigger_and_on_request_on_a_site_that_lends(f
         assert asked(f"{url}/launcher?store=cam&epochs=3", "POST") == {"update": 1}
         awaited(lambda: asked(f"{url}/monitor")["ended"]["cam"]["update"] == 1, run, log)
         assert (folder / "cam.safetensors").read_bytes() != first
-        assert run.wait(PATIENCE_S) == 0, log.read_text()
+        assert run.wait(LONG_GUARD_S) == 0, log.read_text()
     finally:
         if run.poll() is None:  # It ends its sites.
             run.send_signal(signal.SIGINT)
-            run.wait(PATIENCE_S)
+            run.wait(LONG_GUARD_S)
     told = json.loads((folder / "told.json").read_text())
     assert told["frames"]["lost"] == 0
     loans = [loan for loan in read_loans(folder / "runs" / "town" / "loans.jsonl") if loan.site == "stores"]
