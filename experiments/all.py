@@ -69,7 +69,6 @@ EKYA = (
     Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300),
     Recipe("figure11b", "Figure 11b: estimates that are off", 200, TRACED, traces=True),
     Recipe("paper_size", "Ten cameras at the paper's size: all schedulers", 60, full=False),
-    Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, TRACED, full=False, traces=True),
     Recipe("pareto", "Uniform's two configurations", 2, TRACED, full=False, traces=True),
     Recipe("table4", "Table 4: retraining in the cloud", 10, TRACED, traces=True),
     Recipe("reuse", "Serving an old model again (§6.5)", 20, TRACED, traces=True),
@@ -96,11 +95,8 @@ EKYA = (
 FLEET = (
     Recipe("deep_edge_epochs", "Deep-Edge, Figures 10 and 11: epochs beside fairness", 60, DEEP_EDGE),
     Recipe("deep_edge_table1", "Deep-Edge, Table I: errors of its estimators", 20, DEEP_EDGE, full=False),
-    Recipe("deep_edge_exhaustive", "Deep-Edge beside exhaustive search", 40, DEEP_EDGE),
     Recipe("andreas_nodes", "ANDREAS, Figures 2 and 3: costs and times by nodes", 40, ANDREAS),
     Recipe("andreas_load", "ANDREAS: what the load and the price of moving do", 40, ANDREAS),
-    Recipe("andreas_calls", "ANDREAS: time of a decision at 100 nodes", 40, ANDREAS, full=False),
-    Recipe("andreas_gap", "ANDREAS: gap to the best schedule of a point", 5, ANDREAS),
     Recipe("andreas_table3", "ANDREAS, Table III: predicted and executed cost", 5, ANDREAS),
     Recipe("okita_testbed", "Okita's Figures 4 and 5: the testbed, simulated", 10, OKITA),
     Recipe("okita_ratio", "Okita's Figures 7 and 8: cost over the offline optimum's", 60, OKITA),
@@ -108,7 +104,6 @@ FLEET = (
     Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, OKITA),
     Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, OKITA),
     Recipe("fleet_servers", "Servers that lend each other shares", 120, full=False, writes=False),
-    Recipe("fleet_emulated", "The same, with everything really trained", 400, full=False, writes=False),
     Recipe(
         "fleet_live",
         "Two live servers, one of which has too much to do; nothing else should run",

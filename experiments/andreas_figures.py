@@ -1,4 +1,4 @@
-"""Draws one of ANDREAS's figures: costs by nodes and load, times of decisions, and checks of its method.
+"""Draws one of ANDREAS's figures: costs by nodes and by load, and predicted beside executed cost.
 
     python experiments/andreas_figures.py andreas_nodes --at 10,50,100 --seeds 1
     python experiments/andreas_figures.py andreas_load --full
@@ -12,21 +12,12 @@ job is free. Up to 30 nodes and one seed; --full: 10 to 100 nodes and five seeds
 `andreas_load`: the paper's 30% and 62% depend on how full its clusters are, which it does not report. Here
 the same jobs arrive at half to three times that rate, on ten nodes: once as in the paper's simulator, where
 an interrupted job loses nothing, and once where it goes back to its last epoch and takes a minute to start.
-
-`andreas_calls`: clusters are simulated with EDF, and every fiftieth scheduling point is given to every
-policy; so all policies are timed on the same running and waiting jobs. Times are processor seconds. The
-recorded views are frozen out of Python's garbage collector, which would otherwise scan them within some
-calls.
 """
 
-import gc
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from time import process_time
 
-from andreas_checks import GAP, TABLE3
 from andreas_played import (
     ANDREAS,
     COLOURS,
@@ -42,13 +33,13 @@ from andreas_played import (
     play,
     policies,
 )
+from andreas_table3 import TABLE3
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import Beside, legend, name_axes, new_figure, percent, run
 from recipe_table import Asked, FigureRecipe, command_of
 
-from ekya.fleet.papers.andreas.first_principles import EDF
 from ekya.fleet.papers.andreas.workload import (
     FOUR_GPUS,
     SCENARIOS,
@@ -56,12 +47,7 @@ from ekya.fleet.papers.andreas.workload import (
     SIZES,
     TWO_GPUS,
     Scenario,
-    andreas_workload,
 )
-from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.view import FleetView
-from ekya.fleet.sim.engine import FleetEngine
-from ekya.results.report.themes import LIGHT
 
 SHOWN: dict[str, tuple[Scenario, float]] = {
     "two GPUs, load 1": (TWO_GPUS, 1.0),
@@ -77,10 +63,6 @@ PANELS = {
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 LOAD_NODES = 10
 PAPER = {"two-gpu": "62%", "four-gpu": "30%"}
-
-CALL_NODES = 100
-CALL_LOADS = (1.0, 2.0)
-EVERY = 50
 
 
 def drawn_seeds(asked: Asked) -> Sequence[int]:
@@ -211,77 +193,6 @@ def draw_by_load(rows: Sequence[Played]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Time of one decision."""
-
-    scenario: str
-    load: float
-    policy: str
-    jobs: int
-    took_s: float
-
-
-class Kept:
-    """EDF policy that records every fiftieth view."""
-
-    name, on_events, every_us = "edf", True, None
-
-    def __init__(self) -> None:
-        self.views: list[FleetView] = []
-        self._asked = 0
-
-    def decide(self, view: FleetView) -> Decision:
-        """Returns EDF's decision."""
-        if self._asked % EVERY == 0:
-            self.views.append(view)
-        self._asked += 1
-        return EDF.decide(view)
-
-
-def time_calls(_: Asked) -> Iterator[Call]:
-    """Times every policy on scheduling points of a large cluster."""
-    for scenario, load in product(SCENARIOS, CALL_LOADS):
-        jobs, places = andreas_workload(scenario, CALL_NODES, SEEDS[0], load)
-        kept = Kept()
-        FleetEngine(kept, WORLDS[FREE], jobs, places, seed=SEEDS[0]).run()
-        gc.collect()
-        gc.freeze()
-        for view, policy in ((view, policy) for view in kept.views for policy in policies(FREE)):
-            began_s = process_time()
-            policy.decide(view)
-            yield Call(scenario.name, load, policy.name, len(view.jobs), process_time() - began_s)
-
-
-def beside_calls(rows: Sequence[Call]) -> Iterator[Beside]:
-    """Yields mean and longest calls."""
-    for policy in (name for name in COLOURS if name in (ANDREAS, WORTH, "edf")):
-        took = {
-            f"{one.name}, load {load:g}": [
-                row.took_s for row in rows if (row.scenario, row.load, row.policy) == (one.name, load, policy)
-            ]
-            for one, load in product(SCENARIOS, CALL_LOADS)
-        }
-        for what, of, paper in (("mean", fmean, "< 0.01 with four GPUs"), ("longest", max, "< 0.1")):
-            told = {name: f"{of(some):.4f}" for name, some in took.items()}
-            yield Beside(f"{what} call of {policy}, s", paper if policy == ANDREAS else "", told)
-
-
-def draw_calls(rows: Sequence[Call]) -> Figure:
-    """Draws the time of each call over the jobs that run or wait."""
-    figure, axes = new_figure(len(SCENARIOS), 1)
-    for panel, scenario in zip(axes[0], SCENARIOS, strict=True):
-        for policy, colour in COLOURS.items():
-            own = [row for row in rows if (row.scenario, row.policy) == (scenario.name, policy)]
-            jobs, took_s = [row.jobs for row in own], [row.took_s for row in own]
-            panel.plot(jobs, took_s, ".", color=colour, label=policy)
-        panel.axhline(0.1, color=LIGHT.ink, linewidth=1, linestyle=(0, (2, 2)))
-        panel.set_yscale("log")
-        name_axes(panel, scenario.name, "jobs that run or wait", "a call, s")
-    legend(figure, axes[0][0])
-    return figure
-
-
 FIGURES = {
     "andreas_nodes": FigureRecipe(
         "Policies in both scenarios, by nodes",
@@ -304,15 +215,6 @@ FIGURES = {
         draw_by_load,
         takes=("seeds", "at"),
     ),
-    "andreas_calls": FigureRecipe(
-        "Decisions of all policies in a large cluster",
-        f"ANDREAS: time of a decision on {CALL_NODES} nodes",
-        time_calls,
-        beside_calls,
-        "All schedules of a batch are built beside each other in arrays.",
-        draw_calls,
-    ),
-    "andreas_gap": GAP,
     "andreas_table3": TABLE3,
 }
 

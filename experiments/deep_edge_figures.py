@@ -7,34 +7,31 @@
 which has a deadline of 200 ms, and stressors. All policies decide by models fitted to as many data points as
 the paper has; then the epoch is simulated with the true costs.
 
-`deep_edge_exhaustive`: a TX2 and two Nanos, loaded in the same way. The search uses the true costs and tries
-every set of workers with every batch size, and shares too where solvers may hold workers back. It is compared
-with solvers that use the true costs, which shows the loss of the algorithm, and with solvers that use the
-fitted models, which shows the loss of the models.
-
 `deep_edge_table1`: as many data points as the paper has of each kind of machine, split as in the paper;
 scikit-learn's gradient boosting in place of H2O's AutoML, which also selected gradient boosting.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
-from deep_edge_played import play_epoch, policies
 from matplotlib.figure import Figure
-from optimum.deep_edge import Force, as_it_is
-from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark, percent, run
+from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark, run
 from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
-from ekya.fleet.fitting.judged import split
-from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.compared import Fair
+from ekya.core.units import us_to_seconds
+from ekya.fleet.fitting.judged import Models, split
 from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.testbed import KNOWN, judged_parameter_server, learned
-from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment, pi_points
-from ekya.fleet.policy.deep_edge.heuristic import Heuristic
-from ekya.fleet.policy.deep_edge.joint import Joint
+from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
+from ekya.fleet.papers.deep_edge.workload import SEEDS, EdgeExperiment, edge_experiment, pi_points
+from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+from ekya.fleet.policy.registry import Terms
+from ekya.fleet.policy.view import FleetView
+from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 
 Rows = Sequence[Row]
@@ -45,6 +42,73 @@ QUICK = 20
 """Number of experiments in the quick form; the paper's 120 otherwise."""
 
 BLIND, KEPT, PAPER, OURS = "fair", "fair, deadlines kept", "deep-edge", "ours"
+
+
+COMPARED = {
+    "fair": "fair",
+    "fair, deadlines kept": "fair-kept",
+    "deep-edge": "deep-edge",
+    "whole steps": "deep-edge-joint",
+    "ours": "deep-edge-joint",
+}
+"""Names of the policies in figures, and in the registry."""
+
+
+def policies(paper: Models, ours: Models) -> list[EdgePolicy]:
+    """Returns the compared policies; all but the last use the same models and throttle no worker."""
+    plain = Terms(estimates=paper.estimates, limits=paper.limits, shares_milli=())
+    held = Terms(estimates=ours.estimates, limits=ours.limits)
+    made = {shown: PLAYED[name](held if shown == "ours" else plain) for shown, name in COMPARED.items()}
+    return [replace(policy, name=shown) for shown, policy in made.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Result of a policy on an experiment.
+
+    Attributes:
+        takes_s: average epoch.
+        late: applications that missed their deadline.
+        workers: number of workers that trained.
+    """
+
+    takes_s: float
+    late: int
+    workers: int
+
+
+@dataclass(slots=True)
+class _Remembers:
+    """Wraps a policy and keeps its last decision."""
+
+    policy: EdgePolicy
+    last: Decision = field(default_factory=lambda: Decision(()))
+    on_events: bool = True
+    every_us: None = None
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def decide(self, view: FleetView) -> Decision:
+        self.last = self.policy.decide(view)
+        return self.last
+
+
+def play_epoch(experiment: EdgeExperiment, policy: EdgePolicy) -> Epoch:
+    """Simulates one experiment with the true costs.
+
+    Raises:
+        ValueError: the policy finds no worker.
+    """
+    asked, physics = _Remembers(policy), EdgePhysics(experiment.truth)
+    outcome = FleetEngine(asked, physics, [experiment.job], experiment.places).run()
+    (record,) = outcome.jobs.values()
+    if record.ended_us is None:
+        raise ValueError(f"{policy.name} finds no worker in experiment {experiment.seed}")
+    (assignment,) = asked.last.assignments
+    epoch_s = us_to_seconds(record.ended_us) / experiment.job.epochs
+    return Epoch(epoch_s, record.late_apps, len(assignment.parts))
 
 
 def play_epochs(asked: Asked) -> Iterator[Row]:
@@ -147,84 +211,6 @@ def draw_epochs(rows: Rows) -> Figure:
     return figure
 
 
-# Beside exhaustive search, on clusters of three workers.
-
-KINDS = (TX2, NANO, NANO)
-SEARCHED = 8
-"""Number of experiments in the quick form; 30 otherwise."""
-SHARES = (1000, 800, 600, 400, 200)
-"""Shares that a worker may be held to, the same for the search and for our solver."""
-
-FREE, HELD = "exhaustive", "exhaustive with shares"
-
-
-AGAINST = {
-    FREE: FREE,
-    HELD: HELD,
-    "fair, deadlines kept": FREE,
-    "deep-edge": FREE,
-    "ours": HELD,
-    "deep-edge, by models": FREE,
-    "ours, by models": HELD,
-}
-"""Name of the search that a solver is compared with."""
-
-
-def list_solvers() -> list[tuple[EdgePolicy, bool]]:
-    """Returns the solvers, the searches first, each with whether it sees the true states."""
-    paper, ours, held = learned(held_back=False), learned(held_back=True), Joint(SHARES)
-    solvers = (Force(), Force((), SHARES), Fair(keeps_deadlines=True), Heuristic(), held)
-    known = [
-        (EdgePolicy(name, solver, laws, KNOWN), True) for name, solver in zip(AGAINST, solvers, strict=False)
-    ]
-    return [
-        *known,
-        (EdgePolicy("deep-edge, by models", Heuristic(), paper.estimates, paper.limits), False),
-        (EdgePolicy("ours, by models", held, ours.estimates, ours.limits), False),
-    ]
-
-
-def search_epochs(asked: Asked) -> Iterator[Row]:
-    """Simulates an epoch as each solver and each search would have it."""
-    solvers = list_solvers()
-    for seed in SEEDS[: 30 if asked.full else SEARCHED]:
-        experiment = edge_experiment(seed, KINDS)
-        true = as_it_is(experiment.places, experiment.truth)
-        took_s = {
-            policy.name: play_epoch(experiment, policy, true if knows else None).takes_s
-            for policy, knows in solvers
-        }
-        yield {"seed": seed, **took_s}
-
-
-def above_search(rows: Rows) -> dict[str, list[float]]:
-    """Returns by what part each solver's epochs are longer than its search's."""
-    return {name: [row[name] / row[against] - 1 for row in rows] for name, against in AGAINST.items()}
-
-
-def beside_search(rows: Rows) -> Iterator[Beside]:
-    """Yields epochs, and how far they are above the search's."""
-    above = above_search(rows)
-    epochs = {name: f"{fmean(row[name] for row in rows):.1f}" for name in above}
-    yield Beside("average epoch, s", "", epochs)
-    for what, of in (("average", fmean), ("at most", max)):
-        told = {name: percent(of(own)) for name, own in above.items()}
-        yield Beside(f"above its search, {what}", "", told)
-
-
-def draw_search(rows: Rows) -> Figure:
-    """Draws the distribution of how far epochs are above the search's."""
-    figure, axes = new_figure(1, 1, 3.2)
-    (panel,) = axes[0]
-    for colour, (name, own) in zip(LIGHT.streams, list(above_search(rows).items())[2:], strict=False):
-        draw_parts(panel, (100 * one for one in own), color=colour, label=name, linewidth=1.6)
-    name_axes(panel, x="epoch longer than the search's, %", y="part of the experiments", size=9.5)
-    panel.set_xscale("symlog", linthresh=1)
-    panel.set_xlim(left=-0.2)
-    legend(figure, panel)
-    return figure
-
-
 # Table I: errors of the estimators on held-out points.
 
 TABLE1 = {
@@ -301,16 +287,6 @@ FIGURES = {
         "Ours holds such machines back to the share of their processor at which the deadline is kept; "
         "'whole steps' is ours without that.",
         draw_epochs,
-    ),
-    "deep_edge_exhaustive": FigureRecipe(
-        "Experiments solved and searched",
-        "Deep-Edge beside exhaustive search: a TX2 and two Nanos, {seeds} experiments",
-        search_epochs,
-        beside_search,
-        "Who knows the laws loses only what the algorithm leaves: the paper's shards end in smaller "
-        "batches that it does not count. By models a worker near its deadline is left out, or held back "
-        "further, for their error.",
-        draw_search,
     ),
     "deep_edge_table1": FigureRecipe(
         "Estimators",

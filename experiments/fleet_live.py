@@ -112,6 +112,7 @@ def main(
     servers: Annotated[str | None, typer.Option(metavar="FILE", help="The shipped one if left out.")] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="As the fleet file says if left out.")] = None,
     shares: Annotated[str, typer.Option(help="As of ekya fleet run.")] = "auto",
+    clock: Annotated[str, typer.Option(help="As of ekya fleet run; virtual: emulated.")] = "wall",
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run folders there.")] = None,
     json_to: Json = None,
 ) -> None:
@@ -119,7 +120,7 @@ def main(
     tiers, chosen = tier.split(","), numbers(seeds)
     for name in tiers:
         tier_of(name)
-    words = [*([servers] if servers else []), "--shares", shares]
+    words = [*([servers] if servers else []), "--shares", shares, "--clock", clock]
     words += ["--windows", str(windows)] if windows else []
     if runs:
         with user_errors(runs):

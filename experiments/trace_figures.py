@@ -13,7 +13,6 @@ from dataclasses import replace
 import baseline_figures as baseline
 import planning_figures as planning
 import sweep_figures as sweep
-from gamma_choice import GAMMA_CHOICE
 from played import SEEDS, generated, over_traces
 from recipe import run
 from recipe_table import command_of
@@ -103,7 +102,6 @@ FIGURES = {
         "The paper says no more than that both configurations lie on the frontier.",
         planning.draw_averages,
     ),
-    "gamma_choice": GAMMA_CHOICE,
     "investing": over_traces(
         "ekya and no-retrain on few and many GPUs",
         "Accuracy of ekya above no-retrain, by GPUs a stream",

@@ -79,7 +79,7 @@ def test_chosen_group_gives_its_recipes_and_excludes_opt_in_ones(recipe):
         chosen("figure5,fleet")
 
 
-@pytest.mark.parametrize("name", ["fleet_emulated", "fleet_live", "fleet_servers"])
+@pytest.mark.parametrize("name", ["fleet_live", "fleet_servers"])
 @pytest.mark.parametrize(
     ("words", "said"),
     [

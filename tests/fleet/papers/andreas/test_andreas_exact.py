@@ -4,9 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from andreas_optimum import exact
 from andreas_views import job, node, places, state, view, views
 from hypothesis import given, settings
-from optimum.andreas import exact
 
 from ekya.fleet.policy.andreas.construct import WAITS, Schedules, proxy
 from ekya.fleet.policy.andreas.greedy import Andreas

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from optimum.deep_edge import Force, as_it_is
+from deep_edge_search import Force, as_it_is
 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.compared import Fair

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from deep_edge_search import Force
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optimum.deep_edge import Force
 
 from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.policy.assignment import whole

@@ -1,11 +1,6 @@
-"""Checks of ANDREAS: the gap of its greedy to the optimum, and predicted beside executed cost.
+"""ANDREAS's Table III: predicted beside executed cost of a validation run.
 
-The gap is of the randomised greedy to the best schedule of one scheduling point, equation (1): jobs and nodes
-of both scenarios, few enough for an integer programme. Some epochs are done, some jobs urgent. The gap is the
-value of (1) over the best possible value, less one; points whose best value is 0 are counted and excluded.
-Also counted is at how many points the best schedule does what the greedy never does.
-
-Table III has eight jobs, one each 1200 s, on armida-05 (one V100), armida-06 (two) and armida-07 (one
+It has eight jobs, one each 1200 s, on armida-05 (one V100), armida-06 (two) and armida-07 (one
 TURING). Predicted is what the policy expects: profiles hold, nodes draw their measured power, and moving a
 job costs nothing. Executed is emulated, not measured: epochs take longer or shorter than their profile, nodes
 draw more or less power, an interrupted job goes back to its last epoch, and a start takes a minute. The
@@ -15,170 +10,31 @@ earliest; real is the cost until the next call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 from andreas_played import ANDREAS, COLOURS, RESTART_US, WORTH
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from optimum.andreas import exact
-from recipe import Beside, draw_parts, legend, name_axes, new_figure, percent
+from recipe import Beside, legend, name_axes, new_figure, percent
 from recipe_table import Asked, FigureRecipe
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.andreas.physics import AndreasPhysics
-from ekya.fleet.papers.andreas.workload import SCENARIOS, Scenario, andreas_workload, armida_workload
-from ekya.fleet.policy.andreas.construct import WAITS
+from ekya.fleet.papers.andreas.workload import armida_workload
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.andreas.point import Point, point_of
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 
-ITERATIONS = (1, 10, 100, 1000)
-NOTHING = 1e-9
-
 SPREAD = 0.05
 EVERY_US = 1200 * US_PER_S
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """One point solved exactly and by the greedy.
-
-    Attributes:
-        scenario, nodes, jobs, seed: the point.
-        iterations: of the greedy.
-        value, best: value of (1), of the greedy's schedule and of the best one.
-        idles: whether a job waits in the best schedule while a GPU is idle.
-        beyond: whether a job that could meet its due date is late in the best schedule.
-        gap: relative distance to the best value; 0 where that is 0.
-    """
-
-    scenario: str
-    nodes: int
-    jobs: int
-    seed: int
-    iterations: int
-    value: float
-    best: float
-    idles: bool
-    beyond: bool
-    gap: float
-
-
-def draw_points(count: int) -> Iterator[tuple[Scenario, int, int, Point]]:
-    """Yields scenario, nodes, seed and point; each job is part done and between its arrival and due date."""
-    for seed in range(count):
-        rng = np.random.default_rng([seed, 77])
-        scenario = SCENARIOS[seed % 2]
-        nodes = int(rng.choice([2, 4]))
-        jobs, places = andreas_workload(scenario, nodes, seed)
-        some = rng.choice(len(jobs), size=int(rng.integers(3, 9)), replace=False)
-        now_us = 10**12
-        states = []
-        for place in some:
-            job = jobs[place]
-            epochs = int(rng.integers(1, job.epochs + 1))
-            due_s = job.waiting.due_s or 0.0
-            arrives_us = now_us - round(rng.uniform(0.0, due_s) * 1e6)
-            states.append(JobState(replace(job, arrives_us=arrives_us), Left(epochs, {})))
-        yield scenario, nodes, seed, point_of(FleetView(now_us, tuple(states), places, seed))
-
-
-def solve_points(asked: Asked) -> Iterator[Gap]:
-    """Solves small points exactly, and by the randomised greedy with more and more iterations."""
-    policy = Andreas()
-    for scenario, nodes, seed, point in draw_points(300 if asked.full else 50):
-        best = exact(point, policy.postponing, policy.period_s)
-        runs = best.config != WAITS
-        idle = point.all_gpus - int(point.gpus[best.config[runs]].sum())
-        late = point.takes_s[runs, best.config[runs]] >= point.due_in_s[runs]
-        beyond = bool((late & (point.takes_s[runs].min(axis=1) < point.due_in_s[runs])).any())
-        for iterations in ITERATIONS:
-            tried = replace(policy, iterations=iterations)
-            _, _, value = tried.best(point, np.random.default_rng(seed))
-            yield Gap(
-                scenario.name,
-                nodes,
-                len(point.states),
-                seed,
-                iterations,
-                value,
-                best.value,
-                bool(idle and not runs.all()),
-                beyond,
-                value / best.value - 1 if best.value > NOTHING else 0.0,
-            )
-
-
-def beside_gap(rows: Sequence[Gap]) -> Iterator[Beside]:
-    """Yields gaps by iterations, and what the best schedules do."""
-
-    def each(
-        what: str, of: Callable[[Sequence[Gap]], float], holds: Callable[[Gap], bool] = lambda _: True
-    ) -> Beside:
-        own = {
-            one.name: [row for row in rows if row.scenario == one.name and holds(row)] for one in SCENARIOS
-        }
-        return Beside(what, "", {name: percent(of(some)) for name, some in own.items()})
-
-    for iterations in ITERATIONS:
-        for what, mean in (("median", median), ("mean", fmean)):
-            yield each(
-                f"{what} gap after {iterations} iterations",
-                lambda some, mean=mean: mean(row.gap for row in some),
-                lambda row, own=iterations: row.iterations == own and row.best > NOTHING,
-            )
-        yield each(
-            f"optimal after {iterations} iterations",
-            lambda some: fmean(row.value <= row.best + 1e-6 * max(1, row.best) for row in some),
-            lambda row, own=iterations: row.iterations == own,
-        )
-    yield each(
-        "points where the best value is nothing", lambda some: fmean(row.best <= NOTHING for row in some)
-    )
-    yield each(
-        "points where the best schedule lets a job wait beside a GPU",
-        lambda some: fmean(row.idles for row in some),
-    )
-    yield each(
-        "points where it lets a job be late that could be in time",
-        lambda some: fmean(row.beyond for row in some),
-    )
-
-
-def draw_gap(rows: Sequence[Gap]) -> Figure:
-    """Draws the part of the points by their gap."""
-    figure, axes = new_figure(2, 1)
-    for panel, scenario in zip(axes[0], SCENARIOS, strict=True):
-        for iterations, colour in zip(ITERATIONS, COLOURS.values(), strict=False):
-            own = (row for row in rows if (row.scenario, row.iterations) == (scenario.name, iterations))
-            gaps = [row.gap for row in own if row.best > NOTHING]
-            draw_parts(panel, gaps, color=colour, label=f"{iterations} iterations")
-        panel.set_xscale("symlog", linthresh=0.01)
-        name_axes(panel, scenario.name, "gap to the optimum", "part of the points")
-    legend(figure, axes[0][0])
-    return figure
-
-
-GAP = FigureRecipe(
-    "Points solved exactly and by the greedy",
-    "ANDREAS: the randomised greedy against the exact optimum of one scheduling point",
-    solve_points,
-    beside_gap,
-    "The paper reports no gap. By (1) a job that waits and is not pressed costs nothing, so the best "
-    "schedule may keep GPUs idle; and it runs jobs late rather than let them wait, where Algorithm 1 "
-    "stays within D_j.",
-    draw_gap,
-)
 
 
 @dataclass(frozen=True, slots=True)
