@@ -97,8 +97,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             # They are about to serve, and the next plan must know it.
             stream = state.stream(command.stream)
             accuracy = command.validation_accuracy
-            if command.kept is not None:
-                state = replace(state, zoo=mark_used(state.zoo, command.kept))
+            state = replace(state, zoo=mark_used(state.zoo, command.kept))
             return state.with_stream(replace(stream, accuracy=accuracy, adopting_over=stream.accuracy))
         case cmd.KeepModel():
             stream, number = state.stream(command.stream), command.model.number

@@ -144,9 +144,8 @@ def _adopting(fleet: FleetState, event: ev.ModelOffered) -> Iterator[cmd.AdoptMo
     """Yields a command to serve an offered model, if it does better and is still to be had."""
     stream = fleet.stream(event.stream)
     is_kept = any(model.number == event.kept for model in fleet.zoo)
-    may_serve = stream.serves_base if event.kept is None else is_kept
     reason = why_offered(event.compared, event.expected)
-    if reason is not None and may_serve and _is_untouched(stream):
+    if reason is not None and is_kept and _is_untouched(stream):
         accuracy = event.validation_accuracy
         yield cmd.AdoptModel(event.stream, event.of, event.version, accuracy, reason, event.kept)
 

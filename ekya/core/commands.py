@@ -168,7 +168,7 @@ class AdoptModel:
         of, version: the stream of which they were retrained, and which of its weights.
         validation_accuracy: of these weights on the labels here.
         reason: in one sentence.
-        kept: their number in the zoo; None for weights that another stream serves.
+        kept: their number in the zoo.
     """
 
     stream: StreamId
@@ -176,7 +176,7 @@ class AdoptModel:
     version: ModelVersion
     validation_accuracy: float
     reason: str
-    kept: int | None = None
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.stream_faults import OVER
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId, us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels, Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
@@ -191,8 +191,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.AdoptionFailed():
             return _not_adopting(stream)
         case ev.RolledBack():
-            base_versions = with_roll_back(stream.base_versions, event)
-            return replace(stream, version=event.version, base_versions=base_versions, kept=None)
+            return replace(stream, version=event.version, kept=None)
         case ev.NeedMeasured():
             return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
@@ -350,11 +349,6 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
     if job.epoch_since_us is None or job.held_milli == 0:
         return ()
     return (Pace(job.job, job.held_milli, us_to_seconds(now_us - job.epoch_since_us)),)
-
-
-def with_roll_back(base_versions: frozenset[ModelVersion], event: ev.RolledBack) -> frozenset[ModelVersion]:
-    """Returns the versions under which a stream's base model has served, after a roll-back."""
-    return base_versions | {event.version} if event.of in base_versions else base_versions
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:

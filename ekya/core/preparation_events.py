@@ -54,18 +54,15 @@ class LabelsReady:
 
 @dataclass(frozen=True, slots=True)
 class ModelOffered:
-    """Of the models that were tried on a stream's labels, this does best.
-
-    They are the zoo's; without a zoo those of other streams, which only a stream that still serves the base
-    model tries.
+    """Of the zoo's models that were tried on a stream's labels, this does best.
 
     Attributes:
         of, version: the stream of which it was retrained, and which of its weights.
         compared: on these labels; its ``new`` are the offered weights, its ``old`` those that serve.
         validation_accuracy: of the offered weights on the validation part.
         gpu_s: cost of trying all of them.
-        kept: its number in the zoo; None for one that another stream serves.
-        expected: of kept weights, both accuracies with what was known of them before these labels.
+        kept: its number in the zoo.
+        expected: both accuracies with what was known of the models before these labels.
     """
 
     t_us: int
@@ -76,8 +73,8 @@ class ModelOffered:
     compared: Compared
     validation_accuracy: float
     gpu_s: float
-    kept: int | None = None
-    expected: Compared | None = None
+    kept: int
+    expected: Compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,14 +93,14 @@ class ModelSwapped:
 
 @dataclass(frozen=True, slots=True)
 class ModelAdopted:
-    """Inference serves the weights of another stream, or kept ones.
+    """Inference serves kept weights.
 
     Attributes:
         version: their number here.
         of, of_version: the stream of which they were retrained, and their number there.
         validation_accuracy: of these weights on the labels here.
         stall_us: time for which the hot swap kept inference from taking a frame.
-        kept: their number in the zoo; None for weights that another stream serves.
+        kept: their number in the zoo.
     """
 
     t_us: int
@@ -110,7 +110,7 @@ class ModelAdopted:
     of_version: ModelVersion
     validation_accuracy: float
     stall_us: int
-    kept: int | None = None
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)

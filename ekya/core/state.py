@@ -12,7 +12,6 @@ from ekya.core.stream_faults import NO_FAULTS, Faults, Status
 from ekya.core.units import (
     BASE_VERSION,
     FIRST_JOB,
-    ONLY_BASE,
     JobId,
     ModelVersion,
     StreamId,
@@ -148,7 +147,6 @@ class StreamState:
         stream, added_in: its id, and the window in which it was added.
         faults: of its camera and workers.
         version: of the serving model.
-        base_versions: those under which the base model has served.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
         adopting_over: the same of the model that serves, while offered weights are about to replace it.
         cached: its cached models.
@@ -186,7 +184,6 @@ class StreamState:
     added_in: int = 0
     faults: Faults = NO_FAULTS
     version: ModelVersion = BASE_VERSION
-    base_versions: frozenset[ModelVersion] = ONLY_BASE
     accuracy: float | None = None
     adopting_over: float | None = None
     cached: tuple[CachedModel, ...] = ()
@@ -215,11 +212,6 @@ class StreamState:
     removed: bool = False
     requested: bool = False
     gpu: int | None = None
-
-    @property
-    def serves_base(self) -> bool:
-        """True if the base model serves, also again after a roll-back."""
-        return self.version in self.base_versions
 
     @property
     def status(self) -> Status:

@@ -31,8 +31,5 @@ ModelVersion = NewType("ModelVersion", int)
 BASE_VERSION = ModelVersion(0)
 """The version of the model that a stream begins with."""
 
-ONLY_BASE = frozenset({BASE_VERSION})
-"""Versions under which the base model has served, before any roll-back to it."""
-
 FIRST_JOB = JobId(1)
 """The number of a run's first retraining."""

@@ -125,46 +125,18 @@ class ModelRecord:
         Raises:
             LookupError: they are not recorded.
         """
-        before = self._recorded(self.stream, of)
+        before = self._recorded(of)
         self._store.put_model(replace(before, version=version, served_from_us=served_from_us))
-
-    def adopt(
-        self,
-        version: ModelVersion,
-        of: StreamId,
-        of_version: ModelVersion,
-        validation_accuracy: float,
-        served_from_us: int,
-    ) -> None:
-        """Records that another stream's weights serve as ``version``; their file exists.
-
-        Args:
-            version: number of the weights here.
-            of, of_version: the other stream, and their number there.
-            validation_accuracy: of these weights on the labels here.
-            served_from_us: run time.
-
-        Raises:
-            LookupError: they are not recorded.
-        """
-        adopted = replace(
-            self._recorded(of, of_version),
-            stream=self.stream,
-            version=version,
-            validation_accuracy=validation_accuracy,
-            served_from_us=served_from_us,
-        )
-        self._store.put_model(adopted)
 
     def file(self, version: ModelVersion) -> Path:
         """Returns the path of the weights of a version that was retrained here."""
         return self._folder.model(self.stream, version)
 
-    def _recorded(self, stream: StreamId, version: ModelVersion) -> ModelRow:
-        for row in self._store.models(stream):
+    def _recorded(self, version: ModelVersion) -> ModelRow:
+        for row in self._store.models(self.stream):
             if row.version == version:
                 return row
-        raise LookupError(f"weights {version} of {stream} are not recorded")
+        raise LookupError(f"weights {version} of {self.stream} are not recorded")
 
 
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:

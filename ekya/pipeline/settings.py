@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.weights import LabelBudget
-from ekya.models.edge.architecture_table import Start, Task
+from ekya.models.edge.architecture_table import Task
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
 
@@ -48,7 +48,6 @@ class PreparationSettings:
     only_analysed: bool = False
     task: Task = Task.CLASSIFY
     frames_per_window: int = 24
-    start: Start = Start.BASE
     keeps_newest: bool = False
     describes: bool = False
 

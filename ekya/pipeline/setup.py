@@ -226,7 +226,6 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
             task=fleet.edge.task,
             frames_per_window=fleet.golden.frames_per_window,
-            start=fleet.edge.start,
             keeps_newest=fleet.drift.reacts or fleet.preparation.doses > 1,
             describes=fleet.kept is not None,
         ),

@@ -11,7 +11,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import ModelOffered
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import WHOLE, Compared, KeptModel, Probe
 from ekya.models.edge.architecture_table import Task
@@ -85,17 +85,10 @@ class Labelling(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherModel:
-    """A model that a stream may start from: one that another stream serves, or a kept one.
+    """A kept model that a stream may start from, with what the zoo knows of it."""
 
-    Attributes:
-        stream, version: the stream of which it was retrained, and its version there.
-        kept: what the zoo knows of it; None for one that another stream serves.
-    """
-
-    stream: StreamId
-    version: ModelVersion
+    kept: KeptModel
     serving: Serving
-    kept: KeptModel | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +97,7 @@ class Offer:
 
     Attributes:
         compared: with the model that serves.
-        expected: of a kept model, the same with what was known before.
+        expected: the same with what was known before.
         accuracy: on the validation part.
         images: number of labelled images that were compared.
         tried: number of models, each of which has analysed them.
@@ -112,24 +105,24 @@ class Offer:
 
     other: OtherModel
     compared: Compared
+    expected: Compared
     accuracy: float
     images: int
     tried: int
-    expected: Compared | None = None
 
     def event(self, t_us: int, stream: StreamId, window: int, gpu_s: float) -> ModelOffered:
         """Returns the event of this offer."""
-        other = self.other
+        kept = self.other.kept
         return ModelOffered(
             t_us,
             stream,
             window,
-            other.stream,
-            other.version,
+            kept.stream,
+            kept.version,
             self.compared,
             self.accuracy,
             gpu_s,
-            None if other.kept is None else other.kept.number,
+            kept.number,
             self.expected,
         )
 
@@ -226,19 +219,7 @@ class StreamPreparation:
             return self
         return replace(self, serving=self.earlier, earlier=None)
 
-    def offer(self, labels: StreamLabels, others: Sequence[OtherModel]) -> Offer | None:
-        """Returns the other stream's model that does best on the labels; None without evidence."""
-        shown = self._labelling.to_compare(self, labels) if others and labels.can_train else None
-        if shown is None:
-            return None
-        newest, objects = shown
-        accuracies = [_right(other.serving, newest) for other in others]
-        best = int(np.argmax(accuracies))
-        compared = Compared(accuracies[best], _right(self.serving, newest), objects)
-        accuracy = replace(self, serving=others[best].serving).serving_accuracy(labels)
-        return Offer(others[best], compared, accuracy, len(newest), len(others) + 1)
-
-    def offer_kept(
+    def offer(
         self, labels: StreamLabels, kept: Sequence[OtherModel], serves: KeptModel | None
     ) -> Offer | None:
         """Returns the kept model of which most is expected after the labels; None without any object.
@@ -266,7 +247,7 @@ class StreamPreparation:
         accuracy = likely.new
         if len(labels.validation.examples):
             accuracy = replace(self, serving=kept[best].serving).serving_accuracy(labels)
-        return Offer(kept[best], compared, accuracy, len(newest), len(kept) + 1, likely)
+        return Offer(kept[best], compared, likely, accuracy, len(newest), len(kept) + 1)
 
     def adopting(self, offer: Offer | None) -> "StreamPreparation":
         """Returns the preparation with the offered model if it is to serve, else unchanged."""

@@ -20,7 +20,7 @@ from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
-from ekya.models.edge.architecture_table import Start, Task
+from ekya.models.edge.architecture_table import Task
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.streams.sources import AnySource
@@ -271,7 +271,6 @@ def detecting(**changes):
 def test_load_fleet_of_detectors_has_their_defaults(folder):
     fleet = load(folder, detecting())
     assert (fleet.edge.model, fleet.edge.resolution) == ("fastestdet", 352)
-    assert fleet.edge.start is Start.BEST
     assert fleet.retraining.epochs == (10, 20, 40)
     assert fleet.retraining.trainable_blocks == (0, 1, 3)
     assert {gamma.batch_size for gamma in fleet.retrain_configs()} == {8}
@@ -346,10 +345,6 @@ def test_frame_sides_are_multiples_of_32_from_the_finest_down(finest):
             {"edge": {"model": "fastestdet"}},
             "edge.model: fastestdet is a detector, and edge.task is classify; write edge.task: detect, or "
             "use one of resnet18, mobilenet_v3_small, shufflenet_v2_x1_0, efficientnet_b0, resnet101",
-        ),
-        (
-            {"edge": {"start": "best"}},
-            "edge.start: only a detector starts from another stream's model; write base",
         ),
         ({"edge": {"task": "find"}}, "edge.task: 'find' is not possible; write 'classify' or 'detect'"),
         (

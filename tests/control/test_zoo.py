@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 from byhand import OPTIONS, A, B, S, Wish, labels, opened_1, retraining, started
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.weights import Compared, KeptModel, Scene
 
@@ -31,11 +33,9 @@ def drift(t_us, picture, stream=A):
     return ev.DriftDetected(t_us, stream, 1, t_us - S, "why", picture)
 
 
-def offered(t_us, kept, new=0.9, old=0.5, stream=A):
-    compared = Compared(new, old, 12)
-    return ev.ModelOffered(
-        t_us, stream, 1, OLD.stream, OLD.version, compared, 0.77, 0.1, kept, replace(compared, objects=20)
-    )
+def offered(t_us, kept, new=0.9, old=0.5, stream=A, window=1):
+    compared, likely = Compared(new, old, 12), Compared(new, old, 20)
+    return ev.ModelOffered(t_us, stream, window, OLD.stream, OLD.version, compared, 0.77, 0.1, kept, likely)
 
 
 def keeping(**changes):
@@ -113,11 +113,17 @@ def test_labels_of_the_window_before_a_drift_do_not_hide_its_scene():
 def test_offered_kept_model_serves_instead_of_retrained_weights():
     hand = keeping()
     hand.give(120 * S, swapped(120 * S, 1))
-    assert not hand.stream().serves_base
     (command,) = only(cmd.AdoptModel, hand.give(132 * S, offered(132 * S, 7)))
     assert (command.of, command.version, command.kept) == (OLD.stream, OLD.version, 7)
     assert "kept weights get 90.0% right and those that serve 50.0%" in command.reason
     assert only(cmd.AdoptModel, hand.give(133 * S, offered(133 * S, 7, 0.5, 0.5))) == []
+
+
+def test_offer_for_labels_of_the_window_before_or_to_an_ended_camera_is_ignored():
+    hand = keeping()
+    assert only(cmd.AdoptModel, hand.give(132 * S, offered(132 * S, 7, window=0))) == []
+    hand.give(133 * S, ev.StreamEnded(133 * S, A))
+    assert only(cmd.AdoptModel, hand.give(134 * S, offered(134 * S, 7))) == []
 
 
 def test_offered_kept_model_waits_for_no_retraining():
@@ -143,3 +149,33 @@ def test_weights_rolled_back_to_are_no_kept_ones():
     hand.give(120 * S, swapped(120 * S, 1))
     hand.give(125 * S, ev.RolledBack(125 * S, A, ModelVersion(2), BASE_VERSION, 0))
     assert hand.stream().kept is None
+
+
+def adopting():
+    """Stream ``a`` was labelled again, and is about to serve the kept model."""
+    hand = keeping()
+    hand.give(131 * S, replace(labels(131 * S, A, accuracy=0.5), since_us=130 * S))
+    assert only(cmd.AdoptModel, hand.give(132 * S, offered(132 * S, 7)))
+    assert hand.stream().accuracy == 0.77, "the next plan must know it"
+    assert hand.stream().version == 0
+    return hand
+
+
+@pytest.mark.parametrize(
+    "fails", [ev.WorkerDied(134 * S, A, ev.Role.INFERENCE, "killed"), ev.AdoptionFailed(134 * S, A)]
+)
+def test_step_knows_the_serving_model_again_where_adopted_weights_never_serve(fails):
+    hand = adopting()
+    hand.give(133 * S, ev.ProfileReady(133 * S, A, 1, FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5), 0.1))
+    hand.give(134 * S, fails)
+    assert hand.stream().accuracy == 0.5
+    assert hand.stream().profiles.curves == (), "they are of the adopted weights"
+
+
+def test_step_keeps_adopted_accuracy_where_inference_dies_later():
+    hand = adopting()
+    hand.give(133 * S, ev.ModelAdopted(133 * S, A, ModelVersion(1), OLD.stream, OLD.version, 0.77, 0, 7))
+    assert (hand.stream().version, hand.stream().accuracy) == (1, 0.77)
+    for late in (ev.WorkerDied(134 * S, A, ev.Role.INFERENCE, "killed"), ev.AdoptionFailed(135 * S, A)):
+        hand.give(late.t_us, late)
+        assert hand.stream().accuracy == 0.77

@@ -19,6 +19,9 @@ from ekya.core.weights import Compared, LabelBudget
 A, B = StreamId("a"), StreamId("b")
 
 
+COMPARED = Compared(0.8, 0.4, 20)
+
+
 def one_of_each(t_us):
     return (
         ev.ZooOpened(t_us, ()),
@@ -27,7 +30,9 @@ def one_of_each(t_us):
         ev.PreparationEnded(t_us, 0),
         ev.StreamAdded(t_us, A, ()),
         ev.LabelsReady(t_us, A, 0, 8, 2, 0.5, False, 0.1),
-        ev.ModelOffered(t_us, A, 0, B, ModelVersion(1), Compared(0.8, 0.4, 20), 0.8, 0.1),
+        ev.ModelOffered(
+            t_us, A, 0, B, ModelVersion(1), Compared(0.8, 0.4, 20), 0.8, 0.1, 7, Compared(0.6, 0.5, 28)
+        ),
         ev.InferenceProfiled(t_us, A, 0, (), 0.1),
         ev.ProfileReady(t_us, A, 0, None, 0.1),
         ev.RetrainProfiled(t_us, A, 0, (), 0.1),
@@ -47,7 +52,7 @@ def one_of_each(t_us):
         ev.ModelCached(t_us, A, None),
         ev.RolledBack(t_us, A, ModelVersion(3), ModelVersion(1), 90),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
-        ev.ModelAdopted(t_us, A, ModelVersion(1), B, ModelVersion(2), 0.5, 3),
+        ev.ModelAdopted(t_us, A, ModelVersion(1), B, ModelVersion(2), 0.5, 3, 7),
         ev.AdoptionFailed(t_us, A),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
         ev.NeedMeasured(t_us, A, InferenceConfig(1, 32), 120),

@@ -28,24 +28,9 @@ def test_serve_again_records_a_new_version_of_the_same_file(tmp_path) -> None:
         assert load_model(folder.path / again.path).classes == ("car", "bus")
 
 
-def test_adopt_names_the_file_of_the_other_stream_and_the_accuracy_here(tmp_path) -> None:
-    folder, other = RunFolder.create(tmp_path, "run"), StreamId("other")
-    with StateStore(folder.state) as store:
-        weights = to_bytes(build_edge_model(("car", "bus"), 0, 1))
-        ModelRecord(folder, store, other).add_model(ModelVersion(3), weights, 2, GAMMA, 0.8, 40)
-        record = ModelRecord(folder, store, CAM)
-        record.add_model(BASE_VERSION, weights, -1, None, None, 0)
-        record.adopt(ModelVersion(1), other, ModelVersion(3), 0.7, 60)
-        (lent,), (_, adopted) = store.models(other), store.models(CAM)
-        here = replace(lent, stream=CAM, version=ModelVersion(1), validation_accuracy=0.7, served_from_us=60)
-        assert adopted == here
-
-
 def test_weights_that_are_not_recorded_cannot_serve_again(tmp_path) -> None:
     folder = RunFolder.create(tmp_path, "run")
     with StateStore(folder.state) as store:
         record = ModelRecord(folder, store, CAM)
         with pytest.raises(LookupError, match="weights 1 of cam are not recorded"):
             record.serve_again(ModelVersion(2), ModelVersion(1), 60)
-        with pytest.raises(LookupError, match="weights 3 of other are not recorded"):
-            record.adopt(ModelVersion(2), StreamId("other"), ModelVersion(3), 0.7, 60)

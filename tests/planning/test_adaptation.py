@@ -23,11 +23,7 @@ from ekya.planning.adaptation.kept_models import (
 )
 from ekya.planning.adaptation.label_pooling import TOGETHER_US, pooling_pays, same_scene
 from ekya.planning.adaptation.shadow_gate import (
-    ADOPT_MARGIN,
     LEAST_OBJECTS,
-    MOST_TRIED,
-    tried_by,
-    why_adopted,
     why_back,
     why_not,
 )
@@ -111,11 +107,6 @@ def test_why_offered_believes_many_objects_more_than_what_was_known():
     assert why_offered(worse, expected_accuracies(worse, 0.95, OF_ANOTHER_SCENE)) is None
 
 
-def test_why_offered_of_another_streams_weights_is_the_gates():
-    assert "the base model" in why_offered(Compared(0.8, 0.5, 16), None)
-    assert why_offered(Compared(0.6, 0.5, 16), None) is None
-
-
 @given(part, part, st.integers(1, 40))
 def test_why_offered_without_knowledge_needs_a_better_model(new, old, objects):
     compared = Compared(new, old, objects)
@@ -162,42 +153,6 @@ def test_why_back_names_objects_and_accuracies() -> None:
     assert why_back(Compared(0.25, 0.75, 16), 0.1) == (
         "of 16 objects labelled since, the new weights get 25.0% right, and those before them 75.0%"
     )
-
-
-@given(part, part, st.integers(0, 20))
-def test_why_adopted_needs_enough_objects_and_a_clear_gain(new: float, old: float, objects: int) -> None:
-    adopted = why_adopted(Compared(new, old, objects)) is not None
-    assert adopted == (objects >= LEAST_OBJECTS and new > old + ADOPT_MARGIN)
-
-
-def test_why_adopted_names_objects_and_accuracies() -> None:
-    assert why_adopted(Compared(0.75, 0.25, 16)) == (
-        "of 16 labelled objects, they get 75.0% right, and the base model 25.0%"
-    )
-
-
-names = st.sampled_from([StreamId(name) for name in "abcdefghijk"])
-
-
-@given(st.dictionaries(names, st.booleans(), min_size=1), st.integers(0, 9))
-def test_tried_by_takes_retrained_weights_of_others_for_a_stream_with_the_base(
-    has_base: dict[StreamId, bool], window: int
-) -> None:
-    with_base = {stream for stream, has in has_base.items() if has}
-    retrained = set(has_base) - with_base
-    for stream in has_base:
-        tried = tried_by(stream, has_base, with_base, window)
-        if stream in retrained:
-            assert tried == ()
-        else:
-            assert len(set(tried)) == len(tried) == min(len(retrained), MOST_TRIED)
-            assert set(tried) <= retrained
-
-
-def test_tried_by_takes_all_in_turn() -> None:
-    streams = [StreamId(name) for name in "abcdefghij"]
-    tried = [tried_by(streams[0], streams, streams[:1], window) for window in (1, 2)]
-    assert set(tried[0]) | set(tried[1]) == set(streams[1:])
 
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")

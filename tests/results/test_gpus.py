@@ -63,7 +63,7 @@ def test_energy_above_idle_is_divided_by_used_gpu_time():
 
 def test_energy_of_trying_other_models_is_of_preparation():
     compared = Compared(0.8, 0.4, 20)
-    offered = ev.ModelOffered(7 * S, B, 1, A, ModelVersion(1), compared, 0.8, 3.0)
+    offered = ev.ModelOffered(7 * S, B, 1, A, ModelVersion(1), compared, 0.8, 3.0, 7, compared)
     (energy,) = modelled_energy(turns(labels(6, B, 1.0), used(9, A, 0), offered, measured(0, USE)), PLACES)
     assert energy.jobs_j == {(B, "preparation"): 900.0}
     alone = turns(used(10, A, 100), offered, measured(0, USE))

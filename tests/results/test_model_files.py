@@ -9,16 +9,16 @@ from ekya.results.storage.model_files import remove_spent, spent_models
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 
-CAM, OTHER = StreamId("cam"), StreamId("other")
+CAM = StreamId("cam")
 
 
-def row(version, file=None, stream=CAM):
-    path = f"models/{stream}/{version}.safetensors" if file is None else file
-    return ModelRow(stream, version, version, path, None, 0.5, version)
+def row(version, file=None):
+    path = f"models/{CAM}/{version}.safetensors" if file is None else file
+    return ModelRow(CAM, version, version, path, None, 0.5, version)
 
 
-def files(*versions, stream=CAM):
-    return [f"models/{stream}/{version}.safetensors" for version in versions]
+def files(*versions):
+    return [f"models/{CAM}/{version}.safetensors" for version in versions]
 
 
 def versions(spent):
@@ -26,41 +26,35 @@ def versions(spent):
 
 
 def test_model_files_keep_the_newest():
-    spent = spent_models(CAM, [row(at) for at in range(6)], files(*range(6)), (), keep=2)
+    spent = spent_models([row(at) for at in range(6)], files(*range(6)), (), keep=2)
     assert versions(spent) == [0, 1, 2, 3]
     assert list(spent.files) == files(0, 1, 2, 3)
 
 
 def test_model_files_keep_what_may_serve_again():
-    spent = spent_models(CAM, [row(at) for at in range(6)], files(*range(6)), (), keep=2, since=1)
+    spent = spent_models([row(at) for at in range(6)], files(*range(6)), (), keep=2, since=1)
     assert versions(spent) == [0]
 
 
 def test_model_files_keep_those_that_a_later_version_names():
     rows = [row(0), row(1), row(2), row(3, file=files(0)[0])]  # 3 is a roll-back to 0
-    spent = spent_models(CAM, rows, files(0, 1, 2), (), keep=2)
+    spent = spent_models(rows, files(0, 1, 2), (), keep=2)
     assert versions(spent) == [0, 1]
     assert list(spent.files) == files(1)
 
 
-def test_model_files_keep_those_that_another_stream_adopted():
-    rows = [row(0), row(1), row(2), row(1, file=files(0)[0], stream=OTHER)]
-    spent = spent_models(CAM, rows, files(0, 1, 2), (), keep=2)
-    assert (versions(spent), list(spent.files)) == ([0], [])
-
-
 def test_model_files_keep_those_of_the_zoo_with_their_rows():
-    spent = spent_models(CAM, [row(at) for at in range(4)], files(*range(4)), files(0), keep=2)
+    spent = spent_models([row(at) for at in range(4)], files(*range(4)), files(0), keep=2)
     assert (versions(spent), list(spent.files)) == ([1], files(1))
 
 
 def test_model_files_without_a_row_go_unless_they_are_about_to_serve():
-    spent = spent_models(CAM, [row(0), row(4)], files(0, 2, 4, 5), (), keep=2)
+    spent = spent_models([row(0), row(4)], files(0, 2, 4, 5), (), keep=2)
     assert (versions(spent), list(spent.files)) == ([], files(2))
 
 
 def test_model_files_of_an_unknown_stream_stay():
-    assert spent_models(CAM, [row(0, stream=OTHER)], files(0), (), keep=2).files == ()
+    assert spent_models([], files(0), (), keep=2).files == ()
 
 
 @pytest.fixture

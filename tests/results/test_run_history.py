@@ -359,10 +359,10 @@ def test_summarize_adoption_is_a_swap_with_its_delay_and_cost():
             turn(0, ev.StreamAdded(0, A, ())),
             turn(
                 2,
-                ev.ModelOffered(2 * S, A, 1, B, version, compared, 0.8, 0.25),
-                cmd.AdoptModel(A, B, version, 0.8, "better"),
+                ev.ModelOffered(2 * S, A, 1, B, version, compared, 0.8, 0.25, 7, compared),
+                cmd.AdoptModel(A, B, version, 0.8, "better", 7),
             ),
-            turn(3, ev.ModelAdopted(3 * S, A, version, B, version, 0.8, 100)),
+            turn(3, ev.ModelAdopted(3 * S, A, version, B, version, 0.8, 100, 7)),
         ]
     )
     assert [(one.t_us, one.stream, one.version) for one in told.swaps] == [(3 * S, A, 1)]
@@ -375,7 +375,7 @@ def test_summarize_adoption_is_a_swap_with_its_delay_and_cost():
 def test_summarize_adopted_model_is_none_once_the_base_model_serves_again():
     def adopted(at_s, version, stream=A):
         return turn(
-            at_s, ev.ModelAdopted(at_s * S, stream, ModelVersion(version), B, ModelVersion(1), 0.8, 9)
+            at_s, ev.ModelAdopted(at_s * S, stream, ModelVersion(version), B, ModelVersion(1), 0.8, 9, 7)
         )
 
     def back(at_s, version, of, stream=A):

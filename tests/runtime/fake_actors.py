@@ -12,14 +12,13 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion
-from ekya.models.edge.architecture_table import Start
 from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.driver.executor import RayExecutor
 from ekya.runtime.driver.fleet_actors import StreamActors
 from ekya.runtime.shares.share_changes import TIMEOUTS
 
-SETTINGS = PreparationSettings(("car",), 352, 10.0, 96, 1, start=Start.BEST)
+SETTINGS = PreparationSettings(("car",), 352, 10.0, 96, 1)
 
 
 @dataclass(eq=False)

@@ -325,83 +325,6 @@ def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
     assert earlier_versions(actors) == [None, BASE_VERSION, None]
 
 
-@pytest.fixture
-def pending(monkeypatch):
-    """Actors of two streams with the base model; retrained weights of ``cam`` are about to serve."""
-    actors = FakeActors(("cam", "new")).install(monkeypatch)
-    made = make_executor(actors)
-    made.execute_commands([start_retraining(), serve()])
-    return made, actors
-
-
-@pytest.fixture
-def beside(pending):
-    """Actors of two streams, of which ``cam`` serves retrained weights and ``new`` the base model."""
-    made, actors = pending
-    actors.emit(actors.streams["cam"].inference, swapped(1))
-    events_of(made, actors)
-    return made, actors
-
-
-def lent_to(actors):
-    """Returns what was lent to each stream in the last preparation: other stream, version, weights."""
-    last = {arguments[1]: arguments[-1] for arguments in actors.arguments("hand_in")}
-    return {
-        stream: [(one.stream, one.version, one.fetch.args[0]) for one in lent]
-        for stream, lent in last.items()
-    }
-
-
-def prepare_both(window):
-    asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in ("cam", "new"))
-    return cmd.BeginPreparation(window, 500, asked)
-
-
-def test_retrained_weights_are_lent_to_a_stream_with_the_base_model(beside):
-    executor, actors = beside
-    executor.execute_commands([prepare_both(1)])
-    own = actors.streams["cam"].newest_weights
-    assert lent_to(actors) == {"cam": [], "new": [("cam", 1, own)]}, "cam has weights of its own"
-
-
-def test_pending_weights_are_not_lent(pending):
-    """They may never serve, and fetching them waits for their trainer."""
-    executor, actors = pending
-    executor.execute_commands([prepare_both(1)])
-    assert lent_to(actors) == {"cam": [], "new": []}
-    executor.execute_commands([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "unknown")])
-    assert actors.calls("adopt") == []
-
-
-def test_serving_weights_are_lent_while_newer_ones_are_pending(beside):
-    executor, actors = beside
-    served = actors.streams["cam"].weights
-    executor.execute_commands([serve(epoch=5), prepare_both(1)])
-    assert actors.streams["cam"].newest_weights is not served
-    assert lent_to(actors)["new"] == [("cam", 1, served)]
-
-
-def test_base_model_that_serves_again_is_not_lent_and_tries_others(beside):
-    executor, actors = beside
-    new, lent = actors.streams["new"], actors.streams["cam"].weights
-    back = [ModelVersion(2), BASE_VERSION]
-    executor.execute_commands([prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
-    for window in (2, 4):
-        adopted = ev.ModelAdopted(0, "new", new.version, "cam", ModelVersion(1), 0.8, 5)
-        actors.emit(new.inference, adopted)
-        events_of(executor, actors)
-        executor.execute_commands([prepare_both(window)])
-        assert lent_to(actors) == {"cam": [], "new": []}
-        executor.execute_commands([cmd.RollBack("new", "worse")])
-        actors.emit(new.inference, ev.RolledBack(0, "new", *back, 5))
-        events_of(executor, actors)
-        assert (new.version, new.weights) == (back[0], "base")
-        executor.execute_commands([prepare_both(window + 1)])
-        assert lent_to(actors) == {"cam": [], "new": [("cam", 1, lent)]}
-        executor.execute_commands([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better again")])
-        back = [ModelVersion(4), ModelVersion(2)]
-
-
 def test_weights_that_never_served_are_not_rolled_back_to(executor, actors, own):
     """No file of theirs is recorded: a resumed run could not serve them."""
     executor.execute_commands([prepare(1), serve(), prepare(2), serve(5)])
@@ -410,35 +333,6 @@ def test_weights_that_never_served_are_not_rolled_back_to(executor, actors, own)
     executor.execute_commands([prepare(3), cmd.RollBack(CAM, "worse")])
     assert earlier_versions(actors) == [None, BASE_VERSION, None]
     assert actors.calls("roll_back") == []
-
-
-def test_adopted_weights_serve_and_are_retrained(beside):
-    executor, actors = beside
-    executor.execute_commands([prepare_both(1)])
-    lent, new = actors.streams["cam"].newest_weights, actors.streams["new"]
-    executor.execute_commands([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
-    assert actors.arguments("adopt") == [("new", lent, 0.8, ModelVersion(1), "cam", ModelVersion(1), None)]
-    assert (new.version, new.newest_weights) == (1, lent)
-    assert actors.arguments("know")[-1] == ("new", actors.arguments("know")[0][1], 1, lent)
-    adopted = ev.ModelAdopted(0, "new", ModelVersion(1), "cam", ModelVersion(1), 0.8, 5)
-    actors.emit(new.inference, adopted)
-    assert adopted in events_of(executor, actors)
-    assert new.weights is lent
-    executor.execute_commands([start_retraining("new", job=2)])
-    assert actors.arguments("start")[-1][2] is lent
-    executor.execute_commands([prepare_both(2)])
-    assert earlier_versions(actors)[-1] == BASE_VERSION, "the base model may serve again"
-
-
-def test_weights_that_were_not_lent_in_this_window_are_not_adopted(beside):
-    executor, actors = beside
-    executor.execute_commands(
-        [prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(2), 0.8, "unknown")]
-    )
-    executor.execute_commands([prepare(2), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "late")])
-    assert actors.calls("adopt") == []
-    assert actors.streams["new"].version == BASE_VERSION
-    assert events_of(executor, actors) == (ev.AdoptionFailed(0, "new"),) * 2
 
 
 def test_hot_swap_goes_through_the_object_store(executor, actors):

@@ -245,12 +245,13 @@ def test_roll_back_serves_earlier_weights_as_a_new_version(actor, good):
     assert part_right(actor) > 0.9
 
 
-def test_adopt_serves_weights_of_another_stream(actor, good):
+def test_adopt_serves_kept_weights_of_another_stream(actor, good):
     other = StreamId("other")
-    actor.streams[CAM].adopt(to_bytes(turned_around(good)), 0.7, ModelVersion(1), other, ModelVersion(3))
+    actor.streams[CAM].adopt(to_bytes(turned_around(good)), 0.7, ModelVersion(1), other, ModelVersion(3), 7)
     (adopted,) = events_of(actor, 1)
     assert isinstance(adopted, ev.ModelAdopted)
     assert (adopted.stream, adopted.version, adopted.of, adopted.of_version) == (CAM, 1, other, 3)
+    assert adopted.kept == 7
     assert adopted.validation_accuracy == 0.7
     assert part_right(actor) < 0.5
 

@@ -22,7 +22,6 @@ from ekya.core import requests as rq
 from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.weights import LabelBudget, Validation
-from ekya.pipeline.run_writer import ModelRecord
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
@@ -457,22 +456,6 @@ def test_roll_back_passes_by_weights_that_never_served(run):
     run.keep_model(FIRST, 1)
     run.actors.streams[FIRST].version = ModelVersion(2)
     assert rolled_back(run) == 0
-
-
-def test_roll_back_to_and_from_weights_of_another_camera(run):
-    """Their file has the number that they have there."""
-    for version in range(8):
-        run.keep_model(SECOND, version)
-    run.keep_model(FIRST, 0)
-    run.keep_model(FIRST, 1)
-    record = ModelRecord(run.folder, run.store, FIRST)
-    record.adopt(ModelVersion(2), SECOND, ModelVersion(7), 0.8, 2)
-    run.actors.streams[FIRST].version = ModelVersion(2)
-    assert rolled_back(run) == 1
-    run.keep_model(FIRST, 3)
-    assert rolled_back(run) == 2
-    run.keep_model(FIRST, 4, of=2)
-    assert rolled_back(run) == 1, "not 3, which it was to undo"
 
 
 def test_roll_back_without_earlier_weights_is_refused(run):

@@ -176,7 +176,7 @@ def test_pruner_goes_on_where_a_file_cannot_be_removed(run, caplog):
 class _Damaged:
     """A store that cannot be read."""
 
-    def all_models(self):
+    def models(self, _stream):
         raise OSError(5, "the disk is broken")
 
 

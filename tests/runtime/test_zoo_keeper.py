@@ -4,12 +4,12 @@ import threading
 
 import pytest
 import ray
-from fake_actors import FakeActors, events_of, make_executor
+from fake_actors import FakeActors, events_of, make_executor, start_retraining
 from waiting import HANG_GUARD_S
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
 from ekya.pipeline.zoo_folder import ZooFolder, ZooIndex, ZooKind
 from ekya.results.storage.run_folder import RunFolder
@@ -49,7 +49,7 @@ def test_weights_are_kept_once_their_trainer_has_written_them(keeper, folder):
     threading.Timer(0.2, lambda: path.write_bytes(b"weights")).start()
     settled(keeper)
     (lent,) = keeper.lend((3, 4))
-    assert (lent.stream, lent.version, lent.kept, lent.fetch()) == (CAM, 1, model(3), b"weights")
+    assert (lent.kept, lent.fetch()) == (model(3), b"weights")
     assert keeper.known(3) == model(3)
     assert keeper.known(None) is keeper.known(4) is None
 
@@ -83,6 +83,9 @@ def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
     (handed_in,) = actors.calls("hand_in")
     assert [one.kept for one in handed_in.arguments[-1]] == [model(3)]
     executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
+    own = actors.streams[CAM]
+    assert (own.version, own.newest_weights) == (1, ("put", b"weights"))
+    assert actors.arguments("know")[-1][2:] == (1, ("put", b"weights"))
     executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(9), 0.9, "better", 4)])
     ((stream, weights, accuracy, version, of, of_version, kept),) = actors.arguments("adopt")
     assert (stream, weights, accuracy, version, of, of_version, kept) == (
@@ -94,6 +97,16 @@ def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
         1,
         3,
     )
+    assert [type(event) for event in events_of(executor, actors)] == [ev.AdoptionFailed]
+    adopted = ev.ModelAdopted(0, CAM, ModelVersion(1), CAM, ModelVersion(1), 0.9, 5, 3)
+    actors.emit(own.inference, adopted)
+    assert adopted in events_of(executor, actors)
+    assert own.weights == ("put", b"weights")
+    executor.execute_commands([start_retraining(job=2)])
+    assert actors.arguments("start")[-1][2] == ("put", b"weights"), "what serves is what is retrained"
+    executor.execute_commands([cmd.BeginPreparation(2, 500, (asked,))])
+    executor.wait(actors.clock.now + 1)
+    assert actors.arguments("hand_in")[-1][6] == BASE_VERSION, "the base model may serve again"
 
 
 def test_executor_says_so_where_a_kept_model_is_damaged_by_now(keeper, folder, monkeypatch, caplog):

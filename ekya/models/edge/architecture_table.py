@@ -21,15 +21,6 @@ class Task(StrEnum):
     """Finds objects in whole frames, and names them."""
 
 
-class Start(StrEnum):
-    """Models that a stream may start from."""
-
-    BASE = "base"
-    """The fleet's base model."""
-    BEST = "best"
-    """The best of the base model and those that the run has made for other streams."""
-
-
 @dataclass(frozen=True, slots=True)
 class Norm:
     """Settings of a batch normalisation, as torch defines them."""

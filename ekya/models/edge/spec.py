@@ -12,7 +12,6 @@ from ekya.models.edge.architecture_table import (
     DETECTORS,
     FASTESTDET,
     SSDLITE,
-    Start,
     Task,
     block_names,
     task_of,
@@ -41,9 +40,6 @@ class EdgeSpec(BaseModel):
         resolution: side in pixels of the square that objects, or whole frames, are resized to for training.
             That of a detector is a multiple of 32 from 96 on (that of the published weights: 352 for
             ``fastestdet``).
-        start: what a stream serves and is retrained from until a retraining of its own serves. ``best``, for
-            detectors only: the model of another stream, from the first labels on which it does clearly
-            better than the base model; ``base``: always the base model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,7 +48,6 @@ class EdgeSpec(BaseModel):
     model: str = DEFAULT_ARCHITECTURE
     weights: Path | None = None
     resolution: int = Field(default=32, ge=16, le=640)
-    start: Start = Start.BASE
 
     @model_validator(mode="before")
     @classmethod
@@ -60,7 +55,7 @@ class EdgeSpec(BaseModel):
         if isinstance(raw, Mapping) and raw.get("task") == Task.DETECT:
             detector = {"model": FASTESTDET, **raw}
             side = FRAME_SIDES.get(str(detector["model"]), FRAME_SIDES[FASTESTDET])
-            return {"resolution": side, "start": Start.BEST, **detector}
+            return {"resolution": side, **detector}
         return raw
 
     @field_validator("model")
@@ -86,13 +81,6 @@ class EdgeSpec(BaseModel):
                 f"{LEAST_FRAME_SIDE} on"
             )
         return side
-
-    @field_validator("start")
-    @classmethod
-    def _is_for_the_task(cls, start: Start, info: ValidationInfo) -> Start:
-        if start is Start.BEST and info.data.get("task") is Task.CLASSIFY:
-            raise ValueError(f"only a detector starts from another stream's model; write {Start.BASE}")
-        return start
 
     def too_many(self, trainable_blocks: int) -> str | None:
         """Returns an error message with the remedy if the model has fewer blocks than this, else None."""

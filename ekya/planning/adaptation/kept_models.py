@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from ekya.core.weights import Compared, KeptModel
-from ekya.planning.adaptation.shadow_gate import why_adopted
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 
 MOST_CANDIDATES = 3
@@ -89,18 +88,16 @@ def expected_accuracies(compared: Compared, known_new: float, known_old: float) 
     return Compared(of(compared.new, known_new), of(compared.old, known_old), objects)
 
 
-def why_offered(compared: Compared, expected: Compared | None) -> str | None:
+def why_offered(compared: Compared, expected: Compared) -> str | None:
     """Returns the reason why offered weights replace those that serve; None where they do not.
 
-    Kept weights must be expected to be better by ``ADOPT_ERRORS`` of the standard error of the difference,
-    taken as that of independent samples. Those of another stream pass ``why_adopted``.
+    They must be expected to be better by ``ADOPT_ERRORS`` of the standard error of the difference, taken as
+    that of independent samples.
 
     Args:
         compared: on the labels.
-        expected: of kept weights, with what was known before; None for weights of another stream.
+        expected: with what was known before.
     """
-    if expected is None:
-        return why_adopted(compared)
     new, old = expected.new, expected.old
     error = math.sqrt((new * (1 - new) + old * (1 - old)) / expected.objects)
     if new <= old + ADOPT_ERRORS * error:

@@ -1,13 +1,9 @@
 """Shadow gate: decides whether new weights serve, by the accuracy of new and old ones on the newest labels.
 
 It runs twice: when a retraining completes, on the labels that it was measured with, and again when the
-window in which its weights have served is labelled. A third time it decides whether a stream that still
-serves the base model serves another stream's weights.
+window in which its weights have served is labelled.
 """
 
-from collections.abc import Collection
-
-from ekya.core.units import StreamId
 from ekya.core.weights import Compared
 
 SERVE_MARGIN = 0.0
@@ -16,12 +12,6 @@ SERVE_MARGIN = 0.0
 ROLL_BACK_MARGIN = 0.12
 """Margin by which new weights may do worse on the labels of a window that they have served in, and stay:
 twice the error of such a difference on the default fleet, where a narrower margin gained nothing."""
-
-ADOPT_MARGIN = ROLL_BACK_MARGIN
-"""Margin by which another stream's weights must do better than the base model to serve: the same error."""
-
-MOST_TRIED = 6
-"""Number of other streams whose weights a stream tries in a window; each takes a pass over its labels."""
 
 NEVER_BACK = 1.0
 """Margin with which no weights are ever rolled back, so that none need be compared."""
@@ -62,33 +52,3 @@ def why_back(compared: Compared, margin: float) -> str | None:
         f"of {compared.objects} objects labelled since, the new weights get {compared.new:.1%} right, and "
         f"those before them {compared.old:.1%}"
     )
-
-
-def why_adopted(compared: Compared) -> str | None:
-    """Returns the reason why another stream's weights replace the base model; None where they do not."""
-    if compared.objects < LEAST_OBJECTS or compared.new <= compared.old + ADOPT_MARGIN:
-        return None
-    return (
-        f"of {compared.objects} labelled objects, they get {compared.new:.1%} right, and the base model "
-        f"{compared.old:.1%}"
-    )
-
-
-def tried_by(
-    stream: StreamId, streams: Collection[StreamId], with_base: Collection[StreamId], window: int
-) -> tuple[StreamId, ...]:
-    """Returns the streams whose weights a stream tries in a window, at most ``MOST_TRIED`` and in turn.
-
-    Empty if the stream itself does not serve the base model.
-
-    Args:
-        stream: that may start from them.
-        streams: all of them.
-        with_base: those that serve the base model, also again after a roll-back.
-        window: index.
-    """
-    if stream not in with_base:
-        return ()
-    others = sorted(one for one in streams if one not in with_base)
-    first = window * MOST_TRIED % len(others) if len(others) > MOST_TRIED else 0
-    return tuple([*others[first:], *others[:first]][:MOST_TRIED])

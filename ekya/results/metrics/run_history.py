@@ -8,8 +8,7 @@ from typing import Any
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
-from ekya.core.effects import with_roll_back
-from ekya.core.units import BASE_VERSION, ONLY_BASE, JobId, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.weights import Probe
 from ekya.results.metrics.retrainings import FAILED, FINISHED, RetrainRun, retrainings_of
 
@@ -155,7 +154,7 @@ class RunHistory:
         validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
-        adopted: by stream, the other stream whose model it took over, unless the base model serves again.
+        adopted: by stream, the one whose kept model it took over, unless the base model serves again.
         drifts: changes of scenes that inference noticed, or that a later dose of labels shows, in order.
         pooled: trials with other labels of the same scene, in order.
         golden_gpu_s: part of both that the golden model took.
@@ -278,15 +277,14 @@ def profile_rows(history: RunHistory) -> list[dict[str, Any]]:
 
 def _adopted(events: Sequence[ev.Event]) -> dict[StreamId, StreamId]:
     adopted: dict[StreamId, StreamId] = {}
-    base_versions: dict[StreamId, frozenset[ModelVersion]] = defaultdict(lambda: ONLY_BASE)
+    base_versions: dict[StreamId, set[ModelVersion]] = defaultdict(lambda: {BASE_VERSION})
     for event in events:
         match event:
             case ev.ModelAdopted():
                 adopted[event.stream] = event.of
-            case ev.RolledBack():
-                known = base_versions[event.stream] = with_roll_back(base_versions[event.stream], event)
-                if event.version in known:
-                    adopted.pop(event.stream, None)
+            case ev.RolledBack() if event.of in base_versions[event.stream]:
+                base_versions[event.stream].add(event.version)
+                adopted.pop(event.stream, None)
     return adopted
 
 

@@ -24,7 +24,6 @@ class SpentModels:
 
 
 def spent_models(
-    stream: StreamId,
     rows: Sequence[ModelRow],
     files: Collection[str],
     linked: Collection[str],
@@ -33,18 +32,17 @@ def spent_models(
 ) -> SpentModels:
     """Decides what is removed of a stream's models.
 
-    Weights stay if a row that stays names them, also another stream's; if the zoo holds them, since nothing
-    would be gained; and if they are newer than the newest row, since they are about to serve.
+    Weights stay if a row that stays names them; if the zoo holds them, since nothing would be gained; and if
+    they are newer than the newest row, since they are about to serve.
 
     Args:
-        stream: the stream.
-        rows: of all streams.
+        rows: of the stream.
         files: numbered files of the stream that are there, as relative paths.
         linked: those that have a further name, in the zoo.
         keep: number of the newest models that stay, of which the last one serves.
         since: this version and later ones stay as well.
     """
-    own = sorted((row for row in rows if row.stream == stream), key=lambda row: row.version)
+    own = sorted(rows, key=lambda row: row.version)
     if not own:
         return SpentModels((), ())
     newest = own[-1].version
@@ -54,8 +52,8 @@ def spent_models(
         for row in own
         if row.version not in stay and (since is None or row.version < since) and row.path not in linked
     )
-    gone = {(row.stream, row.version) for row in spent}
-    named = {row.path for row in rows if (row.stream, row.version) not in gone}
+    gone = {row.version for row in spent}
+    named = {row.path for row in own if row.version not in gone}
     unnamed = (file for file in sorted(files) if file not in named and file not in linked)
     return SpentModels(spent, tuple(file for file in unnamed if int(Path(file).stem) < newest))
 
@@ -81,7 +79,7 @@ def remove_spent(
     """
     own = [path for path in folder.models(stream).glob("*.safetensors") if path.stem.isdecimal()]
     linked = [folder.relative(path) for path in own if path.stat().st_nlink > 1]
-    spent = spent_models(stream, store.all_models(), [*map(folder.relative, own)], linked, keep, since)
+    spent = spent_models(store.models(stream), [*map(folder.relative, own)], linked, keep, since)
     paths = tuple(folder.path / file for file in spent.files)
     if not only_look:
         # Rows first: a row never names a file that is not there.
@@ -93,16 +91,13 @@ def remove_spent(
 
 
 def remove_all(folder: RunFolder, store: StateStore, stream: StreamId) -> None:
-    """Removes all models of a stream that is no longer in the run, but weights that another stream adopted.
+    """Removes all models of a stream that is no longer in the run.
 
     Raises:
         UserError: no permission, a damaged database and the like.
     """
-    rows = store.all_models()
-    adopted = {row.path for row in rows if row.stream != stream}
     # Rows first, as above.
-    store.remove_models(row for row in rows if row.stream == stream)
+    store.remove_models(store.models(stream))
     with user_errors(folder.models(stream)):
         for path in folder.models(stream).glob("*.safetensors"):
-            if folder.relative(path) not in adopted:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)

@@ -118,18 +118,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class LentWeights:
-    """Weights that a stream may adopt.
+    """Kept weights that a stream may adopt.
 
     Attributes:
-        stream, version: the stream of which they were retrained, and their version there.
+        kept: what the zoo knows of them.
         fetch: fetches their bytes.
-        kept: what the zoo knows of them; None for those that another stream serves.
     """
 
-    stream: StreamId
-    version: ModelVersion
+    kept: KeptModel
     fetch: Callable[[], Any]
-    kept: KeptModel | None = None
 
 
 _LAST = 19

@@ -163,21 +163,18 @@ class PreparationWork:
             _LOG.warning("%s: %s", stream, warning)
 
     def _try_others(self, preparation: PreparationJob, stream: StreamId, labelled: Labelled) -> float | None:
-        """Tries other models on new labels, and prepares the best instead if it is to serve.
+        """Tries kept models on new labels, and prepares the best instead if it is to serve.
 
         Returns:
             Its accuracy in that case, else None.
         """
         prepared, window = preparation.streams[stream], preparation.command.window
-        labels, keeps = preparation.labels[stream], prepared.settings.describes
-        if keeps and not should_try(labelled.accuracy, prepared.material.since_us):
+        lent = preparation.others[stream]
+        if not lent or not should_try(labelled.accuracy, prepared.material.since_us):
             return None
-        others = self.models.lent(preparation.others[stream], prepared.settings)
+        others = self.models.lent(lent, prepared.settings)
         with preparation.share.batch():
-            if keeps:
-                offer = prepared.offer_kept(labels, others, preparation.kept[stream])
-            else:
-                offer = prepared.offer(labels, others)
+            offer = prepared.offer(preparation.labels[stream], others, preparation.kept[stream])
         if offer is None:
             return None
         preparation.streams[stream] = prepared.adopting(offer)

@@ -192,9 +192,9 @@ class StreamInference:
         version: ModelVersion,
         of: StreamId,
         of_version: ModelVersion,
-        kept: int | None = None,
+        kept: int,
     ) -> None:
-        """Does ``receive`` with weights of another stream, or kept ones, which it has as ``of_version``."""
+        """Does ``receive`` with kept weights, which ``of`` has as ``of_version``."""
         event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0, kept)
         self._prepare(weights, event)
 

@@ -276,16 +276,15 @@ class RayExecutor:
 
     def _adopt(self, command: cmd.AdoptModel) -> bool:
         """Sends offered weights to a stream's inference; False if they are gone."""
-        stream, of, version = command.stream, command.of, command.version
-        accuracy = command.validation_accuracy
-        if command.kept is None or self._zoo is None:
-            return self._weights.adopt_lent(stream, of, version, accuracy)
-        weights = self._zoo.take(command.kept)
-        if weights is None:
+        stream, kept, zoo = command.stream, command.kept, self._zoo
+        weights = None if zoo is None else zoo.take(kept)
+        if zoo is None or weights is None:
             self._weights.forget_profiled(stream)
             return False
-        adopted = self._weights.adopt(stream, ray.put(weights), of, version, accuracy, command.kept)
-        self._zoo.serves(command.kept, stream, adopted, weights)
+        adopted = self._weights.adopt(
+            stream, ray.put(weights), command.of, command.version, command.validation_accuracy, kept
+        )
+        zoo.serves(kept, stream, adopted, weights)
         return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:

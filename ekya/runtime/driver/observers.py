@@ -133,12 +133,8 @@ class ModelKeeper:
             if isinstance(event, ev.RolledBack):
                 record.serve_again(event.version, event.of, event.t_us)
             elif isinstance(event, ev.ModelAdopted):
-                accuracy = event.validation_accuracy
-                if event.kept is None:
-                    record.adopt(event.version, event.of, event.of_version, accuracy, event.t_us)
-                else:
-                    window = result.state.fleet.window
-                    record.add_model(event.version, None, window, None, accuracy, event.t_us)
+                accuracy, window = event.validation_accuracy, result.state.fleet.window
+                record.add_model(event.version, None, window, None, accuracy, event.t_us)
             elif started := self._started.get(event.job):
                 accuracy = event.validation_accuracy
                 record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)

@@ -1,6 +1,6 @@
 """Control of a live run: what an operator asks becomes an event of the loop."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import PurePath
 
@@ -266,7 +266,7 @@ class LiveControl:
         # Newer weights may be on their way, or were lost there: they are not recorded.
         serving = rows[max(rows)] if rows else None
         # A roll-back gives earlier weights a new version; another one must not bring the later ones back.
-        first = {one: _served_first_as(row, rows.values()) for one, row in rows.items()}
+        first = {one: _served_first_as(row) for one, row in rows.items()}
         earlier = [one for one in rows if first[one] < first[max(rows)]]
         wanted = max(earlier, default=None) if version is None else version
         if wanted is None or wanted not in rows or rows[wanted] == serving:
@@ -326,15 +326,9 @@ class LiveControl:
         self._loop.close()
 
 
-def _served_first_as(row: ModelRow, rows: Collection[ModelRow]) -> int:
-    """Returns the version under which weights served a camera first, of which ``rows`` are all models.
-
-    It names their file, unless they were adopted: that is another camera's file.
-    """
-    path = PurePath(row.path)
-    if path.parent.name == row.stream:
-        return int(path.stem)
-    return min(one.version for one in rows if one.path == row.path)
+def _served_first_as(row: ModelRow) -> int:
+    """Returns the version under which weights served a camera first; it names their file."""
+    return int(PurePath(row.path).stem)
 
 
 def _with(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> FleetConfig:

@@ -1,7 +1,7 @@
 """Calls to the micro-profiler: preparations, audits, the models that it knows, and its restart."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,9 +14,8 @@ from ekya.core import events as ev
 from ekya.core.shares import Work, preparation_holder
 from ekya.core.units import StreamId
 from ekya.core.weights import LabelBudget
-from ekya.models.edge.architecture_table import Start
 from ekya.runtime.actors.actor_errors import in_words
-from ekya.runtime.actors.actor_kinds import LentWeights, Ready
+from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
@@ -109,11 +108,7 @@ class ProfilerCalls:
             settings = self._ready[asked.stream].settings.under(command.budget)
             earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)
-            others: Sequence[LentWeights] = ()
-            if self._zoo is not None:
-                others = self._zoo.lend(asked.candidates)
-            elif settings.start is Start.BEST:
-                others = self._weights.lend(asked.stream, command.window)
+            others = () if self._zoo is None else self._zoo.lend(asked.candidates)
             handed_in = preparation.hand_in.remote(
                 command.window,
                 asked.stream,

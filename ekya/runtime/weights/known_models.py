@@ -76,28 +76,21 @@ class KnownModels:
                 )
 
     def lent(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
-        """Returns other streams' models, or kept ones, without those that cannot be fetched.
-
-        A model that its stream is about to replace may be known no more; it is loaded again for this use.
-        """
+        """Returns kept models, without those that cannot be fetched."""
         models = []
         for one in lent:
-            known = self._known.get(one.stream)
             try:
-                if one.kept is None and known is not None and known.version == one.version:
-                    model = known.model
-                else:
-                    weights = one.fetch()
-                    with self._loading:
-                        model = self._loaded(weights, settings)
+                weights = one.fetch()
+                with self._loading:
+                    model = self._loaded(weights, settings)
             except ForgottenError:
                 # A newer model took its place since this preparation began.
-                _LOG.info("%s: a kept model was forgotten before it was tried", one.stream)
+                _LOG.info("%s: a kept model was forgotten before it was tried", one.kept.stream)
                 continue
             except Exception as error:
-                _LOG.warning("%s: a model retrained for it cannot be tried (%s)", one.stream, error)
+                _LOG.warning("%s: a model retrained for it cannot be tried (%s)", one.kept.stream, error)
                 continue
-            models.append(OtherModel(one.stream, one.version, model, one.kept))
+            models.append(OtherModel(one.kept, model))
         return models
 
     def _loaded(self, weights: bytes, settings: PreparationSettings) -> Serving:

@@ -17,8 +17,7 @@ from ekya.results.storage.run_state import StateStore
 _LOG = logging.getLogger(__name__)
 
 _BACK = 2
-"""The shadow gate goes back to what served when labels were taken before, and another stream may adopt what
-served when its own preparation began, in this window or the last."""
+"""The shadow gate goes back to what served when labels were taken before the last."""
 
 
 class ModelPruner:
@@ -33,8 +32,7 @@ class ModelPruner:
 
     def __init__(self, folder: RunFolder, store: StateStore, keep: int) -> None:
         self._folder, self._store, self._keep = folder, store, keep
-        # Versions that served when the last windows opened, and when the last labels were taken.
-        self._at_windows: dict[StreamId, deque[ModelVersion]] = {}
+        # Versions that served when the last labels were taken.
         self._at_labels: dict[StreamId, deque[ModelVersion]] = {}
         self._being_labelled: dict[StreamId, ModelVersion] = {}
         # Streams that are told to serve earlier weights, and the windows that may still open before they do.
@@ -43,18 +41,15 @@ class ModelPruner:
     def __call__(self, batch: Batch, result: StepResult) -> None:
         """Follows a step of the loop."""
         added = {event.stream for event in batch.events if isinstance(event, ev.StreamAdded)}
-        self._forget(added & self._at_windows.keys())  # an earlier one of this name
+        self._forget(added & self._at_labels.keys())  # an earlier one of this name
         versions = {stream.stream: stream.version for stream in result.state.fleet.streams}
         for stream, version in versions.items():
-            for known in (self._at_windows, self._at_labels):
-                known.setdefault(stream, deque([version], maxlen=_BACK))
+            self._at_labels.setdefault(stream, deque([version], maxlen=_BACK))
         swapped = set()
         for event in batch.events:
             if isinstance(event, ev.WindowOpened):
                 going = self._going_back.items()
                 self._going_back = {stream: windows - 1 for stream, windows in going if windows}
-                for stream, version in versions.items():
-                    self._at_windows[stream].append(version)
             elif isinstance(event, ev.LabelsReady) and event.stream in self._being_labelled:
                 self._at_labels[event.stream].append(self._being_labelled.pop(event.stream))
             elif isinstance(event, ev.Swapped):
@@ -69,12 +64,12 @@ class ModelPruner:
                 self._going_back[command.stream] = 1
         for stream in swapped - self._going_back.keys():
             self._prune(stream)
-        self._forget(self._at_windows.keys() - versions.keys())
+        self._forget(self._at_labels.keys() - versions.keys())
 
     def _prune(self, stream: StreamId) -> None:
-        if stream not in self._at_windows:
+        if stream not in self._at_labels:
             return
-        since = min(self._at_windows[stream][0], self._at_labels[stream][0])
+        since = self._at_labels[stream][0]
         try:
             remove_spent(self._folder, self._store, stream, self._keep, since)
         except (UserError, OSError) as error:  # the run goes on with more on its disk
@@ -83,7 +78,7 @@ class ModelPruner:
     def _forget(self, removed: Iterable[StreamId]) -> None:
         """Forgets streams that were removed from the run."""
         for stream in list(removed):
-            del self._at_windows[stream], self._at_labels[stream]
+            del self._at_labels[stream]
             self._being_labelled.pop(stream, None)
             self._going_back.pop(stream, None)
 

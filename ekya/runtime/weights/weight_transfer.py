@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import ray
 from ray.exceptions import RayError
 
 from ekya.core import events as ev
-from ekya.core.effects import with_roll_back
-from ekya.core.units import ONLY_BASE, JobId, ModelVersion, StreamId
-from ekya.planning.adaptation.shadow_gate import tried_by
-from ekya.runtime.actors.actor_kinds import LentWeights
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.runtime.driver.fleet_actors import StreamActors
 from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 
@@ -40,8 +36,7 @@ class WeightTransfer:
                swap (``on_event``) → served; or that of a newer version, or the worker is restarted →
                rejected.
     served     It answers frames, and a restarted worker begins with it (``StreamActors.weights``).
-               Without a zoo, streams that serve the base model may try it (``lend``), and get it as a version
-               of theirs (``adopt_lent``). New labels are taken (``evaluate``) → evaluated.
+               New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
                ``roll_back`` sends them again, as a new version (→ pending).
     rejected   Never reported, and never used again.
@@ -61,10 +56,8 @@ class WeightTransfer:
         self._pending: dict[StreamId, dict[ModelVersion, Any]] = {stream: {} for stream in streams}
         # The last one serves.
         self._served_versions = {stream: [own.version] for stream, own in streams.items()}
-        self._base_versions = dict.fromkeys(streams, ONLY_BASE)
         self._evaluated: dict[StreamId, _Evaluated] = {}
         self._earlier: dict[StreamId, _Evaluated] = {}
-        self._lent: dict[tuple[StreamId, ModelVersion], Any] = {}
         self._profiled: dict[StreamId, Any] = {}
         self._activations: dict[StreamId, Any] = {}
 
@@ -114,14 +107,12 @@ class WeightTransfer:
         """Takes up a stream that is added to the run; it serves the base model."""
         self._pending[stream] = {}
         self._served_versions[stream] = [self._streams[stream].version]
-        self._base_versions[stream] = ONLY_BASE
 
     def remove(self, stream: StreamId) -> None:
         """Forgets a stream that was removed from the run."""
         known: tuple[dict[StreamId, Any], ...] = (
             self._pending,
             self._served_versions,
-            self._base_versions,
             self._evaluated,
             self._earlier,
             self._profiled,
@@ -130,31 +121,6 @@ class WeightTransfer:
         for of_stream in known:
             of_stream.pop(stream, None)
 
-    def lend(self, stream: StreamId, window: int) -> tuple[LentWeights, ...]:
-        """Returns other streams' weights that a stream tries on a window's labels, and may adopt.
-
-        They serve, and are in the object store: what is pending there may never serve, and fetching it would
-        wait for its trainer.
-        """
-        serving = {one: versions[-1] for one, versions in self._served_versions.items()}
-        with_base = {one for one, version in serving.items() if version in self._base_versions[one]}
-        own = self._streams[stream]
-        if own.newest_weights is not own.weights:
-            return ()
-        lent = {
-            (one, serving[one]): self._streams[one].weights
-            for one in tried_by(stream, serving, with_base, window)
-        }
-        self._lent |= lent
-        return tuple(LentWeights(*which, partial(ray.get, weights)) for which, weights in lent.items())
-
-    def adopt_lent(self, stream: StreamId, of: StreamId, of_version: ModelVersion, accuracy: float) -> bool:
-        """Sends weights that were lent in this window to a stream's inference; False if they were not."""
-        weights = self._lent.get((of, of_version))
-        if weights is not None:
-            self.adopt(stream, weights, of, of_version, accuracy)
-        return weights is not None
-
     def adopt(
         self,
         stream: StreamId,
@@ -162,7 +128,7 @@ class WeightTransfer:
         of: StreamId,
         of_version: ModelVersion,
         accuracy: float,
-        kept: int | None = None,
+        kept: int,
     ) -> ModelVersion:
         """Sends offered weights to a stream's inference; returns their version there.
 
@@ -171,7 +137,7 @@ class WeightTransfer:
             weights: reference to their bytes, which the object store has.
             of, of_version: the stream of which they were retrained, and their version there.
             accuracy: on the labels of the stream.
-            kept: their number in the zoo; None for weights that another stream serves.
+            kept: their number in the zoo.
         """
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
@@ -200,8 +166,6 @@ class WeightTransfer:
         self._streams[stream].weights = pending[version]
         self._pending[stream] = {newer: weights for newer, weights in pending.items() if newer > version}
         self._served_versions[stream] = [*self._served_versions[stream], version][-_VERSIONS:]
-        if isinstance(event, ev.RolledBack):
-            self._base_versions[stream] = with_roll_back(self._base_versions[stream], event)
         return True
 
     def evaluate(self, stream: StreamId) -> ModelVersion | None:
@@ -225,8 +189,8 @@ class WeightTransfer:
         return before.version
 
     def begin_window(self) -> None:
-        """Forgets lent weights and the activations of the last window, also those still to arrive."""
-        self._activations, self._lent = {}, {}
+        """Forgets the activations of the last window, also those still to arrive."""
+        self._activations = {}
 
     def expect_activations(self, stream: StreamId, activations: Any, arrived: Any) -> None:
         """Receives activations of the evaluated weights, which the micro-profiler sends to the object store.

@@ -52,7 +52,7 @@ class ZooKeeper:
         for number in numbers:
             kept, fetch = self._zoo.model(number), self._zoo.reader(number)
             if kept is not None and fetch is not None:
-                lent.append(LentWeights(kept.stream, kept.version, fetch, kept))
+                lent.append(LentWeights(kept, fetch))
         return tuple(lent)
 
     def take(self, number: int) -> bytes | None:

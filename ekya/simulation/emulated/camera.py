@@ -1,6 +1,6 @@
 """State of one stream of the emulated world."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ekya.core import events as ev
 from ekya.core.commands import AdoptModel
@@ -37,7 +37,6 @@ class EmulatedCamera:
         judged: weights that served when labels were last taken.
         earlier: weights that served before ``judged``, if they were other ones.
         trained_on: labels of the last retraining.
-        base: the model that served first.
     """
 
     settings: PreparationSettings
@@ -57,15 +56,6 @@ class EmulatedCamera:
     judged: Served | None = None
     earlier: Served | None = None
     trained_on: StreamLabels | None = None
-    base: EdgeModel = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.base = self.model
-
-    @property
-    def serves_base(self) -> bool:
-        """True if the base model serves, also again after a roll-back."""
-        return self.model is self.base
 
     def judge(self) -> None:
         """Records the serving weights before new labels are taken, and keeps the previously recorded ones."""
@@ -105,13 +95,10 @@ class EmulatedCamera:
         return earlier.version
 
     def adopt(self, model: EdgeModel, command: AdoptModel, window: int, now_us: int) -> None:
-        """Serves the weights that the command names, as they were offered in a window."""
+        """Serves the kept weights that the command names, as they were offered in a window."""
         self._serve(model, now_us)
-        accuracy = command.validation_accuracy
-        if command.kept is None:
-            self.models.adopt(self.version, command.of, command.version, accuracy, now_us)
-        else:
-            self.models.add_model(self.version, to_bytes(model, half=True), window, None, accuracy, now_us)
+        weights, accuracy = to_bytes(model, half=True), command.validation_accuracy
+        self.models.add_model(self.version, weights, window, None, accuracy, now_us)
 
     def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""

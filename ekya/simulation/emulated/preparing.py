@@ -22,7 +22,6 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import WHOLE, Compared, Dose, Probe
-from ekya.models.edge.architecture_table import Start
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
@@ -37,7 +36,6 @@ from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
 from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation, counted_curve
 from ekya.pipeline.zoo_folder import ZooFolder
 from ekya.planning.adaptation.kept_models import should_try
-from ekya.planning.adaptation.shadow_gate import tried_by
 from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
@@ -301,27 +299,12 @@ class PreparingWindows:
         return made
 
     def _offer(self, stream: StreamId, made: LabelledStream) -> Offer | None:
-        """Tries other models on new labels, and prepares the best instead if it is to serve."""
-        prepared = self._prepared[stream]
-        if self._zoo is not None:
-            offer = self._offer_kept(self._zoo, stream, made)
-        elif prepared.settings.start is Start.BEST:
-            offer = prepared.offer(made.labels, self._of_others(stream))
-        else:
-            return None
+        """Tries kept models on new labels, and prepares the best instead if it is to serve."""
+        offer = None if self._zoo is None else self._offer_kept(self._zoo, stream, made)
         if offer is not None:
             self._offered_models[stream] = offer.other.serving.model
-        self._prepared[stream] = prepared.adopting(offer)
+        self._prepared[stream] = self._prepared[stream].adopting(offer)
         return offer
-
-    def _of_others(self, stream: StreamId) -> list[OtherModel]:
-        """Returns the models of other streams that a stream with the base model tries."""
-        cameras = self._cameras
-        with_base = {one for one, camera in cameras.items() if camera.serves_base}
-        return [
-            OtherModel(one, cameras[one].version, cameras[one].inference.serving)
-            for one in tried_by(stream, cameras, with_base, self.window)
-        ]
 
     def _offer_kept(self, zoo: ZooFolder, stream: StreamId, made: LabelledStream) -> Offer | None:
         """Tries kept models on new labels; those that cannot be read are left out."""
@@ -333,9 +316,9 @@ class PreparingWindows:
             kept, weights = zoo.model(number), zoo.read(number)
             if kept is not None and weights is not None:
                 model = serving(from_bytes(weights), prepared.settings.classes)
-                models.append(OtherModel(kept.stream, kept.version, model, kept))
+                models.append(OtherModel(kept, model))
         serves = None if asked.kept is None else zoo.model(asked.kept)
-        return prepared.offer_kept(made.labels, models, serves)
+        return prepared.offer(made.labels, models, serves)
 
     def _offered(self, stream: StreamId, offer: Offer) -> Step:
         window, side = self.window, self._prepared[stream].settings.side

@@ -150,10 +150,10 @@ class EmulatedWorld:
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
     def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
-        """Serves weights as they were offered, whatever serves in their own stream now."""
+        """Serves kept weights as they were offered."""
         camera, accuracy = self._cameras[command.stream], command.validation_accuracy
         camera.adopt(self._preparing.offered(command.stream), command, self._preparing.window, now_us)
-        if self._zoo is not None and command.kept is not None:
+        if self._zoo is not None:
             self._zoo.use(command.kept)
         return [
             ev.ModelAdopted(

@@ -145,7 +145,7 @@ class TraceWorld:
 
     def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
         """Raises ``ValueError``: no stream's weights are tried on another's labels here."""
-        raise ValueError("a trace says nothing of another stream's weights")
+        raise ValueError("a trace says nothing of kept weights")
 
     def keep(self, command: cmd.KeepModel) -> None:
         """Does nothing: a trace has no weights to keep."""
