@@ -337,13 +337,13 @@ def _images_for(model: EdgeModel) -> np.ndarray:
 
 
 def _answers_of(predictor: AnyPredictor) -> np.ndarray:
-    """Returns answers for a frame: (N, 1 + F) confidences and features, or (A, 5) boxes and scores."""
+    """Returns answers for a frame: (N, 1) confidences, or (A, 5) boxes and scores."""
     images = _images_for(predictor.source)
     if isinstance(predictor, DetectorPredictor):
         found = predictor.predict(images, images.shape[1])
         return np.column_stack((found.boxes[0], found.scores[0]))
-    sure, seen = predictor.embed(images)
-    return np.column_stack((sure, seen))
+    _, sure = predictor.predict(images, images.shape[1])
+    return sure[:, None]
 
 
 def _apart(one: np.ndarray, other: np.ndarray) -> float:

@@ -43,7 +43,6 @@ from ekya.models.golden.spec import GoldenSpec, detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
-from ekya.planning.profiling.label_policy import LABEL_POLICIES
 from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.results.storage.run_folder import check_stream_name
@@ -319,9 +318,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield f"retraining.trainable_blocks: {too_many}"
     if (clash := one_of_each(fleet.answers)) is not None:
         yield f"answers: {clash}"
-    if fleet.golden.policy not in LABEL_POLICIES:
-        known = ", ".join(LABEL_POLICIES)
-        yield f"golden.policy: no policy is called '{fleet.golden.policy}'; use one of {known}"
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"

@@ -13,6 +13,7 @@ from ekya.models.golden.detections import Question
 from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import Examples, LabelledCrops
 from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.label_budget import SAMPLE_PART, affordable_count
 from ekya.pipeline.labels import (
     LABELLED_PICTURES,
     Selection,
@@ -23,7 +24,6 @@ from ekya.pipeline.labels import (
 )
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
-from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable_count
 
 if TYPE_CHECKING:
     from ekya.pipeline.stream_preparation import Scope, StreamPreparation
@@ -38,29 +38,15 @@ class CropLabelling:
     """``Labelling`` of crops."""
 
     def select(self, prepared: "StreamPreparation") -> Selection:
-        """Returns the objects to label: the policy's choice within the budget.
-
-        The budget includes the cost of the serving model for the choice.
-        """
+        """Returns the objects to label: a random choice within the budget."""
         settings, material = prepared.settings, prepared.material
-        dose = material.dose
-        policy, most = LABEL_POLICIES[settings.label_policy], dose.label_count(settings.labels_per_window)
-        one_gpu_s = _one_gpu_s(prepared, material.sample)
+        dose, one_gpu_s = material.dose, _one_gpu_s(prepared, material.sample)
         left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s / dose.parts
-        crop_gpu_s = prepared.crop_gpu_s if policy.asks_model else 0.0
-        if prepared.golden.background is None:
-            most = affordable_count(left_gpu_s, one_gpu_s + POOL * crop_gpu_s, most)
-            warn_if_none(prepared, most, one_gpu_s + POOL * crop_gpu_s)
-            return choose(material, most, settings.seed, policy, prepared.serving.predictor.embed)
-        pool = POOL * most
-        if left_gpu_s is not None:
-            # Pictures cost more than crops in the serving model, which may use half of the budget.
-            pool = affordable_count(left_gpu_s / 2, crop_gpu_s, pool)
-            left_gpu_s -= pool * crop_gpu_s
-        pictures = affordable_count(left_gpu_s, one_gpu_s, dose.label_count(LABELLED_PICTURES))
-        warn_if_none(prepared, pictures, one_gpu_s)
-        embed = prepared.serving.predictor.embed
-        return choose_pictures(material, pictures, settings.seed, policy, embed, pool)
+        by_box = prepared.golden.background is None
+        most = dose.label_count(settings.labels_per_window if by_box else LABELLED_PICTURES)
+        count = affordable_count(left_gpu_s, one_gpu_s, most)
+        warn_if_none(prepared, count, one_gpu_s)
+        return (choose if by_box else choose_pictures)(material, count, settings.seed)
 
     def label(self, prepared: "StreamPreparation", asked: Selection) -> StreamLabels:
         """Labels the chosen objects."""

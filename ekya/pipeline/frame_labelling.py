@@ -24,10 +24,10 @@ from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame
 from ekya.pipeline.crop_labelling import longest_run, warn_if_none
+from ekya.pipeline.label_budget import SAMPLE_PART, affordable_count
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
-from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable_count
 from ekya.streams.ingest.crops import whole_frame
 from ekya.streams.ingest.motion import BoxFlow
 
@@ -46,7 +46,6 @@ class ChosenFrames:
     """Frames that the golden detector labels, in order of time."""
 
     frames: tuple[CollectedFrame, ...]
-    classified: int = 0
 
     @property
     def questions(self) -> list[Question]:

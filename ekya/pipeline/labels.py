@@ -1,6 +1,6 @@
 """Selects the objects of a window that the golden model labels, and makes training labels of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,9 +20,6 @@ from ekya.models.training.labelled import (
     split_by_track_and_time,
 )
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
-from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, UNIFORM, Candidates, LabelPolicy, Order
-
-UNIFORM_POLICY = LABEL_POLICIES[UNIFORM]
 
 LABELLED_TRACKS = 0.6
 """Part of a window's objects that may be labelled; labelled objects never count in accuracy."""
@@ -132,25 +129,12 @@ class StreamLabels:
 Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
 """Frames with the rows of the boxes that were chosen in them."""
 
-Embed = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Serving model as a function of crops: returns confidences (N,) and features (N, F)."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """Objects that the golden model is asked about, and how the policy chose them.
-
-    Attributes:
-        chosen: the objects, by frame.
-        rank: (N,) int64, place of each in the policy's order; in the order of ``chosen``.
-        by_chance: (N,) bool, whether an object was chosen by chance alone.
-        classified: number of crops that the serving model classified for the choice.
-    """
+    """Objects that the golden model is asked about, by frame."""
 
     chosen: Chosen
-    rank: NDArray[np.int64]
-    by_chance: NDArray[np.bool_]
-    classified: int
 
     @property
     def questions(self) -> list[Question]:
@@ -158,98 +142,30 @@ class Selection:
         return [frame.take(rows).question for frame, rows in self.chosen]
 
 
-def choose(
-    material: WindowMaterial,
-    limit: int,
-    seed: int,
-    policy: LabelPolicy = UNIFORM_POLICY,
-    embed: Embed | None = None,
-) -> Selection:
-    """Chooses at most ``limit`` crops in the policy's order.
+def choose(material: WindowMaterial, limit: int, seed: int) -> Selection:
+    """Chooses at most ``limit`` crops, each with equal probability.
 
     Objects are drawn first and their crops second, so that two fifths of the window's objects stay unlabelled
-    and count in accuracy under every policy.
+    and count in accuracy.
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    order, classified = _ordered(material, places, POOL * limit, policy, embed, rng)
-    return _selection(material, places, order, np.sort(order.rows[:limit]), classified)
+    rows = np.sort(rng.permutation(len(places))[:limit])
+    return Selection(_by_frame(material, [places[row] for row in rows.tolist()]))
 
 
-def choose_pictures(
-    material: WindowMaterial,
-    limit: int,
-    seed: int,
-    policy: LabelPolicy = UNIFORM_POLICY,
-    embed: Embed | None = None,
-    pool: int = 0,
-) -> Selection:
+def choose_pictures(material: WindowMaterial, limit: int, seed: int) -> Selection:
     """Chooses the objects of all pictures with known detections and of ``limit`` others.
 
-    As in ``choose``, only part of the window's objects may be labelled. A policy that uses the serving model
-    classifies at most ``pool`` objects with it.
+    As in ``choose``, only part of the window's objects may be labelled. Every picture is equally likely,
+    independent of its number of objects.
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    if policy.asks_model:
-        order, classified = _ordered(material, places, pool, policy, embed, rng)
-        shown = order.pictures(_candidates(material, places, None))
-    else:
-        # Every picture is equally likely, independent of its number of objects.
-        shown, classified = rng.permutation(np.unique([at for at, _ in places])), 0
-        order = Order(np.arange(len(places)), np.ones(len(places), np.bool_))
+    shown = rng.permutation(np.unique([at for at, _ in places]))
     known = [at for at in shown if material.sample[at].found is not None]
     pictures = {*known, *[at for at in shown if material.sample[at].found is None][:limit]}
-    rows = np.array([row for row, (at, _) in enumerate(places) if at in pictures], np.int64)
-    return _selection(material, places, order, rows, classified)
-
-
-def _ordered(
-    material: WindowMaterial,
-    places: Sequence[tuple[int, int]],
-    pool: int,
-    policy: LabelPolicy,
-    embed: Embed | None,
-    rng: np.random.Generator,
-) -> tuple[Order, int]:
-    """Returns the policy's order of the objects, and the number that the serving model classified.
-
-    If the policy uses the model, a random pool is classified; the other objects follow it in random order.
-    """
-    if not policy.asks_model or embed is None:
-        return policy.order(_candidates(material, places, None), rng), 0
-    drawn = rng.permutation(len(places))
-    asked, others = np.sort(drawn[:pool]), drawn[pool:]
-    order = policy.order(_candidates(material, [places[row] for row in asked.tolist()], embed), rng)
-    rows = np.concatenate([asked[order.rows], others])
-    return Order(rows, np.concatenate([order.by_chance, np.ones(len(others), np.bool_)])), len(asked)
-
-
-def _candidates(
-    material: WindowMaterial, places: Sequence[tuple[int, int]], embed: Embed | None
-) -> Candidates:
-    pictures = np.array([at for at, _ in places], np.int64)
-    if embed is None or not places:
-        return Candidates(pictures, np.zeros(len(places), np.float32), np.zeros((len(places), 0), np.float32))
-    return Candidates(pictures, *embed(np.stack([material.sample[at].crops[row] for at, row in places])))
-
-
-def _selection(
-    material: WindowMaterial,
-    places: Sequence[tuple[int, int]],
-    order: Order,
-    rows: NDArray[np.int64],
-    classified: int,
-) -> Selection:
-    """Builds a selection of these rows of ``places``, in rising order."""
-    rank = np.empty(len(places), np.int64)
-    rank[order.rows] = np.arange(len(places))
-    return Selection(
-        _by_frame(material, [places[row] for row in rows.tolist()]),
-        rank[rows],
-        order.by_chance[rank[rows]],
-        classified,
-    )
+    return Selection(_by_frame(material, [place for place in places if place[0] in pictures]))
 
 
 def _places(material: WindowMaterial, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -297,40 +213,29 @@ def label_window(
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(frame.boxes[rows] for frame, rows in chosen)]),
     )
     rng = np.random.default_rng((seed, material.window))
-    rows = _of_use(labelled.classes, golden.background, limit, selection, rng)
-    kept, taken, by_chance = everything.take(rows), labelled.take(rows), selection.by_chance[rows]
+    rows = _of_use(labelled.classes, golden.background, limit, rng)
+    kept, taken = everything.take(rows), labelled.take(rows)
     objects = np.ones(len(taken), np.bool_)
     if golden.background is not None:
         objects = taken.classes != golden.background
-    may_validate = objects & by_chance
-    # Only objects chosen by chance validate, so a larger part of them makes up for the others.
-    part = VALIDATION_FRACTION * (int(objects.sum()) / max(int(may_validate.sum()), 1))
-    _, held_out = split_by_track_and_time(taken.take(np.flatnonzero(may_validate)), min(part, 0.5))
+    _, held_out = split_by_track_and_time(taken.take(np.flatnonzero(objects)), VALIDATION_FRACTION)
     validates = np.isin(taken.tracks, held_out.tracks)
     return StreamLabels(
         material.window,
         kept.take(np.flatnonzero(~validates)),
-        kept.take(np.flatnonzero(validates & may_validate)),
+        kept.take(np.flatnonzero(validates & objects)),
     )
 
 
 def _of_use(
-    classes: NDArray[np.int64],
-    background: int | None,
-    limit: int,
-    selection: Selection,
-    rng: np.random.Generator,
+    classes: NDArray[np.int64], background: int | None, limit: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Returns rows of at most ``limit`` objects, the first in order, and at most as many of background.
+    """Returns rows of at most ``limit`` objects, and at most as many of background.
 
     Most proposals on a street are background; a model trained on their natural frequency would learn to
     predict nothing else.
     """
-    objects = np.flatnonzero((classes >= 0) & (classes != background))
-    if selection.classified:
-        objects = objects[np.argsort(selection.rank[objects])][:limit]
-    else:
-        objects = rng.permutation(objects)[:limit]
+    objects = rng.permutation(np.flatnonzero((classes >= 0) & (classes != background)))[:limit]
     others = np.flatnonzero(classes == background) if background is not None else objects[:0]
     return np.sort(np.concatenate([objects, rng.permutation(others)[: len(objects)]]))
 

@@ -7,7 +7,6 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.weights import LabelBudget
 from ekya.models.edge.architecture_table import Task
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN
-from ekya.planning.profiling.label_policy import UNIFORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +21,12 @@ class PreparationSettings:
         seed: of the stream.
         device: torch's name of the device of the models.
         profiler: method of profiling γ.
-        label_policy: policy that selects objects to label, a key of ``LABEL_POLICIES``.
         label_gpu_s: GPU-seconds that the golden model may use in a window; None for no limit.
         inference_speed: of inference at a share.
         roll_back_margin: of the shadow gate.
         only_analysed: keep only frames that λ analyses for the golden model.
         task: of the edge model.
         frames_per_window: upper bound on labelled frames, for a model that detects.
-        start: what the stream may start from.
         keeps_newest: keep the newest frames for the golden model too, for labels inside a window.
         describes: describe the pictures of kept frames, by which models of a zoo are found.
     """
@@ -41,7 +38,6 @@ class PreparationSettings:
     seed: int
     device: str = "cpu"
     profiler: Profiler = Profiler.EKYA
-    label_policy: str = UNIFORM
     label_gpu_s: float | None = None
     inference_speed: SpeedCurve = LINEAR
     roll_back_margin: float = ROLL_BACK_MARGIN

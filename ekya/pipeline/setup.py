@@ -218,7 +218,6 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             side=crop_side(fleet),
             fps=fps,
             labels_per_window=fleet.golden.labels_per_window,
-            label_policy=fleet.golden.policy,
             label_gpu_s=fleet.golden.gpu_s_per_window,
             seed=int(drawn),
             profiler=fleet.preparation.profiler,

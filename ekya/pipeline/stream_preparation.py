@@ -46,10 +46,6 @@ class Asked(Protocol):
     def questions(self) -> list[Question]:
         """Returns the questions to the golden model."""
 
-    @property
-    def classified(self) -> int:
-        """Number of crops that the serving model classified for the choice."""
-
 
 class Labelling(Protocol):
     """Interface of the steps that differ between crops and whole frames."""
@@ -137,7 +133,6 @@ class StreamPreparation:
     Attributes:
         exemplars: crops of earlier windows that a retraining would mix in.
         golden_gpu_s: expected GPU-seconds of the golden model for some questions; used only with a budget.
-        crop_gpu_s: GPU-seconds of the serving model for one crop; used only with a budget.
         earlier: the model that served when labels were taken before, if another one serves now.
         passed: stores forward passes of the model on tried crops, for the retraining; None to drop them.
     """
@@ -148,7 +143,6 @@ class StreamPreparation:
     golden: Labels
     exemplars: int = 0
     golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
-    crop_gpu_s: float = 0.0
     earlier: Serving | None = None
     passed: ActivationCache | None = None
 
@@ -162,7 +156,7 @@ class StreamPreparation:
         return LABELLINGS[self.settings.task]
 
     def select(self) -> Asked:
-        """Returns what ``label`` asks about: the policy's choice within the budget."""
+        """Returns what ``label`` asks about: a choice within the budget."""
         asked: Asked = self._labelling.select(self)
         return asked
 

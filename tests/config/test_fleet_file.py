@@ -172,11 +172,6 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
     ("path", "value", "sentence"),
     [
         (["gpu"], 2, "gpu: there is no such key; did you mean gpus?"),
-        (
-            ["golden", "policy"],
-            "hard",
-            "golden.policy: no policy is called 'hard'; use one of uniform, uncertain",
-        ),
         (["golden", "weight"], "x", "golden.weight: there is no such key; did you mean weights?"),
         (
             ["streams", 0, "source", "file"],

@@ -32,8 +32,6 @@ def test_forward_every_way_gives_the_plain_answers(
     classes, confidence = found.predict(crops, resolution)
     np.testing.assert_array_equal(classes, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
-    for one, other in zip(found.embed(crops), plain.embed(crops), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_pack_changes_heavy_kernels_of_the_copy_only(fresh_model: EdgeModel) -> None:
@@ -91,7 +89,6 @@ def test_predictor_half_precision_is_used_where_allowed(tiny_model, make_bars) -
     assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float16}
     np.testing.assert_allclose(confidence, sure, atol=1e-2)
     assert confidence.dtype == np.float32
-    assert predictor.embed(crops)[1].dtype == np.float32
 
 
 def test_predictor_out_of_range_of_half_warns_and_uses_32_bits(tiny_model, make_bars, caplog) -> None:

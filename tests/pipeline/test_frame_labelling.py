@@ -21,11 +21,11 @@ from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_labelling import SPANS, spread
+from ekya.pipeline.label_budget import SAMPLE_PART
 from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
-from ekya.planning.profiling.label_policy import SAMPLE_PART
 from ekya.streams.ingest.motion import BoxFlow
 
 SIDE = 96
@@ -81,7 +81,7 @@ def test_spread_takes_distinct_frames_at_equal_distances(count, data):
 def test_select_asks_for_as_many_frames_as_allowed():
     asked = prepared(street(30, CAR), frames=6).select()
     assert [frame.frame for frame in asked.frames] == [0, 12, 24, 34, 46, 58]
-    assert (len(asked.questions), asked.classified) == (6, 0)
+    assert len(asked.questions) == 6
     assert len(prepared(street(4, CAR)).select().frames) == 4
     assert prepared([]).select().questions == []
 

@@ -12,11 +12,11 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.golden_model import calls_for
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.label_budget import affordable_count
 from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
 
-LOOK_GPU_S = 0.002
 NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
@@ -35,50 +35,39 @@ class Golden:
         return sum(item.found is None for item in items if len(item.boxes))
 
 
-class Looks:
-    """Serving model that is sure of everything."""
-
-    model = None
-
-    @property
-    def predictor(self):
-        return self
-
-    def embed(self, crops):
-        return np.ones(len(crops), np.float32), np.ones((len(crops), 2), np.float32)
-
-
-def prepared(budget_gpu_s, golden, objects, seen=False, policy="uniform", one_gpu_s=0.01):
+def prepared(budget_gpu_s, golden, objects, seen=False, one_gpu_s=0.01):
     found = NOTHING if seen else None
     sample = tuple(collected(at, range(objects), found) for at in range(30))
     burst = tuple(collected(40 + at, range(objects), found) for at in range(11))
-    settings = PreparationSettings(
-        ("car", "background"), SIDE, 10.0, 96, 3, label_policy=policy, label_gpu_s=budget_gpu_s
-    )
+    settings = PreparationSettings(("car", "background"), SIDE, 10.0, 96, 3, label_gpu_s=budget_gpu_s)
     material = WindowMaterial(2, sample, burst)
     return StreamPreparation(
         settings,
         material,
-        Looks(),
+        None,
         golden,
         golden_gpu_s=lambda items: one_gpu_s * golden.operations(items),
-        crop_gpu_s=LOOK_GPU_S,
     )
 
 
+@given(st.floats(0.01, 10), st.integers(1, 50), st.integers(0, 60))
+def test_affordable_is_what_fits_the_budget(one_gpu_s, count, most):
+    assert affordable_count(one_gpu_s * count, one_gpu_s, most) == min(count, most)
+    assert affordable_count(one_gpu_s * (count - 0.5), one_gpu_s, most) == min(count - 1, most)
+    assert affordable_count(None, one_gpu_s, most) == affordable_count(1.0, 0.0, most) == most
+
+
 @pytest.mark.parametrize("background", [None, 1])
-@pytest.mark.parametrize("policy", ["uniform", "uncertain"])
 @settings(max_examples=15)
 @given(budget_gpu_s=st.floats(0.001, 3.0), objects=st.integers(0, 9))
-def test_label_budget_covers_sample_and_burst(background, policy, budget_gpu_s, objects):
+def test_label_budget_covers_sample_and_burst(background, budget_gpu_s, objects):
     golden = Golden(background)
-    one = prepared(budget_gpu_s, golden, objects, policy=policy)
-    selection = one.select()
-    asked = [*selection.questions, *one.burst_questions()]
-    assert one.golden_gpu_s(asked) + LOOK_GPU_S * selection.classified <= budget_gpu_s + 1e-9
-    whole = prepared(None, golden, objects, policy=policy)
+    one = prepared(budget_gpu_s, golden, objects)
+    asked = [*one.select().questions, *one.burst_questions()]
+    assert one.golden_gpu_s(asked) <= budget_gpu_s + 1e-9
+    whole = prepared(None, golden, objects)
     everything = [*whole.select().questions, *whole.burst_questions()]
-    if whole.golden_gpu_s(everything) + LOOK_GPU_S * whole.select().classified <= budget_gpu_s / 4:
+    if whole.golden_gpu_s(everything) <= budget_gpu_s / 4:
         assert one.golden_gpu_s(asked) == whole.golden_gpu_s(everything), "nothing is saved in vain"
 
 
@@ -95,12 +84,11 @@ def test_label_budget_ignores_pictures_with_detections():
 
 
 @pytest.mark.parametrize(("background", "whole", "part"), [(None, 96, 32), (1, 12, 8)])
-@pytest.mark.parametrize("policy", ["uniform", "uncertain"])
-def test_dose_is_a_part_of_the_labels(background, whole, part, policy):
+def test_dose_is_a_part_of_the_labels(background, whole, part):
     """Of a detector it is a part of the pictures, but no fewer than show something."""
 
     def asked(dose):
-        one = prepared(None, Golden(background), 9, policy=policy)
+        one = prepared(None, Golden(background), 9)
         return replace(one, material=replace(one.material, dose=dose)).select().questions
 
     of_boxes = background is None

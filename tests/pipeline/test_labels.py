@@ -10,7 +10,6 @@ from ekya.core.objects import DOUBTFUL
 from ekya.models.golden.detections import Detections
 from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
 from ekya.pipeline.labels import LABELLED_TRACKS, LabelledPart, choose, choose_pictures, label_window
-from ekya.planning.profiling.label_policy import LABEL_POLICIES
 
 SIDE = 8
 
@@ -198,57 +197,6 @@ def test_label_window_of_much_background_validates_on_objects():
     labels = detected([list(range(40))] * 6, objects=6)
     assert len(labels.validation.examples) > 0
     assert set(labels.training.examples.classes.tolist()) > {Detector.background}
-
-
-def half_sure(crops):
-    """Returns a different confidence for each crop, and orthogonal features."""
-    return np.linspace(1.0, 0.0, len(crops), dtype=np.float32), np.eye(len(crops), dtype=np.float32)
-
-
-UNCERTAIN = LABEL_POLICIES["uncertain"]
-
-
-@settings(max_examples=30)
-@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
-def test_choose_leaves_the_same_objects_under_every_policy(frames, limit, seed):
-    found = material(*frames)
-    drawn = set(places(choose(found, 1000, seed)))
-    uncertain = choose(found, limit, seed, UNCERTAIN, half_sure)
-    assert set(places(uncertain)) <= drawn
-    assert len(places(uncertain)) == min(limit, len(drawn))
-    assert uncertain.classified == min(2 * limit, len(drawn))
-
-
-@settings(max_examples=30)
-@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
-def test_label_window_validates_on_chance_choices_only(frames, limit, seed):
-    found = material(*frames)
-    selection = choose(found, limit, seed, UNCERTAIN, half_sure)
-    labels = label_window(found, selection, Golden(), SIDE, limit, seed)
-    by_chance = {
-        place for place, chance in zip(places(selection), selection.by_chance, strict=True) if chance
-    }
-    validated = zip(labels.validation.frames, labels.validation.examples.tracks, strict=True)
-    assert {(int(frame), int(track)) for frame, track in validated} <= by_chance
-    assert not set(labels.training.examples.tracks) & set(labels.validation.examples.tracks)
-
-
-def test_label_window_keeps_the_first_in_the_policys_order():
-    found = material(*[list(range(at * 8, at * 8 + 8)) for at in range(12)])
-    selection = choose_pictures(found, 1000, 0, UNCERTAIN, half_sure, pool=1000)
-    labels = label_window(found, selection, Detector(96), SIDE, 10, 0)
-    kept = {*labels.training.examples.tracks.tolist(), *labels.validation.examples.tracks.tolist()}
-    named = np.array([track for _, track in places(selection)])
-    assert kept == set(
-        named[np.argsort(selection.rank)][named[np.argsort(selection.rank)] < 96][:10].tolist()
-    )
-
-
-def test_choose_pictures_follows_the_order_of_first_objects():
-    found = material(*[[at] for at in range(20)])
-    few = choose_pictures(found, 4, 0, UNCERTAIN, half_sure, pool=8)
-    many = choose(found, 4, 0, UNCERTAIN, half_sure)
-    assert places(few) == places(many), "one object a picture"
 
 
 def test_labelled_objects_of_crops_are_their_boxes():

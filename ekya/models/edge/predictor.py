@@ -106,16 +106,6 @@ class Predictor:
         best, index = scores.max(dim=1)
         return index.cpu().numpy(), best.cpu().numpy()
 
-    @torch.inference_mode()
-    def embed(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Returns the confidences (N,) and the features (N, F) of crops at their own size."""
-        confidences, features_of = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
-        for part in self._parts(crops):
-            features = self.model.embed(normalised(part).to(self.dtype))
-            confidences.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
-            features_of.append(features.float().cpu().numpy())
-        return np.concatenate(confidences), np.concatenate(features_of)
-
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
         """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_a_pass`` at a time."""
         for start in range(0, len(crops), self.way.crops_a_pass):

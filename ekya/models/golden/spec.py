@@ -32,8 +32,6 @@ class GoldenSpec(BaseModel):
         audit_frames: number of frames per stream and window on which a service compares its answers with the
             golden model, to know its accuracy; nothing learns from them. 0 for none. A run has none: it is
             scored at its end.
-        policy: how the objects to label are chosen. ``uniform``: all with equal probability; ``uncertain``:
-            every second one by the uncertainty of the serving model about it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +44,6 @@ class GoldenSpec(BaseModel):
     frames_per_window: int = Field(default=24, ge=4, le=48)
     gpu_s_per_window: float | None = Field(default=None, gt=0)
     audit_frames: int = Field(default=4, ge=0, le=48)
-    policy: str = "uniform"
 
     @field_validator("model")
     @classmethod

@@ -181,7 +181,6 @@ class PreparationActor:
             self._golden,
             remembered if version > BASE_VERSION else 0,
             self._golden.gpu_s,
-            self._costs[stream].object_gpu_s,
             before.model if before is not None and serves and before.version == earlier else None,
             ActivationCache() if serves else None,
         )

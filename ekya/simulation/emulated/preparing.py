@@ -119,8 +119,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     selection = prepared.select()
     labels = prepared.label(selection)
     golden_s = golden_gpu_s(prepared.golden, card, selection.questions)
-    gpu_s = golden_s + card.forward_gpu_s(selection.classified, side)
-    gpu_s += card.forward_gpu_s(len(labels.validation.examples), side)
+    gpu_s = golden_s + card.forward_gpu_s(len(labels.validation.examples), side)
     compared = prepared.compare(labels)
     if compared is not None:
         gpu_s += card.forward_gpu_s(2 * prepared.compared_images(labels, compared), side)
@@ -243,7 +242,6 @@ class PreparingWindows:
             self._golden,
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
-            crop_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
             passed=ActivationCache(),
         )
 

@@ -393,7 +393,6 @@ class StreamRecorder:
             serving(model, self.settings.classes),
             self.common.golden,
             golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
-            crop_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
         )
 
     def _batch(self, images: Mapping[int, NDArray[np.uint8]], resolution: int) -> ImageBatch:
