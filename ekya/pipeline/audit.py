@@ -15,7 +15,7 @@ from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import LONGEST_SIDE
-from ekya.pipeline.label_budget import affordable_count
+from ekya.pipeline.labelling import affordable_count
 from ekya.pipeline.settings import PreparationSettings
 from ekya.streams.ingest.crops import shrunk
 from ekya.streams.ingest.frame import Frame

@@ -1,8 +1,6 @@
 """Labelling of a window for a classifier: the golden model names crops; λ is measured on them."""
 
-import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,14 @@ from ekya.models.golden.detections import Question
 from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import Examples, LabelledCrops
 from ekya.pipeline.collector import CollectedFrame
-from ekya.pipeline.label_budget import SAMPLE_PART, affordable_count
+from ekya.pipeline.labelling import (
+    SAMPLE_PART,
+    LabellingInputs,
+    Scope,
+    affordable_count,
+    longest_run,
+    warn_if_none,
+)
 from ekya.pipeline.labels import (
     LABELLED_PICTURES,
     Selection,
@@ -25,11 +30,6 @@ from ekya.pipeline.labels import (
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 
-if TYPE_CHECKING:
-    from ekya.pipeline.stream_preparation import Scope, StreamPreparation
-
-_LOG = logging.getLogger(__name__)
-
 BURST_OBJECTS = 6
 """Objects tracked through a burst: a few suffice to show how fast things move."""
 
@@ -37,38 +37,38 @@ BURST_OBJECTS = 6
 class CropLabelling:
     """``Labelling`` of crops."""
 
-    def select(self, prepared: "StreamPreparation") -> Selection:
+    def select(self, given: LabellingInputs) -> Selection:
         """Returns the objects to label: a random choice within the budget."""
-        settings, material = prepared.settings, prepared.material
-        dose, one_gpu_s = material.dose, _one_gpu_s(prepared, material.sample)
+        settings, material = given.settings, given.material
+        dose, one_gpu_s = material.dose, _one_gpu_s(given, material.sample)
         left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s / dose.parts
-        by_box = prepared.golden.background is None
+        by_box = given.golden.background is None
         most = dose.label_count(settings.labels_per_window if by_box else LABELLED_PICTURES)
         count = affordable_count(left_gpu_s, one_gpu_s, most)
-        warn_if_none(prepared, count, one_gpu_s)
+        warn_if_none(given, count, one_gpu_s)
         return (choose if by_box else choose_pictures)(material, count, settings.seed)
 
-    def label(self, prepared: "StreamPreparation", asked: Selection) -> StreamLabels:
+    def label(self, given: LabellingInputs, asked: Selection) -> StreamLabels:
         """Labels the chosen objects."""
-        settings = prepared.settings
+        settings = given.settings
         return label_window(
-            prepared.material,
+            given.material,
             asked,
-            prepared.golden,
+            given.golden,
             settings.side,
-            prepared.material.dose.label_count(settings.labels_per_window),
+            given.material.dose.label_count(settings.labels_per_window),
             settings.seed,
         )
 
-    def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
+    def burst_questions(self, given: LabellingInputs) -> list[Question]:
         """Returns the questions of ``burst`` to the golden model."""
-        return [frame.question for frame in _asked_burst(prepared)]
+        return [frame.question for frame in _asked_burst(given)]
 
     def burst(
-        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: "Scope"
+        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scope: Scope
     ) -> list[BurstFrame]:
         """Labels a few objects through consecutive frames, and classifies them at each resolution."""
-        labelled = _labelled_burst(prepared, scope)
+        labelled = _labelled_burst(given, scope)
         if not labelled:
             return []
         crops = [frame.crops for frame, _ in labelled]
@@ -76,7 +76,7 @@ class CropLabelling:
         answers = {}
         for resolution in sides_of(configs):
             with scope():
-                classes, _ = prepared.serving.predict(np.concatenate(crops), resolution)
+                classes, _ = given.serving.predict(np.concatenate(crops), resolution)
             answers[resolution] = np.split(classes, ends)
         finest = answers[max(answers)]
         return [
@@ -89,12 +89,12 @@ class CropLabelling:
         ]
 
     def to_compare(
-        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
+        self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
     ) -> tuple[Examples, int] | None:
         """Returns the newest crop of each object, and their number; None if there are too few."""
         labelled = labels.examples
         assert isinstance(labelled, LabelledCrops)
-        objects = labelled.take(np.flatnonzero(labelled.classes != prepared.golden.background))
+        objects = labelled.take(np.flatnonzero(labelled.classes != given.golden.background))
         if len(objects) < least:
             return None
         newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
@@ -108,47 +108,20 @@ class CropLabelling:
         """Returns 0: a classifier finds no objects that the golden model could miss."""
         return 0
 
-    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+    def check_teacher(self, given: LabellingInputs, labels: StreamLabels) -> str | None:
         """Returns None, as ``images_to_check_teacher`` says."""
         return None
 
 
-def warn_if_none(prepared: "StreamPreparation", affordable_questions: int, one_gpu_s: float) -> None:
-    """Logs a warning if a budget allows no labels; one question takes ``one_gpu_s``."""
-    if not affordable_questions:
-        _LOG.warning(
-            "window %d: golden.gpu_s_per_window allows no label, since one takes about %.2g GPU-seconds; "
-            "allow a multiple of %.2g",
-            prepared.material.window,
-            one_gpu_s,
-            one_gpu_s / SAMPLE_PART,
-        )
-
-
-def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
-    """Returns the longest stretch of consecutive frames; a camera may have skipped some in between."""
-    best: list[CollectedFrame] = []
-    run: list[CollectedFrame] = []
-    for frame in frames:
-        if run and frame.frame != run[-1].frame + 1:
-            run = []
-        run.append(frame)
-        if len(run) > len(best):
-            best = list(run)
-    return best
-
-
-def _labelled_burst(
-    prepared: "StreamPreparation", scope: "Scope"
-) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
+def _labelled_burst(given: LabellingInputs, scope: Scope) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
     """Returns consecutive frames with a few named objects, and their classes; empty if there are none."""
-    frames, golden = _asked_burst(prepared), prepared.golden
+    frames, golden = _asked_burst(given), given.golden
     if not any(len(frame.boxes) for frame in frames):
         return []
     with scope():
         classes = golden.label([frame.question for frame in frames])
     named = [np.flatnonzero((of >= 0) & (of != golden.background)) for of in classes]
-    followed = _followed(prepared, [frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])
+    followed = _followed(given, [frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])
     burst = []
     for frame, of, rows in zip(frames, classes, named, strict=True):
         kept = rows[np.isin(frame.tracks[rows], followed)]
@@ -156,27 +129,27 @@ def _labelled_burst(
     return burst
 
 
-def _one_gpu_s(prepared: "StreamPreparation", frames: Sequence[CollectedFrame]) -> float:
+def _one_gpu_s(given: LabellingInputs, frames: Sequence[CollectedFrame]) -> float:
     """Returns the golden model's GPU-seconds for one object, or one new picture; 0 if there are none."""
     unseen = [frame for frame in frames if len(frame.boxes) and frame.found is None]
-    if prepared.settings.label_gpu_s is None or not unseen:
+    if given.settings.label_gpu_s is None or not unseen:
         return 0.0
-    return prepared.golden_gpu_s([unseen[0].take(np.zeros(1, np.int64)).question])
+    return given.golden_gpu_s([unseen[0].take(np.zeros(1, np.int64)).question])
 
 
-def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
+def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
     """Returns the burst to label: only a few objects, if the golden model is charged per box.
 
     A budget shortens it to the part that is not reserved for the sample.
     """
-    frames, budget_gpu_s = longest_run(prepared.material.burst), prepared.settings.label_gpu_s
-    one_gpu_s = _one_gpu_s(prepared, frames)
+    frames, budget_gpu_s = longest_run(given.material.burst), given.settings.label_gpu_s
+    one_gpu_s = _one_gpu_s(given, frames)
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
-    if prepared.golden.background is not None:
+    if given.golden.background is not None:
         unseen = np.cumsum([frame.found is None for frame in frames])
         most = affordable_count(left_gpu_s, one_gpu_s, len(frames))
         return [frame for frame, count in zip(frames, unseen.tolist(), strict=True) if count <= most]
-    followed = _followed(prepared, [frame.tracks for frame in frames])
+    followed = _followed(given, [frame.tracks for frame in frames])
     most = affordable_count(left_gpu_s, one_gpu_s, len(followed) * len(frames))
     for count in range(len(followed), -1, -1):
         kept = [frame.take(np.flatnonzero(np.isin(frame.tracks, followed[:count]))) for frame in frames]
@@ -185,8 +158,8 @@ def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
     return kept
 
 
-def _followed(prepared: "StreamPreparation", tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _followed(given: LabellingInputs, tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Returns a few random objects of a burst, by track."""
     seen = np.unique(np.concatenate([np.zeros(0, np.int64), *tracks]))
-    rng = np.random.default_rng((prepared.settings.seed, prepared.material.window))
+    rng = np.random.default_rng((given.settings.seed, given.material.window))
     return rng.permutation(seen)[:BURST_OBJECTS]

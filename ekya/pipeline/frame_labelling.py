@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +22,19 @@ from ekya.models.training.frames import (
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame
-from ekya.pipeline.crop_labelling import longest_run, warn_if_none
-from ekya.pipeline.label_budget import SAMPLE_PART, affordable_count
+from ekya.pipeline.labelling import (
+    SAMPLE_PART,
+    LabellingInputs,
+    Scope,
+    affordable_count,
+    longest_run,
+    warn_if_none,
+)
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.streams.ingest.crops import whole_frame
 from ekya.streams.ingest.motion import BoxFlow
-
-if TYPE_CHECKING:
-    from ekya.pipeline.stream_preparation import Scope, StreamPreparation
 
 SURE_WITHOUT_TEACHER = 0.6
 """Confidence from which the student's word counts against the golden detector's: clearly above ``SURE``."""
@@ -56,31 +58,31 @@ class ChosenFrames:
 class FrameLabelling:
     """``Labelling`` of whole frames."""
 
-    def select(self, prepared: "StreamPreparation") -> ChosenFrames:
+    def select(self, given: LabellingInputs) -> ChosenFrames:
         """Returns sampled frames that are spread over the window, within the budget."""
-        settings, sample = prepared.settings, prepared.material.sample
-        one_gpu_s = _one_gpu_s(prepared, sample)
-        dose, budget_gpu_s = prepared.material.dose, settings.label_gpu_s
+        settings, sample = given.settings, given.material.sample
+        one_gpu_s = _one_gpu_s(given, sample)
+        dose, budget_gpu_s = given.material.dose, settings.label_gpu_s
         if budget_gpu_s is not None:
             budget_gpu_s *= SAMPLE_PART / dose.parts
         count = affordable_count(
             budget_gpu_s, one_gpu_s, min(dose.label_count(settings.frames_per_window), len(sample))
         )
         if sample:
-            warn_if_none(prepared, count, one_gpu_s)
+            warn_if_none(given, count, one_gpu_s)
         return ChosenFrames(tuple(spread(sample, count)))
 
-    def label(self, prepared: "StreamPreparation", asked: ChosenFrames) -> StreamLabels:
+    def label(self, given: LabellingInputs, asked: ChosenFrames) -> StreamLabels:
         """Labels the chosen frames, and splits them into training and validation by time."""
-        labelled = [(frame, _found(prepared.golden, frame)) for frame in asked.frames]
+        labelled = [(frame, _found(given.golden, frame)) for frame in asked.frames]
         kept = [(frame, found) for frame, found in labelled if found is not None]
-        window, side = prepared.material.window, prepared.settings.side
+        window, side = given.material.window, given.settings.side
         t_us = np.array([frame.t_us for frame, _ in kept], np.int64)
         images = [whole_frame(frame.picture, side) for frame, _ in kept]
         examples = LabelledFrames(
             np.concatenate([np.zeros((0, side, side, 3), np.uint8), *images]),
             tuple(objects_of(frame, found) for frame, found in kept),
-            prepared.settings.classes,
+            given.settings.classes,
             window * SPANS + _span_of_each(t_us),
             t_us,
         )
@@ -93,28 +95,28 @@ class FrameLabelling:
             window, everything.take(np.flatnonzero(~validates)), everything.take(np.flatnonzero(validates))
         )
 
-    def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
+    def burst_questions(self, given: LabellingInputs) -> list[Question]:
         """Returns the questions of ``burst`` to the golden model."""
-        return [frame.question for frame in _asked_burst(prepared)]
+        return [frame.question for frame in _asked_burst(given)]
 
     def burst(
-        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: "Scope"
+        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scope: Scope
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and finds their objects at each resolution with the serving model.
 
         As inference follows the golden detector's boxes, so are the objects here, into as many frames as its
         λ skip at most.
         """
-        asked = _asked_burst(prepared)
+        asked = _asked_burst(given)
         with scope():
-            golden = [_found(prepared.golden, frame) for frame in asked]
+            golden = [_found(given.golden, frame) for frame in asked]
         labelled = [(frame, of) for frame, of in zip(asked, golden, strict=True) if of is not None]
         answers: dict[int, list[Found]] = {}
         for resolution in sides_of(configs):
             answers[resolution] = []
             for frame, _ in labelled:
                 with scope():
-                    answers[resolution] += prepared.serving.predict(
+                    answers[resolution] += given.serving.predict(
                         whole_frame(frame.picture, resolution), resolution
                     )
         finest = answers[max(answers)]
@@ -132,7 +134,7 @@ class FrameLabelling:
         ]
 
     def to_compare(
-        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
+        self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
     ) -> tuple[Examples, int] | None:
         """Returns all labelled frames, and the number of distinct objects; None if there are too few."""
         labelled = _frames_of(labels)
@@ -147,7 +149,7 @@ class FrameLabelling:
         """Returns the number of frames that ``check_teacher`` analyses: all."""
         return labels.count
 
-    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+    def check_teacher(self, given: LabellingInputs, labels: StreamLabels) -> str | None:
         """Returns a warning if the student surely finds what the golden detector misses, and more of it.
 
         There is no truth to compare with. So only what a good teacher hardly ever shows counts: of the
@@ -156,7 +158,7 @@ class FrameLabelling:
         wrong may be there in every frame.
         """
         labelled = _frames_of(labels)
-        answers = prepared.serving.predict(labelled.images, labelled.side)
+        answers = given.serving.predict(labelled.images, labelled.side)
         missed = tuple(_missed(*of) for of in zip(answers, labelled.objects, strict=True))
         alone, taught = distinct_objects(replace(labelled, objects=missed)), distinct_objects(labelled)
         if alone < LEAST_OBJECTS or alone <= taught:
@@ -200,7 +202,7 @@ def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _followed(
-    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]], scope: "Scope"
+    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]], scope: Scope
 ) -> tuple[tuple[NDArray[np.float32], NDArray[np.int64]], ...]:
     """Follows the objects of the first frame into the others; returns their boxes and classes in each."""
     if len(labelled) < 2:
@@ -234,15 +236,15 @@ def _as_objects(found: Found) -> FrameObjects:
     return FrameObjects(found.boxes[sure], found.classes[sure], np.zeros((0, 4), np.float32))
 
 
-def _one_gpu_s(prepared: "StreamPreparation", frames: Sequence[CollectedFrame]) -> float:
+def _one_gpu_s(given: LabellingInputs, frames: Sequence[CollectedFrame]) -> float:
     """Returns the golden detector's GPU-seconds for one frame; 0 without a budget."""
-    if prepared.settings.label_gpu_s is None or not frames:
+    if given.settings.label_gpu_s is None or not frames:
         return 0.0
-    return prepared.golden_gpu_s([frames[0].question])
+    return given.golden_gpu_s([frames[0].question])
 
 
-def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
+def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
     """Returns the burst to label; a budget shortens it to the part that is not reserved for the sample."""
-    frames, budget_gpu_s = longest_run(prepared.material.burst), prepared.settings.label_gpu_s
+    frames, budget_gpu_s = longest_run(given.material.burst), given.settings.label_gpu_s
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
-    return frames[: affordable_count(left_gpu_s, _one_gpu_s(prepared, frames), len(frames))]
+    return frames[: affordable_count(left_gpu_s, _one_gpu_s(given, frames), len(frames))]

@@ -1,9 +1,8 @@
 """Preparation of a window of one stream: labels, λ profile and γ micro-profile (paper §4.3)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,65 +17,21 @@ from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.precision import training_precision
 from ekya.models.golden.detections import Question
-from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, LabelledCrops
 from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
 from ekya.models.training.trainer import Compute
-from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.crop_labelling import CropLabelling
 from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
+from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs, Scope
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.kept_models import expected_accuracies, prior_accuracy, why_offered
-from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS, NEVER_BACK, why_back
+from ekya.planning.adaptation.shadow_gate import NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
 from ekya.streams.ingest.motion import BoxFlow
-
-Scope = Callable[[], AbstractContextManager[None]]
-
-
-class Asked(Protocol):
-    """Interface of what a golden model is asked about."""
-
-    @property
-    def questions(self) -> list[Question]:
-        """Returns the questions to the golden model."""
-
-
-class Labelling(Protocol):
-    """Interface of the steps that differ between crops and whole frames."""
-
-    def select(self, prepared: "StreamPreparation") -> Any:
-        """Returns what to ask, an ``Asked``."""
-
-    def label(self, prepared: "StreamPreparation", asked: Any) -> StreamLabels:
-        """Labels what ``select`` returned."""
-
-    def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
-        """Returns the questions of ``burst`` to the golden model."""
-
-    def burst(
-        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: Scope
-    ) -> list[BurstFrame]:
-        """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
-
-    def to_compare(
-        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
-    ) -> tuple[Examples, int] | None:
-        """Returns labels on which models are compared, and their distinct objects; None if those are few."""
-
-    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
-        """Returns the number of images that each model analysed for a comparison on these labels."""
-
-    def images_to_check_teacher(self, labels: StreamLabels) -> int:
-        """Returns the number of images that ``check_teacher`` analyses; 0 if these labels can raise none."""
-
-    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
-        """Returns a warning if the golden model seems to be worse than the serving one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,22 +82,16 @@ LABELLINGS: Mapping[Task, Labelling] = {Task.CLASSIFY: CropLabelling(), Task.DET
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamPreparation:
+class StreamPreparation(LabellingInputs):
     """Inputs of a preparation: the window's material, and the model that serves.
 
     Attributes:
         exemplars: crops of earlier windows that a retraining would mix in.
-        golden_gpu_s: expected GPU-seconds of the golden model for some questions; used only with a budget.
         earlier: the model that served when labels were taken before, if another one serves now.
         passed: stores forward passes of the model on tried crops, for the retraining; None to drop them.
     """
 
-    settings: PreparationSettings
-    material: WindowMaterial
-    serving: Serving
-    golden: Labels
     exemplars: int = 0
-    golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
     earlier: Serving | None = None
     passed: ActivationCache | None = None
 

@@ -179,8 +179,8 @@ class PreparationActor:
             material,
             known.model,
             self._golden,
-            remembered if version > BASE_VERSION else 0,
             self._golden.gpu_s,
+            remembered if version > BASE_VERSION else 0,
             before.model if before is not None and serves and before.version == earlier else None,
             ActivationCache() if serves else None,
         )
