@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
-from ekya.models.golden.golden_model import Labels, calls_for
+from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import UNNAMED
 
 _TRIED_ON = (360, 640, 3)
@@ -29,8 +29,6 @@ class MeteredGolden:
         """Whether it finds the objects of an image itself."""
         self.took_s = 0.0
         """GPU-seconds of all questions so far."""
-        self.calls = 0
-        """Pictures that the golden model analysed so far."""
         self.operations = golden.operations
         """Returns the golden model's operation count for some questions."""
         self._golden = golden
@@ -55,7 +53,6 @@ class MeteredGolden:
         labels = self._golden.label(items)
         self.took_s += self._clock() - began_s
         self._operations += self._golden.operations(items)
-        self.calls += calls_for(self._golden, items)
         return labels
 
     def find(
@@ -69,7 +66,6 @@ class MeteredGolden:
         found = self._golden.find(image, place, size)
         self.took_s += self._clock() - began_s
         self._operations += self._golden.operations([Question(_NO_BOXES, image, place=place)])
-        self.calls += 1
         return found
 
     def gpu_s(self, items: Sequence[Question]) -> float:

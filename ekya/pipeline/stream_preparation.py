@@ -8,10 +8,8 @@ import numpy as np
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import ModelOffered
-from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.units import StreamId
-from ekya.core.view import InferenceOption
 from ekya.core.weights import WHOLE, Compared, KeptModel, Probe
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
@@ -30,7 +28,7 @@ from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs, Scope
 from ekya.pipeline.labels import StreamLabels
 from ekya.planning.adaptation.kept_models import expected_accuracies, prior_accuracy, why_offered
 from ekya.planning.adaptation.shadow_gate import NEVER_BACK, why_back
-from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
+from ekya.planning.profiling.inference_profile import BurstFrame
 from ekya.streams.ingest.motion import BoxFlow
 
 
@@ -213,21 +211,6 @@ class StreamPreparation(LabellingInputs):
         """Returns the number of images that the model analyses for a burst at one resolution."""
         detects = self.settings.task is Task.DETECT
         return len(burst) if detects else sum(len(frame.labels) for frame in burst)
-
-    def frame_gpu_s(self, typical: StreamCosts) -> dict[int, float]:
-        """Returns the GPU-seconds of a frame of this window, by resolution, from those of a typical one."""
-        return typical.at_crowd(self.material.mean_objects / TYPICAL_OBJECTS)
-
-    def profile_inference(
-        self,
-        configs: Sequence[InferenceConfig],
-        frame_gpu_s: Mapping[int, float],
-        burst: Sequence[BurstFrame],
-        following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
-    ) -> tuple[InferenceOption, ...]:
-        """Returns each λ's relative accuracy on a labelled burst, and the share it needs (paper §3.1)."""
-        fps, speed = self.settings.fps, self.settings.inference_speed
-        return inference_options(configs, burst, frame_gpu_s, fps, speed, following_gpu_s)
 
     def flow_operations(self, burst: Sequence[BurstFrame]) -> int:
         """Returns the operations with which objects were followed through a burst."""

@@ -25,6 +25,7 @@ from ekya.pipeline.labelling import SAMPLE_PART
 from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation
+from ekya.pipeline.window_preparation import profile_inference
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.streams.ingest.motion import BoxFlow
 
@@ -211,9 +212,9 @@ def test_burst_counts_the_same_answers_at_each_resolution():
     assert len(entered) == 1 + 2 * 3
     one = prepared([], burst)
     assert one.images_in(frames) == 3
-    fine, coarse = one.profile_inference(
-        [InferenceConfig(1, SIDE), InferenceConfig(1, 64)], {SIDE: 0.01, 64: 0.005}, frames
-    )
+    configs = [InferenceConfig(1, SIDE), InferenceConfig(1, 64)]
+    (fine, coarse), work = profile_inference(one, configs, lambda *_: ({SIDE: 0.01, 64: 0.005}, {}))
+    assert sorted(work.images) == [(3, 64), (3, SIDE)]
     assert fine.relative_accuracy == pytest.approx(1.0)
     assert coarse.relative_accuracy < 0.8
 

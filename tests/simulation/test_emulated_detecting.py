@@ -9,7 +9,8 @@ from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
-from ekya.simulation.emulated.preparing import label_stream
+from ekya.pipeline.window_preparation import label_stream
+from ekya.simulation.emulated.preparing import step_cost
 
 FLEET = ("car", "person")
 SIDE, FRAMES = 96, 16
@@ -35,7 +36,8 @@ def card():
 
 
 def test_comparing_two_detectors_is_charged_by_frames(card):
-    alone, both = (label_stream(prepared(earlier), card) for earlier in (None, serving_detector(["car"])))
+    alone, both = (label_stream(prepared(earlier)) for earlier in (None, serving_detector(["car"])))
     assert alone.compared is None
     assert both.compared.objects == 8, "they stay in place"
-    assert both.gpu_s - alone.gpu_s == pytest.approx(card.forward_gpu_s(2 * FRAMES, SIDE))
+    before, after = (step_cost(of.work, of.prepared.golden, card).gpu_s for of in (alone, both))
+    assert after - before == pytest.approx(card.forward_gpu_s(2 * FRAMES, SIDE))

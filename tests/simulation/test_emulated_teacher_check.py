@@ -15,7 +15,8 @@ from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
-from ekya.simulation.emulated.preparing import PreparingWindows, label_stream
+from ekya.pipeline.window_preparation import label_stream
+from ekya.simulation.emulated.preparing import PreparingWindows, step_cost
 
 CAM = StreamId("cam")
 SETTINGS = PreparationSettings(FLEET, 96, 10.0, 96, 3, task=Task.DETECT)
@@ -52,7 +53,7 @@ def events_of(golden, windows, empty=()):
     events = []
     for window in windows:
         steps = preparing.begin(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), 0)
-        events += [step.finished(window) for step in steps]
+        events += [step.finish(window) for step in steps]
         preparing.end()
     return events, prepared
 
@@ -64,7 +65,7 @@ def test_doubt_is_reported_once_and_charged_with_one_pass(caplog):
     assert (warned.t_us, warned.source) == (1, "micro-profiler")
     assert warned.text.startswith("cam: golden.model: ")
     assert caplog.messages == [warned.text]
-    alone = label_stream(prepared, CARD).gpu_s
+    alone = step_cost(label_stream(prepared).work, prepared.golden, CARD).gpu_s
     assert again.gpu_s == alone
     assert labels.gpu_s == alone + CARD.forward_gpu_s(24, 96)
 

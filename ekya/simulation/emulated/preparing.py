@@ -1,51 +1,46 @@
-"""Labelling and profiling on virtual time, in the order of `planning.profiling.preparation_steps`."""
+"""Preparation of windows on virtual time: its steps are carried out at once, and charged by a cost card."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from statistics import mean
 
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
-from ekya.core.events import (
-    Event,
-    InferenceProfiled,
-    LabelsReady,
-    MemoryShort,
-    ProfileReady,
-    Warned,
-)
-from ekya.core.gpus import DidNotFit
+from ekya.core.events import Event, Warned
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCurve
-from ekya.core.units import StreamId
-from ekya.core.view import InferenceOption
-from ekya.core.weights import WHOLE, Compared, Dose, Probe
+from ekya.core.speed import LINEAR
+from ekya.core.units import US_PER_S, StreamId
+from ekya.core.weights import WHOLE, Dose, KeptModel
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
-from ekya.models.golden.golden_model import Labels, calls_for
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
+from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
-from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation, counted_curve
-from ekya.pipeline.zoo_folder import ZooFolder
-from ekya.planning.adaptation.kept_models import should_try
-from ekya.planning.preparation.steps import (
-    InferenceStep,
-    Labelled,
-    LabelStep,
-    PoolStep,
-    TrialStep,
-    preparation_steps,
+from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation, counted_curve
+from ekya.pipeline.window_preparation import (
+    DoneStep,
+    FrameCosts,
+    LabelMemory,
+    StepCost,
+    StepWork,
+    WindowPreparation,
 )
-from ekya.planning.profiling.inference_profile import sides_of
+from ekya.pipeline.zoo_folder import ZooFolder
+from ekya.planning.preparation.steps import LabelStep, PoolStep, PreparationStep, TrialStep
+from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.executor import PreparedStep
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,123 +48,42 @@ _PROFILER = "micro-profiler"
 """Source of its warnings, named as in a live run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step that was executed and is still to be charged.
-
-    Attributes:
-        finished: makes its event from the time at which it ended.
-    """
-
-    gpu_s: float
-    finished: Callable[[int], Event]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelledStream:
-    """A stream's new labels.
-
-    Attributes:
-        prepared: the preparation, with the weights that serve after the shadow gate.
-        labels: the labels.
-        accuracy: of these weights on the validation part.
-        gpu_s, golden_gpu_s: cost, and the golden model's part of it.
-        compared: what the shadow gate compared.
-        golden_calls: pictures that the golden model analysed.
-        probe: what a later dose says of these weights.
-        warning: about the golden model, from the first labels of a stream.
-    """
-
-    prepared: StreamPreparation
-    labels: StreamLabels
-    accuracy: float
-    gpu_s: float
-    golden_gpu_s: float
-    compared: Compared | None
-    golden_calls: int
-    probe: Probe | None = None
-    warning: str | None = None
-
-    def event(self, stream: StreamId, t_us: int) -> LabelsReady:
-        """Returns the event of these labels."""
-        prepared, labels = self.prepared, self.labels
-        return LabelsReady(
-            t_us=t_us,
-            stream=stream,
-            window=prepared.material.used_in,
-            training_crops=len(labels.training.examples),
-            validation_crops=len(labels.validation.examples),
-            serving_accuracy=self.accuracy,
-            new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
-            gpu_s=self.gpu_s,
-            class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
-            golden_gpu_s=self.golden_gpu_s,
-            compared=self.compared,
-            golden_calls=self.golden_calls,
-            objects=labels.objects_in_frames,
-            since_us=prepared.material.since_us,
-            picture=prepared.material.picture,
-            probe=self.probe,
-        )
-
-
-def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
-    """Labels a window of a stream and compares its newest weights with the earlier ones."""
-    side = prepared.settings.side
-    selection = prepared.select()
-    labels = prepared.label(selection)
-    golden_s = golden_gpu_s(prepared.golden, card, selection.questions)
-    gpu_s = golden_s + card.forward_gpu_s(len(labels.validation.examples), side)
-    compared = prepared.compare(labels)
-    if compared is not None:
-        gpu_s += card.forward_gpu_s(2 * prepared.compared_images(labels, compared), side)
-    settled = replace(prepared.settled(compared), earlier=None)
-    probe = settled.probe(labels)
-    if probe is not None:
-        gpu_s += card.forward_gpu_s(labels.count, side)
-    calls, accuracy = calls_for(prepared.golden, selection.questions), settled.serving_accuracy(labels)
-    return LabelledStream(settled, labels, accuracy, gpu_s, golden_s, compared, calls, probe)
-
-
-def with_teacher_checked(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
-    """Returns a stream's first labels after a check of the golden model, with its cost and its warning."""
-    prepared, labels = made.prepared, made.labels
-    gpu_s = made.gpu_s + card.forward_gpu_s(prepared.images_to_check_teacher(labels), prepared.settings.side)
-    warning = prepared.check_teacher(labels)
-    if warning is None:
-        return replace(made, gpu_s=gpu_s)
-    text = f"{stream}: {warning}"
-    _LOG.warning("%s", text)
-    return replace(made, gpu_s=gpu_s, warning=text)
-
-
-def profile_inference(
-    prepared: StreamPreparation,
-    configs: Sequence[InferenceConfig],
+def cost_of_frames(
+    golden: Labels,
     card: CostCard,
     proposer_operations: int,
-) -> tuple[tuple[InferenceOption, ...], float, float, int]:
-    """Returns the profile of Λ, its GPU-seconds, the golden model's part of them, and that model's calls."""
-    objects = prepared.material.mean_objects
-    sides = sides_of(configs)
-    frame_gpu_s = {side: card.frame_gpu_s(objects, side, proposer_operations) for side in sides}
-    burst = prepared.burst(configs)
+    objects: float,
+    configs: Sequence[InferenceConfig],
+    burst: Sequence[BurstFrame],
+) -> FrameCosts:
+    """Returns what frames with this number of objects cost under these λ, by a cost card."""
+    frame_gpu_s = {side: card.frame_gpu_s(objects, side, proposer_operations) for side in sides_of(configs)}
     following_gpu_s: dict[int, float] = {}
     if any(config.by_golden for config in configs):
         boxes = mean(len(frame.labels) for frame in burst) if burst else TYPICAL_OBJECTS
         following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(boxes)
-        frame_gpu_s[GOLDEN_RESOLUTION] = golden_gpu_s(prepared.golden, card, [TYPICAL_QUESTION])
-    options = prepared.profile_inference(configs, frame_gpu_s, burst, following_gpu_s)
-    questions = prepared.burst_questions()
-    golden_s = golden_gpu_s(prepared.golden, card, questions)
-    gpu_s = golden_s + card.proposing_gpu_s(prepared.flow_operations(burst))
-    for resolution in sides:
-        gpu_s += card.forward_gpu_s(prepared.images_in(burst), resolution)
-    return options, gpu_s, golden_s, calls_for(prepared.golden, questions)
+        frame_gpu_s[GOLDEN_RESOLUTION] = golden_gpu_s(golden, card, [TYPICAL_QUESTION])
+    return frame_gpu_s, following_gpu_s
+
+
+def step_cost(work: StepWork, golden: Labels, card: CostCard) -> StepCost:
+    """Returns the GPU-seconds of a step's work by a cost card."""
+    golden_s = golden_gpu_s(golden, card, work.questions)
+    gpu_s = golden_s + card.proposing_gpu_s(work.flow_operations) + work.trial_gpu_s
+    for images, side in work.images:
+        gpu_s += card.forward_gpu_s(images, side)
+    return StepCost(gpu_s, golden_s)
+
+
+def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
+    """Returns the golden model's GPU-seconds for some questions, by a cost card."""
+    return card.labelling_gpu_s(golden.operations(questions), golden.finds)
 
 
 class PreparingWindows:
     """Preparation of one window after another; keeps from the last one what a retraining needs.
+
+    It is the ``PreparingWorld`` of all of them.
 
     Args:
         cameras: by stream.
@@ -193,18 +107,19 @@ class PreparingWindows:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
         self._zoo = zoo
+        self.scope: Scope = nullcontext
+        self.clock: Callable[[], float] = float  # trials take no time: their cost is counted
         self.window = 0
+        self.streams: dict[StreamId, StreamPreparation] = {}
         self._asked: dict[StreamId, PrepareStream] = {}
-        self._teacher_checked: set[StreamId] = set()
-        self._prepared: dict[StreamId, StreamPreparation] = {}
-        self._offered_models: dict[StreamId, EdgeModel] = {}
-        self._alone: dict[StreamId, FamilyCurve] = {}
+        self._memory = LabelMemory()
+        self._preparation = WindowPreparation(0, self, self._memory)
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
-        self._pool = LabelPool()
 
-    def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
+    def begin(self, command: BeginPreparation, now_us: int) -> Iterator[PreparedStep]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
-        self.window, self._prepared, self._offered_models, self._alone = command.window, {}, {}, {}
+        self.window, self.streams = command.window, {}
+        self._preparation = WindowPreparation(command.window, self, self._memory)
         self._asked = {asked.stream: asked for asked in command.streams}
         if command.round == 0:
             self._passed = {}
@@ -215,16 +130,17 @@ class PreparingWindows:
             camera.judge()
             prepared = self.of(camera, command.window, now_us, asked.since_us, asked.dose)
             settings = prepared.settings.under(command.budget)
-            self._prepared[asked.stream] = replace(prepared, settings=settings)
-        return self._steps(command)
+            self.streams[asked.stream] = replace(prepared, settings=settings)
+        speed = LINEAR.speed_at(command.share_milli)
+        return self._charge(self._preparation.prepare_streams(command.streams), speed)
 
     def end(self) -> None:
         """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
-        for stream, prepared in self._prepared.items():
+        for stream, prepared in self.streams.items():
             if prepared.passed is not None:
                 self._passed[stream] = (prepared.model, prepared.passed)
             self._cameras[stream].forget_material(self.window - 1)
-        self._prepared = {}
+        self.streams = {}
 
     def of(
         self,
@@ -245,132 +161,74 @@ class PreparingWindows:
             passed=ActivationCache(),
         )
 
-    def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
-        """Stores labels as the newest of a stream."""
-        camera = self._cameras[stream]
-        self._pool.add(stream, labels)
-        camera.labels = labels
-        camera.models.add_labels(labels)
+    def keep_remote_labels(self, stream: StreamId, labels: StreamLabels) -> None:
+        """Keeps labels that were made outside a preparation as the newest of a stream."""
+        self._memory.pool.add(stream, labels)
+        self.keep_labels(stream, labels)
 
     def offered(self, stream: StreamId) -> EdgeModel:
         """Returns a model as it was offered to a stream in the newest preparation."""
-        return self._offered_models[stream]
+        return self._preparation.offered[stream]
 
     def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
         """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
         whose, passed = self._passed.get(stream, (None, None))
         return passed if whose is model else None
 
-    def _steps(self, command: BeginPreparation) -> Iterator[Step]:
-        labelled: dict[StreamId, Labelled] = {}
-        for step in preparation_steps(command.streams, labelled):
-            match step:
-                case LabelStep():
-                    made = self._label(step.stream)
-                    labelled[step.stream] = Labelled(made.accuracy, made.labels.can_train)
-                    yield Step(made.gpu_s, partial(made.event, step.stream))
-                    if made.warning is not None:
-                        yield Step(0.0, partial(Warned, source=_PROFILER, text=made.warning))
-                    offer = self._offer(step.stream, made)
-                    if offer is not None:
-                        if self._prepared[step.stream] is not made.prepared:
-                            labelled[step.stream] = Labelled(offer.accuracy, made.labels.can_train)
-                        yield self._offered(step.stream, offer)
-                case InferenceStep():
-                    yield self._profile_inference(step)
-                case TrialStep():
-                    yield self._micro_profile(step)
-                case PoolStep():
-                    yield from self._try_pooled(step)
+    def admit_step(self, step: PreparationStep) -> PreparationStep:
+        """Returns the step itself; loads the earlier weights with which labels compare those that serve."""
+        if isinstance(step, LabelStep):
+            prepared, earlier = self.streams[step.stream], self._cameras[step.stream].earlier
+            if earlier is not None:
+                # Loaded one at a time: a model for prediction is as large as one for training.
+                before = serving(earlier.model, prepared.settings.classes)
+                self.streams[step.stream] = replace(prepared, earlier=before)
+        return step
 
-    def _label(self, stream: StreamId) -> LabelledStream:
-        prepared, earlier = self._prepared[stream], self._cameras[stream].earlier
-        if earlier is not None:
-            # Loaded one at a time: a model for prediction is as large as one for training.
-            prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
-        made = label_stream(prepared, self._card)
-        if stream not in self._teacher_checked and made.prepared.images_to_check_teacher(made.labels):
-            self._teacher_checked.add(stream)
-            made = with_teacher_checked(made, stream, self._card)
-        self._prepared[stream] = made.prepared
-        self.keep_labels(stream, made.labels)
-        return made
+    def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
+        """Stores labels as the newest of a stream; those with pooled ones are recorded already."""
+        camera = self._cameras[stream]
+        camera.labels = labels
+        if labels.pooled is None:
+            camera.models.add_labels(labels)
 
-    def _offer(self, stream: StreamId, made: LabelledStream) -> Offer | None:
-        """Tries kept models on new labels, and prepares the best instead if it is to serve."""
-        offer = None if self._zoo is None else self._offer_kept(self._zoo, stream, made)
-        if offer is not None:
-            self._offered_models[stream] = offer.other.serving.model
-        self._prepared[stream] = self._prepared[stream].adopting(offer)
-        return offer
-
-    def _offer_kept(self, zoo: ZooFolder, stream: StreamId, made: LabelledStream) -> Offer | None:
-        """Tries kept models on new labels; those that cannot be read are left out."""
-        prepared, asked = made.prepared, self._asked[stream]
-        if not should_try(made.accuracy, prepared.material.since_us):
-            return None
-        models = []
+    def load_kept_models(self, stream: StreamId) -> tuple[list[OtherModel], KeptModel | None]:
+        """Returns the kept models; those that cannot be read are left out."""
+        zoo, asked, models = self._zoo, self._asked[stream], []
+        if zoo is None:
+            return [], None
         for number in asked.candidates:
             kept, weights = zoo.model(number), zoo.read(number)
             if kept is not None and weights is not None:
-                model = serving(from_bytes(weights), prepared.settings.classes)
+                model = serving(from_bytes(weights), self.streams[stream].settings.classes)
                 models.append(OtherModel(kept, model))
-        serves = None if asked.kept is None else zoo.model(asked.kept)
-        return prepared.offer(made.labels, models, serves)
+        return models, None if asked.kept is None else zoo.model(asked.kept)
 
-    def _offered(self, stream: StreamId, offer: Offer) -> Step:
-        window, side = self.window, self._prepared[stream].settings.side
-        gpu_s = self._card.forward_gpu_s(offer.tried * offer.images, side)
-        return Step(gpu_s, lambda t_us: offer.event(t_us, stream, window, gpu_s))
+    def cost_frames(
+        self, stream: StreamId, configs: Sequence[InferenceConfig], burst: Sequence[BurstFrame]
+    ) -> FrameCosts:
+        """Returns the costs by the card."""
+        objects = self.streams[stream].material.mean_objects
+        return cost_of_frames(self._golden, self._card, self._proposer_operations, objects, configs, burst)
 
-    def _profile_inference(self, step: InferenceStep) -> Step:
-        stream, window, prepared = step.stream, self.window, self._prepared[step.stream]
-        profiled = profile_inference(prepared, step.configs, self._card, self._proposer_operations)
-        return Step(profiled[1], lambda t_us: InferenceProfiled(t_us, stream, window, *profiled))
-
-    def _micro_profile(self, step: TrialStep) -> Step:
-        stream, window, labels = step.stream, self.window, self._cameras[step.stream].labels
-        assert labels is not None, "the label step comes before"
-        try:
-            curve, gpu_s = self._tried(step, labels)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
-            return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
-        if step.first:
-            self._alone[stream] = curve
-        return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
-
-    def _try_pooled(self, step: PoolStep) -> Iterator[Step]:
-        """Tries the first family again if there are pooled labels."""
-        stream, window = step.stream, self.window
-        both, streams = self._pool.beside(stream, step.scenes)
-        if both.pooled is None or stream not in self._alone:
-            return
-        alone = self._alone[stream]
-        try:
-            again, gpu_s = self._tried(TrialStep(stream, step.family, first=True), both)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            _LOG.warning("%s: pooled labels do not fit into the GPU's memory: %s", stream, error)
-            return
-        pooled, curve = judge_pooled(both, streams, alone, again)
-
-        def finished(t_us: int) -> ProfileReady:
-            if pooled.learns:
-                self._cameras[stream].labels = both
-            return ProfileReady(t_us, stream, window, curve, gpu_s, pooled)
-
-        yield Step(gpu_s, finished)
-
-    def _tried(self, step: TrialStep, labels: StreamLabels) -> tuple[FamilyCurve, float]:
-        """Returns the curve of a family on these labels, and the GPU-seconds of the trial."""
-        trial = self._prepared[step.stream].trial(step.family, labels, clock=float, first=step.first)
+    def run_trial(self, step: TrialStep, trial: MicroProfile) -> tuple[FamilyCurve, float]:
+        """Runs a trial; returns its curve and its cost by the card."""
         return counted_curve(trial, self._card)
 
+    def give_up_step(self, step: PreparationStep, error: Exception) -> None:
+        """Raises all errors but that a trial needs more memory than there is."""
+        if not (isinstance(step, TrialStep | PoolStep) and is_out_of_memory(error)):
+            raise error
+        _LOG.warning("%s: a trial does not fit into the GPU's memory: %s", step.stream, error)
 
-def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
-    """Returns the golden model's GPU-seconds for some questions, by a cost card."""
-    return card.labelling_gpu_s(golden.operations(questions), golden.finds)
+    def _charge(self, steps: Iterator[DoneStep], speed: float) -> Iterator[PreparedStep]:
+        """Yields the steps with the time that they take at the speed of their share."""
+        for done in steps:
+            cost = step_cost(done.work, self._golden, self._card)
+            yield PreparedStep(round(cost.gpu_s / speed * US_PER_S), _finish_at(done, cost))
+            if done.warning is not None:
+                yield PreparedStep(0, partial(Warned, source=_PROFILER, text=done.warning))
+
+
+def _finish_at(done: DoneStep, cost: StepCost) -> Callable[[int], Event]:
+    return lambda t_us: done.finish(t_us, cost)

@@ -40,6 +40,12 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
+from ekya.pipeline.window_preparation import (
+    LabelledStream,
+    check_teacher,
+    label_stream,
+    profile_inference,
+)
 from ekya.planning.adaptation.shadow_gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.estimate import estimate_options as estimated_options
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
@@ -49,13 +55,7 @@ from ekya.simulation.emulated.courses import Common, Course
 from ekya.simulation.emulated.examining import Exam, true_options
 from ekya.simulation.emulated.image_batches import ImageBatch, image_batch
 from ekya.simulation.emulated.model_inputs import model_input_of
-from ekya.simulation.emulated.preparing import (
-    LabelledStream,
-    golden_gpu_s,
-    label_stream,
-    profile_inference,
-    with_teacher_checked,
-)
+from ekya.simulation.emulated.preparing import cost_of_frames, golden_gpu_s, step_cost
 from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames, SeenWindow
 from ekya.simulation.retraining import Checkpoint
 
@@ -217,19 +217,17 @@ class StreamRecorder:
 
     def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
         """Adds costs and results of the window's preparation."""
-        labels = labelled.labels
-        profiled, gpu_s, *_ = profile_inference(
-            self._preparation(known.window, serving),
-            self.common.inference_configs,
-            self.common.card,
-            self.proposer_operations,
-        )
+        labels, golden, card = labelled.labels, self.common.golden, self.common.card
+        prepared = self._preparation(known.window, serving)
+        objects = prepared.material.mean_objects
+        costs = partial(cost_of_frames, golden, card, self.proposer_operations, objects)
+        profiled, work = profile_inference(prepared, self.common.inference_configs, costs)
         return replace(
             known,
             training_crops=len(labels.training.examples),
             validation_crops=len(labels.validation.examples),
-            labelling_gpu_s=labelled.gpu_s,
-            inference_gpu_s=gpu_s,
+            labelling_gpu_s=step_cost(labelled.work, golden, card).gpu_s,
+            inference_gpu_s=step_cost(work, golden, card).gpu_s,
             inference_profiled=profiled,
         )
 
@@ -377,13 +375,13 @@ class StreamRecorder:
 
     def _labelled(self) -> list[LabelledStream]:
         """Makes the labels at each window's opening; the choice of objects depends on no model."""
-        base, card = self.common.base, self.common.card
-        made = [label_stream(self._preparation(window, base), card) for window in range(1, len(self.windows))]
+        base = self.common.base
+        made = [label_stream(self._preparation(window, base)) for window in range(1, len(self.windows))]
         first = next(
             (at for at, of in enumerate(made) if of.prepared.images_to_check_teacher(of.labels)), None
         )
         if first is not None:
-            made[first] = with_teacher_checked(made[first], self.stream, card)
+            made[first] = check_teacher(made[first], self.stream)
         return made
 
     def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:

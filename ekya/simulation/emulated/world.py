@@ -104,9 +104,7 @@ class EmulatedWorld:
         cameras = self._cameras.items() if command.round == 0 else ()
         kept = [(stream, of.keep(self._golden.background)) for stream, of in cameras]
         events: list[ev.Event] = [ev.ModelCached(now_us, stream, model) for stream, model in kept if model]
-        speed = LINEAR.speed_at(command.share_milli)
-        steps = self._preparing.begin(command, now_us)
-        return events, (PreparedStep(round(step.gpu_s / speed * US_PER_S), step.finished) for step in steps)
+        return events, self._preparing.begin(command, now_us)
 
     def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
         """Frees the data of a preparation."""
@@ -245,7 +243,7 @@ class EmulatedWorld:
         labels = camera.labels
         if labels is None or labels.window < command.window - 1:
             labels = self._preparing.of(camera, command.window, now_us).label()
-            self._preparing.keep_labels(command.stream, labels)
+            self._preparing.keep_remote_labels(command.stream, labels)
         return self._retraining(camera, labels, command) if labels.can_train else None
 
     def _retraining(
