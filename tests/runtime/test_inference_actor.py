@@ -408,7 +408,7 @@ def test_drift_is_reported_when_it_is_noticed(common, good, monkeypatch):
         return Drift(frame.t_us, 100_000, "doubt", 0.9, 0.1, 8.0) if frame.t_us >= 400_000 else None
 
     monkeypatch.setattr(
-        ekya.runtime.actors.stream_inference, "drift_monitor", lambda _: SimpleNamespace(see=see)
+        ekya.runtime.actors.stream_inference, "drift_monitor", lambda _: SimpleNamespace(observe_frame=see)
     )
     made = actor_of(common, CAM)
     made.load((0,), to_bytes(good))
