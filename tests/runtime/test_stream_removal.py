@@ -30,12 +30,12 @@ def shared(monkeypatch):
 def waiting_for_a_share(run):
     """Begins a preparation while an inference holds the share that it is to get; returns its release."""
     for stream, share_milli in ((CAM, 0), (OTHER, 900), (OTHER, 300)):
-        run.execute_commands(cmd.SetInference(stream, InferenceConfig(1, 32), share_milli, 2))
+        run.execute(cmd.SetInference(stream, InferenceConfig(1, 32), share_milli, 2))
         release = run.actors.calls("configure")[-1]
         if share_milli != 300:
             release.reply(Resized(share_milli, 5))
             run.events()
-    run.execute_commands(PREPARE)
+    run.execute(PREPARE)
     return release
 
 
@@ -64,8 +64,8 @@ def test_preparation_begins_without_a_stream_that_is_gone(run, again):
 
 def test_preparation_goes_on_without_a_stream_that_is_leaving(run):
     inference, _ = run.workers(CAM)
-    run.changes.remove(CAM)
-    run.execute_commands(PREPARE)
+    run.changes.remove_stream(CAM)
+    run.execute(PREPARE)
     run.kill(inference)
     assert handed_in(run) == ([CAM, OTHER], [])
     run.actors.calls("hand_in")[0].fail(RayActorError())
@@ -86,9 +86,9 @@ def test_labels_of_a_stream_that_is_gone_do_no_harm(run):
 def test_stream_is_forgotten_when_its_worker_has_been_restarted_or_not(run):
     inference, retraining = run.workers(CAM)
     run.kill(inference)
-    run.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
+    run.execute(cmd.RestartWorker(CAM, INFERENCE))
     again = run.actors.streams[CAM].inference
-    run.changes.remove(CAM)
+    run.changes.remove_stream(CAM)
     assert run.actors.killed == [again, retraining]
     assert kinds(run.kill(retraining)) == [(rq.StreamRemoved, CAM)]
     assert run.changes.is_leaving(CAM), "another of its name would get the reply of the restart"
@@ -101,8 +101,8 @@ def test_stream_is_forgotten_when_its_worker_has_been_restarted_or_not(run):
 def test_stream_that_joins_a_process_of_others_too_late_leaves_it(shared):
     process, retraining = shared.workers(CAM)
     assert kinds(shared.emit(CAM, died(CAM))) == [(ev.WorkerDied, CAM)]
-    shared.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
-    shared.changes.remove(CAM)
+    shared.execute(cmd.RestartWorker(CAM, INFERENCE))
+    shared.changes.remove_stream(CAM)
     shared.kill(retraining)
     shared.reply("leave")
     assert shared.events() == []
@@ -120,8 +120,8 @@ def test_worker_that_died_just_before_its_removal_is_not_restarted(run):
     """The loop answers the death, since it learns of both in one batch."""
     inference, retraining = run.workers(CAM)
     assert kinds(run.kill(inference)) == [(ev.WorkerDied, CAM)]
-    run.changes.remove(CAM)
-    run.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
+    run.changes.remove_stream(CAM)
+    run.execute(cmd.RestartWorker(CAM, INFERENCE))
     assert run.actors.calls("join") == []
     run.kill(retraining)
     assert CAM not in run.actors.streams
@@ -143,11 +143,11 @@ def test_worker_that_died_just_before_its_removal_is_not_restarted(run):
 def test_command_for_a_stream_that_is_gone_does_nothing(run, command):
     """Both its workers had died, so it was forgotten before the loop knew that it was removed."""
     run.kill(*run.workers(CAM))
-    run.changes.remove(CAM)
+    run.changes.remove_stream(CAM)
     run.events()
     assert CAM not in run.actors.streams
     run.actors.record.clear()
-    run.execute_commands(command)
+    run.execute(command)
     assert run.actors.record == []
     assert run.events() == []
 
@@ -156,9 +156,9 @@ def test_command_for_a_stream_that_is_gone_does_nothing(run, command):
 
 
 def test_stream_that_was_set_aside_is_removed_at_once(run):
-    run.execute_commands(cmd.SetAside(CAM, "it died too often"))
+    run.execute(cmd.SetAside(CAM, "it died too often"))
     run.kill(*run.workers(CAM))
-    run.changes.remove(CAM)
+    run.changes.remove_stream(CAM)
     assert not run.changes.is_leaving(CAM)
     assert kinds(run.events()) == [(rq.StreamRemoved, CAM)]
     assert kinds(run.added(CAM)) == [(ADDED, CAM)]
@@ -167,8 +167,8 @@ def test_stream_that_was_set_aside_is_removed_at_once(run):
 
 def test_stream_that_is_being_set_aside_is_removed_when_it_has_left(shared):
     process, retraining = shared.workers(CAM)
-    shared.execute_commands(cmd.SetAside(CAM, "it died too often"))
-    shared.changes.remove(CAM)
+    shared.execute(cmd.SetAside(CAM, "it died too often"))
+    shared.changes.remove_stream(CAM)
     shared.kill(retraining)
     assert shared.changes.is_leaving(CAM)
     shared.reply("leave")
@@ -180,11 +180,11 @@ def test_stream_that_is_being_set_aside_is_removed_when_it_has_left(shared):
 def test_late_end_of_a_stream_set_aside_is_not_that_of_another_of_its_name(shared):
     """It leaves its process a second time when it is removed."""
     process, retraining = shared.workers(CAM)
-    shared.execute_commands(cmd.SetAside(CAM, "it died too often"))
+    shared.execute(cmd.SetAside(CAM, "it died too often"))
     shared.kill(retraining)
     shared.reply("leave")
     shared.events()
-    shared.changes.remove(CAM)
+    shared.changes.remove_stream(CAM)
     shared.events()
     assert shared.changes.is_leaving(CAM)
     shared.reply("leave")
@@ -202,17 +202,17 @@ def test_stream_added_again_begins_with_the_base_model(run):
     assert kinds(run.added(CAM)) == [(ADDED, CAM)]
     own = run.actors.streams[CAM]
     assert (own.version, own.weights) == (BASE_VERSION, "base")
-    run.execute_commands(cmd.ServeModel(CAM, JobId(1), 4))
+    run.execute(cmd.ServeModel(CAM, JobId(1), 4))
     assert run.actors.calls("send") == [], "of a job that it has not had"
     assert kinds(run.kill(own.inference)) == [(ev.WorkerDied, CAM)]
-    run.execute_commands(cmd.RestartWorker(CAM, INFERENCE))
+    run.execute(cmd.RestartWorker(CAM, INFERENCE))
     run.reply("join")
     assert kinds(run.events()) == [(BACK, CAM)]
 
 
 def test_hot_swap_of_a_stream_that_is_gone_is_not_of_another_of_its_name(shared):
     retraining = shared.actors.streams[CAM].retraining
-    shared.changes.remove(CAM)
+    shared.changes.remove_stream(CAM)
     shared.kill(retraining)
     shared.reply("leave")
     shared.events()
@@ -223,7 +223,7 @@ def test_hot_swap_of_a_stream_that_is_gone_is_not_of_another_of_its_name(shared)
 
 def test_late_hot_swap_of_one_that_is_gone_rejects_no_weights(shared):
     retraining = shared.actors.streams[CAM].retraining
-    shared.changes.remove(CAM)
+    shared.changes.remove_stream(CAM)
     shared.kill(retraining)
     shared.reply("leave")
     shared.events()
