@@ -34,11 +34,11 @@ def doctor(config: DoctorConfig, output: Output) -> None:
 
     The exit code is 1 where ekya run cannot work.
     """
-    from ekya.runtime.driver.machine_report import as_json, examine
+    from ekya.runtime.driver.machine_report import examination_as_json, examine_machine
 
     with output.console.status("measuring this machine") if config.measure else nullcontext():
-        examination = examine(config.runs, measure=config.measure)
-    output.report(as_json(examination))
+        examination = examine_machine(config.runs, measure=config.measure)
+    output.report(examination_as_json(examination))
     table = Table(title="This machine", title_justify="left", show_header=False)
     for finding in examination.findings:
         mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")

@@ -14,19 +14,19 @@ from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import GpuInventory
 from ekya.models.edge.forward import ForwardWay, SelfTest
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
-from ekya.runtime.driver.machine_report import as_json, examine
+from ekya.runtime.driver.machine_report import examination_as_json, examine_machine
 
 
 def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):
     no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
-    examination = examine(tmp_path / "runs", no_gpu, lambda inventory: MpsFound(False, inventory.why))
+    examination = examine_machine(tmp_path / "runs", no_gpu, lambda inventory: MpsFound(False, inventory.why))
     assert (examination.shares, examination.device) == ("cpu", "cpu")
     assert "not mps: no NVIDIA driver answers" in examination.reasons
-    found = as_json(examination)["findings"]
+    found = examination_as_json(examination)["findings"]
     what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
     assert {*what, "Forward passes"} == set(found)
-    assert as_json(examination)["measured"] == {}
-    assert json.loads(json.dumps(as_json(examination)))["gpus"] == examination.gpus
+    assert examination_as_json(examination)["measured"] == {}
+    assert json.loads(json.dumps(examination_as_json(examination)))["gpus"] == examination.gpus
 
 
 def test_doctor_with_a_kept_self_test_reports_it(tmp_path, monkeypatch):
@@ -34,8 +34,8 @@ def test_doctor_with_a_kept_self_test_reports_it(tmp_path, monkeypatch):
     no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
 
     def forward():
-        examination = examine(tmp_path, no_gpu, lambda inventory: MpsFound(False, inventory.why))
-        return as_json(examination)["findings"]["Forward passes"]
+        examination = examine_machine(tmp_path, no_gpu, lambda inventory: MpsFound(False, inventory.why))
+        return examination_as_json(examination)["findings"]["Forward passes"]
 
     assert forward()["found"].startswith("not tested yet")
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
@@ -62,7 +62,7 @@ def test_doctor_with_measure_times_the_shipped_fleet(tmp_path, monkeypatch):
 def test_doctor_with_mps_reports_it(tmp_path):
     gpus = GpuInventory((gpu(0),), "600.1", "1 NVIDIA GPU")
     found = MpsFound(True, "/usr/bin/nvidia-cuda-mps-control can serve each GPU")
-    examination = examine(tmp_path / "runs", gpus, lambda _inventory: found)
-    assert as_json(examination)["findings"]["MPS"] == {"found": found.why, "fine": True}
+    examination = examine_machine(tmp_path / "runs", gpus, lambda _inventory: found)
+    assert examination_as_json(examination)["findings"]["MPS"] == {"found": found.why, "fine": True}
     assert any(found.why in reason for reason in examination.reasons)
     assert examination.device == "cuda"

@@ -10,7 +10,7 @@ from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine
 from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import list_gpus
-from ekya.runtime.driver.machine_report import as_json, examine
+from ekya.runtime.driver.machine_report import examination_as_json, examine_machine
 
 GIB = 1 << 30
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -152,8 +152,11 @@ def test_inventory_gpu_without_own_memory_is_listed(tmp_path):
     inventory = shown(None, FakeDriver("Orin", lacking=["nvmlDeviceGetMemoryInfo"]))
     (gpu,) = inventory.gpus
     assert (gpu.memory_bytes, gpu.memory_free_bytes) == (None, None)
-    examination = examine(tmp_path, inventory, lambda _inventory: MpsFound(False, "none"))
-    assert "Orin, memory shared with the system" in as_json(examination)["findings"]["GPU 0"]["found"]
+    examination = examine_machine(tmp_path, inventory, lambda _inventory: MpsFound(False, "none"))
+    assert (
+        "Orin, memory shared with the system"
+        in examination_as_json(examination)["findings"]["GPU 0"]["found"]
+    )
 
 
 def test_inventory_gpu_without_uuid_uses_its_index():

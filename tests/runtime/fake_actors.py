@@ -160,30 +160,30 @@ class FakeActors:
 
     # What ``FleetActors`` does.
 
-    def beside(self, stream, role):
+    def streams_sharing_process(self, stream, role):
         own = self.streams[stream].worker(role)
         return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
 
-    def make_again(self, stream, role, started_monotonic_ns):
+    def remake_worker(self, stream, role, started_monotonic_ns):
         own = self.streams[stream]
         old = own.worker(role)
         if old in self.dead:
             made = self.actor(f"{old.name} again")
             for its in self.streams.values():
                 if its.worker(role) is old:
-                    its.put(role, made)
+                    its.replace_worker(role, made)
         return own.worker(role).join.remote(stream)
 
     def make_preparation(self):
         return self.actor("micro-profiler again")
 
-    def home(self, _stream):
+    def home_gpu(self, _stream):
         return 0
 
     def make_spares(self):
         self.spares_made += 1
 
-    def add(self, fleet, stream, costs, started_monotonic_ns):
+    def add_stream(self, fleet, stream, costs, started_monotonic_ns):
         self.fleet = fleet
         inference = next(iter(self.streams.values())).inference if self.shared else None
         own = StreamActors(
@@ -199,17 +199,17 @@ class FakeActors:
         admitted = own.retraining.prepare.remote(stream)
         return own.inference.admit.remote(stream), admitted
 
-    def remove(self, stream):
+    def remove_stream(self, stream):
         del self.streams[stream]
 
-    def pause(self, stream, paused):
+    def pause_stream(self, stream, paused):
         self.streams[stream].paused = paused
         self.streams[stream].inference.pause.remote(stream, paused)
 
-    def has_died(self, actor):
+    def note_death(self, actor):
         self.dead.append(actor)
 
-    def end(self, actor):
+    def kill_process(self, actor):
         self.killed.append(actor)
 
     # What Ray does.

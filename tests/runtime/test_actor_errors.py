@@ -9,7 +9,12 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core.errors import FullDiskError, UserError
 from ekya.core.units import StreamId
-from ekya.runtime.actors.actor_errors import in_words, received, reporting_user_errors, unwrapping_user_error
+from ekya.runtime.actors.actor_errors import (
+    in_words,
+    received_warning,
+    reporting_user_errors,
+    unwrapping_user_error,
+)
 
 SENTENCE = "golden.onnx: is not an ONNX file; name another"
 
@@ -69,7 +74,7 @@ def test_received_warning_holds_no_password(monkeypatch):
         }
     )
     said = "cannot open rtsp://admin:other@10.0.0.5/live: hunter2secret was refused"
-    warned = received(ev.Warned(0, "inference/cam-1", said), 7, fleet)
+    warned = received_warning(ev.Warned(0, "inference/cam-1", said), 7, fleet)
     assert (warned.t_us, warned.source) == (7, "inference/cam-1")
     assert "hunter2secret" not in warned.text
     assert "other" not in warned.text

@@ -197,7 +197,7 @@ def test_estimate_counts_the_labels_of_the_window():
     crops = []
 
     class Sizes(JobSizes):
-        def retraining(self, config, counted):
+        def estimate_retraining(self, config, counted):
             crops.append(counted)
             return 0
 
@@ -250,7 +250,7 @@ POOLING = replace(
 class LargerPooled(JobSizes):
     """Sizes of trials of 100 MiB, and of 300 MiB with pooled labels."""
 
-    def micro_profile(self, family, pooled=False):
+    def estimate_micro_profile(self, family, pooled=False):
         return (300 if pooled else 100) * MIB
 
 
@@ -272,7 +272,7 @@ def test_trial_with_pooled_labels_needs_memory_for_the_most_that_may_be_pooled()
     counted = []
 
     class Sizes(JobSizes):
-        def retraining(self, config, crops):
+        def estimate_retraining(self, config, crops):
             counted.append(crops.training)
             return 0
 
@@ -296,7 +296,7 @@ class Kept:
 class SmallTrials(JobSizes):
     """Sizes with which a micro-profile fits where a retraining of its family does not."""
 
-    def micro_profile(self, family, pooled=False):
+    def estimate_micro_profile(self, family, pooled=False):
         return 0
 
 

@@ -52,7 +52,7 @@ def fleet_of(monkeypatch):
             None, shipped, 0, shares, device, homes, server=server, processes=Processes(process)
         )
         fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)), now_s)
-        fleet.make_rest()
+        fleet.make_remaining_actors()
         return fleet
 
     return made
@@ -66,7 +66,7 @@ def test_streams_without_sharing_have_a_process_each(fleet_of):
     fleet = fleet_of("stream")
     assert streams_by_process(fleet) == {f"inference/{stream}": [stream] for stream in STREAMS}
     for role in Role:
-        assert fleet.beside("cam-1", role) == ()
+        assert fleet.streams_sharing_process("cam-1", role) == ()
 
 
 def test_streams_of_a_gpu_share_a_process_there(fleet_of):
@@ -76,7 +76,7 @@ def test_streams_of_a_gpu_share_a_process_there(fleet_of):
         "inference/gpu-1": ["cam-2", "cam-4"],
     }
     for role in Role:
-        assert fleet.beside("cam-2", role) == ("cam-4",)
+        assert fleet.streams_sharing_process("cam-2", role) == ("cam-4",)
     assert [made.config.gpu for made in fleet.workers(Role.INFERENCE)] == [0, 1]
     assert fleet.workers(Role.INFERENCE)[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
     assert [made.name for made in fleet.workers(Role.RETRAINING)] == ["retraining/gpu-0", "retraining/gpu-1"]
@@ -90,8 +90,8 @@ def test_actors_of_a_named_server_have_its_name(fleet_of):
         "west/inference/gpu-1",
     ]
     assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1"
-    fleet.has_died(fleet.streams["cam-2"].retraining)
-    fleet.make_again("cam-2", Role.RETRAINING, 77)
+    fleet.note_death(fleet.streams["cam-2"].retraining)
+    fleet.remake_worker("cam-2", Role.RETRAINING, 77)
     assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1 (restart 1)"
 
 
@@ -99,9 +99,9 @@ def test_dead_shared_inference_is_made_once_and_its_streams_join(fleet_of):
     fleet = fleet_of("gpu")
     dead = fleet.streams["cam-1"].inference
     fleet.streams["cam-3"].weights, fleet.streams["cam-3"].version = ("stored", b"newer"), ModelVersion(4)
-    fleet.has_died(dead)
+    fleet.note_death(dead)
     for stream in ("cam-1", "cam-3"):
-        fleet.make_again(stream, Role.INFERENCE, 77)
+        fleet.remake_worker(stream, Role.INFERENCE, 77)
     made = fleet.streams["cam-1"].inference
     assert made is fleet.streams["cam-3"].inference is not dead
     assert (made.name, made.config.streams) == ("inference/gpu-0 (restart 1)", ())
@@ -114,7 +114,7 @@ def test_stream_that_failed_alone_joins_its_process_again(fleet_of):
     for process in ("stream", "gpu"):
         fleet = fleet_of(process)
         before = fleet.streams["cam-1"].inference
-        fleet.make_again("cam-1", Role.INFERENCE, 77)
+        fleet.remake_worker("cam-1", Role.INFERENCE, 77)
         assert fleet.streams["cam-1"].inference is before
         assert [call[0] for call in before.calls] == ["process", "join"]
 
@@ -122,9 +122,9 @@ def test_stream_that_failed_alone_joins_its_process_again(fleet_of):
 def test_dead_shared_retraining_is_made_with_all_its_streams(fleet_of):
     fleet = fleet_of("gpu")
     inference, dead = fleet.streams["cam-1"].inference, fleet.streams["cam-1"].retraining
-    fleet.has_died(dead)
+    fleet.note_death(dead)
     for stream in ("cam-3", "cam-1"):
-        fleet.make_again(stream, Role.RETRAINING, 77)
+        fleet.remake_worker(stream, Role.RETRAINING, 77)
     made = fleet.streams["cam-1"].retraining
     assert fleet.streams["cam-1"].inference is inference
     assert made is fleet.streams["cam-3"].retraining is not dead
@@ -137,21 +137,21 @@ def test_shared_process_that_dies_again_is_split(fleet_of, role):
     fleet = fleet_of("gpu")
     for deaths in (1, 2):
         dead = fleet.streams["cam-1"].worker(role)
-        fleet.has_died(dead)
-        fleet.has_died(dead)  # a death that is reported twice counts once
+        fleet.note_death(dead)
+        fleet.note_death(dead)  # a death that is reported twice counts once
         for stream in ("cam-1", "cam-3"):
-            fleet.make_again(stream, role, 77)
-        assert fleet.beside("cam-1", role) == (("cam-3",) if deaths == 1 else ())
+            fleet.remake_worker(stream, role, 77)
+        assert fleet.streams_sharing_process("cam-1", role) == (("cam-3",) if deaths == 1 else ())
     assert fleet.streams["cam-1"].worker(role).name == f"{role}/cam-1"
-    assert fleet.beside("cam-2", role) == ("cam-4",)
+    assert fleet.streams_sharing_process("cam-2", role) == ("cam-4",)
 
 
 def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of):
     fleet = fleet_of("gpu", now_s=iter((0.0, ALONE_AFTER_S + 1)).__next__)
     for _ in range(2):
-        fleet.has_died(fleet.streams["cam-1"].inference)
-        fleet.make_again("cam-1", Role.INFERENCE, 77)
-    assert fleet.beside("cam-1", Role.INFERENCE) == ("cam-3",)
+        fleet.note_death(fleet.streams["cam-1"].inference)
+        fleet.remake_worker("cam-1", Role.INFERENCE, 77)
+    assert fleet.streams_sharing_process("cam-1", Role.INFERENCE) == ("cam-3",)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_added_stream_goes_to_the_gpu_with_most_left(fleet_of, device, homes, ex
     fleet = fleet_of("gpu", device=device, homes=homes)
     new = fleet.fleet.streams[0].model_copy(update={"id": "new"})
     larger = fleet.fleet.model_copy(update={"streams": (*fleet.fleet.streams, new)})
-    fleet.add(larger, "new", None, 77)
-    assert fleet.home("new") == expected
+    fleet.add_stream(larger, "new", None, 77)
+    assert fleet.home_gpu("new") == expected
     joined = homes.count(expected) > 0
-    assert bool(fleet.beside("new", Role.INFERENCE)) == joined
+    assert bool(fleet.streams_sharing_process("new", Role.INFERENCE)) == joined
 
 
 _NO_PID = 1 << 30
@@ -194,8 +194,8 @@ def spares_of(fleet_of, monkeypatch):
         monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []) if warm else ([], asked))
         monkeypatch.setattr(ray, "get", get)
         fleet.make_spares()
-        fleet.has_died(fleet.streams["cam-2"].inference)
-        fleet.make_again("cam-2", Role.INFERENCE, 77)
+        fleet.note_death(fleet.streams["cam-2"].inference)
+        fleet.remake_worker("cam-2", Role.INFERENCE, 77)
         return fleet
 
     return of
@@ -210,8 +210,8 @@ def test_spare_process_takes_over_on_its_gpu_and_is_replaced(spares_of):
     awaited = {"retraining/gpu-0", "retraining/gpu-1", "micro-profiler"}
     assert {(name, *call) for name, call in took_over.loaded} == {(name, "ready") for name in awaited}
     fleet.make_spares()
-    fleet.has_died(took_over)
-    fleet.make_again("cam-4", Role.INFERENCE, 77)
+    fleet.note_death(took_over)
+    fleet.remake_worker("cam-4", Role.INFERENCE, 77)
     again = fleet.streams["cam-4"].inference
     assert again.name.startswith("inference/spare")
     assert again is not took_over
@@ -222,7 +222,7 @@ def test_added_stream_that_needs_a_process_takes_the_spare_one(spares_of, proces
     fleet = spares_of(processes=processes)
     fleet.make_spares()
     new = fleet.fleet.streams[0].model_copy(update={"id": "new"})
-    fleet.add(fleet.fleet.model_copy(update={"streams": (*fleet.fleet.streams, new)}), "new", None, 77)
+    fleet.add_stream(fleet.fleet.model_copy(update={"streams": (*fleet.fleet.streams, new)}), "new", None, 77)
     own = fleet.streams["new"]
     assert own.inference.name.startswith("inference/spare") == (processes == "stream")
     assert [call[0] for call in own.inference.calls][-2:] == ["base_weights", "admit"]
@@ -232,8 +232,8 @@ def test_added_stream_that_needs_a_process_takes_the_spare_one(spares_of, proces
 def test_spare_process_takes_over_no_retraining(spares_of):
     fleet = spares_of()
     fleet.make_spares()
-    fleet.has_died(fleet.streams["cam-2"].retraining)
-    fleet.make_again("cam-2", Role.RETRAINING, 77)
+    fleet.note_death(fleet.streams["cam-2"].retraining)
+    fleet.remake_worker("cam-2", Role.RETRAINING, 77)
     assert fleet.streams["cam-2"].retraining.name == "retraining/gpu-1 (restart 1)"
 
 
@@ -248,8 +248,8 @@ def test_spare_process_that_has_died_is_made_again(spares_of, monkeypatch):
     monkeypatch.setattr(ray, "get", lambda references: [None, _NO_PID])
     fleet.make_spares()
     monkeypatch.setattr(ray, "get", lambda references: [None, os.getpid()])
-    fleet.has_died(fleet.streams["cam-2"].inference)
-    fleet.make_again("cam-2", Role.INFERENCE, 77)
+    fleet.note_death(fleet.streams["cam-2"].inference)
+    fleet.remake_worker("cam-2", Role.INFERENCE, 77)
     assert fleet.streams["cam-2"].inference.name.startswith("inference/spare (restart")
 
 
@@ -258,8 +258,8 @@ def test_spare_process_does_not_wait_for_trainers_that_have_ended(fleet_of, monk
     monkeypatch.setattr(actor_processes, "end_process", lambda actor, pid: None)
     fleet = fleet_of("stream")
     ended, dead = (fleet.streams[stream].retraining for stream in ("cam-1", "cam-2"))
-    fleet.end(ended)
-    fleet.has_died(dead)
+    fleet.kill_process(ended)
+    fleet.note_death(dead)
     for made in fleet.workers(Role.RETRAINING):
         made.calls.clear()
     fleet.make_spares()
@@ -271,8 +271,8 @@ def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
     monkeypatch.setattr(actor_processes, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
     fleet = fleet_of("gpu")
     fleet.make_spares()
-    fleet.has_died(fleet.streams["cam-1"].inference)
-    fleet.make_again("cam-1", Role.INFERENCE, 77)
+    fleet.note_death(fleet.streams["cam-1"].inference)
+    fleet.remake_worker("cam-1", Role.INFERENCE, 77)
     assert fleet.streams["cam-1"].inference.name == "inference/gpu-0 (restart 1)"
 
 
@@ -334,11 +334,11 @@ def test_run_without_any_stream_that_can_be_decoded_does_not_begin(starting):
 @pytest.mark.parametrize("role", Role)
 def test_removed_camera_is_not_restarted_with_those_of_its_process(fleet_of, role):
     fleet = fleet_of("gpu")
-    fleet.remove("cam-1")
+    fleet.remove_stream("cam-1")
     assert [one.id for one in fleet.fleet.streams] == ["cam-2", "cam-3", "cam-4"]
-    assert fleet.beside("cam-3", role) == ()
-    fleet.has_died(fleet.streams["cam-3"].worker(role))
-    fleet.make_again("cam-3", role, 77)
+    assert fleet.streams_sharing_process("cam-3", role) == ()
+    fleet.note_death(fleet.streams["cam-3"].worker(role))
+    fleet.remake_worker("cam-3", role, 77)
     made = fleet.streams["cam-3"].worker(role)
     config = made.config.streams[0] if role is Role.RETRAINING else made.calls[1][1]
     assert (config.stream, config.gpu) == ("cam-3", 0)

@@ -61,11 +61,11 @@ def test_job_sizes_follow_the_model_of_the_fleet(fleet):
     sizes = job_sizes(fleet)
     deep, head = RetrainConfig(1, 16, 0, 3, 1.0), RetrainConfig(1, 16, 0, 0, 1.0)
     crops = JobCrops(200, 50, MOST_EXEMPLARS[Task.CLASSIFY])
-    assert sizes.retraining(deep, crops) > 2 * sizes.retraining(head, crops)
+    assert sizes.estimate_retraining(deep, crops) > 2 * sizes.estimate_retraining(head, crops)
     small = job_sizes(
         fleet.model_copy(update={"edge": fleet.edge.model_copy(update={"model": "mobilenet_v3_small"})})
     )
-    assert small.retraining(head, crops) < sizes.retraining(head, crops) / 2
+    assert small.estimate_retraining(head, crops) < sizes.estimate_retraining(head, crops) / 2
     assert (sizes.labels_per_window, sizes.exemplars) == (
         fleet.golden.labels_per_window,
         MOST_EXEMPLARS[Task.CLASSIFY],

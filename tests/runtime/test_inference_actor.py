@@ -494,7 +494,7 @@ def test_golden_detector_answers_every_third_frame_and_its_boxes_are_followed(bo
 
 def test_use_of_golden_and_followed_frames_is_counted_in_the_models_pictures(both_golden, monkeypatch):
     counted = []
-    monkeypatch.setattr(SharedUse, "count", lambda _self, _owner, pictures: counted.append(pictures))
+    monkeypatch.setattr(SharedUse, "count_pictures", lambda _self, _owner, pictures: counted.append(pictures))
     for index in range(4):
         show_and_wait(CAM, index)
     assert counted == pytest.approx([5.0, 0.25, 0.25, 5.0])
@@ -502,7 +502,7 @@ def test_use_of_golden_and_followed_frames_is_counted_in_the_models_pictures(bot
 
 def test_frame_of_another_size_is_answered_by_the_frame_before(both_golden, common, monkeypatch):
     counted = []
-    monkeypatch.setattr(SharedUse, "count", lambda *_: counted.append(1))
+    monkeypatch.setattr(SharedUse, "count_pictures", lambda *_: counted.append(1))
     show_and_wait(CAM, 0)
     polls = FEEDS[CAM].polls
     show(CAM, 1, Frame(1, 100_000, np.zeros((20, 30, 3), np.uint8), np.zeros((0, 4), np.float32)))

@@ -65,33 +65,34 @@ def test_use_after_the_last_batch_is_reported():
 def test_stop_ends_the_job_at_its_next_batch():
     share = JobShare(Handle(), HALF_IS_EIGHT_TENTHS, 500)
     stopped = []
-    stopping = threading.Thread(target=lambda: stopped.append(share.stop()))
+    stopping = threading.Thread(target=lambda: stopped.append(share.stop_job()))
     with share.batch():
         stopping.start()
         wait_until_blocked(stopping)
     with pytest.raises(JobStoppedError), share.batch():
         pytest.fail("a stopped job does not begin a batch")
     assert stopping.is_alive()
-    share.end()
+    share.finish_job()
     stopping.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in stopped] == [0]
 
 
 def test_wait_for_a_job_returns_when_it_has_begun():
     jobs, found = NewestJob(), []
-    waiting = threading.Thread(target=lambda: found.append(jobs.wait(2)))
+    waiting = threading.Thread(target=lambda: found.append(jobs.wait_begun(2)))
     waiting.start()
-    jobs.put(2, "job")
+    jobs.replace_job(2, "job")
     wait_until_blocked(waiting)
     assert found == []
-    jobs.begun(2)
+    jobs.mark_begun(2)
     waiting.join(HANG_GUARD_S)
     assert found == ["job"]
 
 
 def test_wait_for_a_job_that_is_over_returns_none():
     jobs = NewestJob()
-    jobs.put(2, "job")
-    jobs.begun(2)
-    jobs.begun(3)
-    assert (jobs.wait(1), jobs.wait(2), jobs.wait(3), jobs.get(2)) == (None, "job", None, "job")
+    jobs.replace_job(2, "job")
+    jobs.mark_begun(2)
+    jobs.mark_begun(3)
+    assert [jobs.wait_begun(number) for number in (1, 2, 3)] == [None, "job", None]
+    assert jobs.get_job(2) == "job"

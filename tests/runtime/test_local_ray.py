@@ -11,7 +11,7 @@ from ray._private import ray_constants, services
 
 from ekya.gpu.nvml import GpuInventory
 from ekya.runtime.driver.local_ray import STORE_BYTES, fit_object_store, object_store_bytes, private_ray
-from ekya.runtime.driver.machine_report import examine
+from ekya.runtime.driver.machine_report import examine_machine
 
 MB = 1024**2
 DOCKERS_DEFAULT = 64 * MB
@@ -96,7 +96,7 @@ def test_store_without_shared_memory_is_on_disk(tmp_path):
 
 def test_doctor_on_small_shared_memory_warns_and_succeeds(shared_memory, tmp_path):
     shared_memory(DOCKERS_DEFAULT)
-    examination = examine(tmp_path, GpuInventory((), None, "no driver"))
+    examination = examine_machine(tmp_path, GpuInventory((), None, "no driver"))
     [finding] = [one for one in examination.findings if one.what == "Shared memory"]
     assert finding.fine
     assert "--shm-size=2g" in finding.found

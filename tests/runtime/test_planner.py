@@ -135,7 +135,7 @@ def test_scheduler_has_the_name_of_its_server_and_ends_with_the_planner(actors, 
 
 def test_other_scheduler_plans_from_now_on_also_after_its_process_died(actors, planner):
     assert planner.plan("first") == ("first", "planned by 0")
-    planner.change("thief")
+    planner.change_scheduler("thief")
     assert planner.plan("second") == ("second", "planned by 0")
     assert actors.asked == [(0, "ekya"), (0, "thief")]
     actors.dead, actors.starting = {0}, {1}

@@ -79,12 +79,12 @@ def test_better_weights_received_later_replace_them(actor, model, labels):
 
 def test_unreadable_weights_or_missing_labels_fail_the_job(actor, model, labels, mailbox):
     actor.receive(START, b"no weights", 0.75, labels)
-    (failed,) = events_until(mailbox.take, ev.RetrainFailed)
+    (failed,) = events_until(mailbox.drain, ev.RetrainFailed)
     assert (failed.job, "safetensors" in failed.reason) == (JOB, True)
     with pytest.raises(LookupError):
         actor.send(JOB, ONE)
     assert actor.stop(JOB).share_milli == 0
     actor.receive(START, to_bytes(model), 0.75, None)
-    (failed,) = events_until(mailbox.take, ev.RetrainFailed)
+    (failed,) = events_until(mailbox.drain, ev.RetrainFailed)
     assert failed.reason == "there are no labels to train on"
     assert actor.memory().size == 0

@@ -61,12 +61,12 @@ def start(actor, number, config):
 
 def test_out_of_memory_fails_the_job_and_the_next_begins(actor, mailbox):
     start(actor, 1, BLOCK)
-    short, failed = events_until(mailbox.take, ev.RetrainFailed)
+    short, failed = events_until(mailbox.drain, ev.RetrainFailed)
     assert isinstance(short, ev.MemoryShort)
     assert (short.window, short.what, short.needed_bytes) == (3, DidNotFit.from_config(BLOCK), None)
     assert failed.job == JobId(1)
     assert failed.reason == short.reason == "OutOfMemoryError: CUDA out of memory."
 
     start(actor, 2, HEAD)
-    progress, finished = events_until(mailbox.take, ev.RetrainFinished)
+    progress, finished = events_until(mailbox.drain, ev.RetrainFinished)
     assert (progress.job, finished.job) == (JobId(2), JobId(2))

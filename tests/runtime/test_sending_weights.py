@@ -74,7 +74,7 @@ def actor(trainer, monkeypatch, folder, mailbox):
     made = stream_retraining(folder, mailbox)
     command = start_command(JOB, RetrainConfig(2, 8, 0, 0, 1.0))
     made.start(command, to_bytes(model_of(0)), NO_LABELS, None, 1)
-    events_until(mailbox.take, ev.RetrainProgress)
+    events_until(mailbox.drain, ev.RetrainProgress)
     return made
 
 
@@ -90,7 +90,7 @@ def test_send_returns_the_best_weights_and_saves_them(actor, trainer, mailbox, f
         assert same(from_bytes(weights), model_of(epoch))
         if epoch == 1:
             trainer.wanted = 2
-            events_until(mailbox.take, ev.RetrainProgress)
+            events_until(mailbox.drain, ev.RetrainProgress)
     actor.end()
     for epoch, version in ((1, ONE), (2, ModelVersion(2))):
         saved = load_model(folder.model(CAM, version))

@@ -35,19 +35,19 @@ class Fleet(FakeActors):
     def reply(self, call, share_milli, took_us=5, note=""):
         """Replies to a share order."""
         call.reply(Resized(share_milli, took_us, note))
-        self.in_flight.wait(0)
+        self.in_flight.wait_replies(0)
 
     def serve(self, **shares_milli):
         """Has streams serve at these shares."""
         for name, share_milli in shares_milli.items():
-            self.changes.configure(StreamId(name), EVERY, share_milli, 1)
+            self.changes.set_inference(StreamId(name), EVERY, share_milli, 1)
             self.reply(self.record[-1], share_milli)
         self.take()
         self.emitted.clear()
 
     def begin(self, holder, share_milli, name):
         """Begins a job on an actor of this name."""
-        self.changes.begin(holder, share_milli, 1, self.actor(name).start.remote)
+        self.changes.start_job(holder, share_milli, 1, self.actor(name).start.remote)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def fleet(monkeypatch):
 
 def test_job_begins_when_an_inference_has_released_its_share(fleet):
     fleet.serve(a=800, b=200)
-    fleet.changes.configure(A, SECOND, 300, 2)
+    fleet.changes.set_inference(A, SECOND, 300, 2)
     fleet.begin(retraining_holder(B, JOB), 500, "retraining/b")
     (shrink,) = fleet.record
     assert shrink.group == SHARES, "it does not wait behind other calls of the actor"
@@ -70,14 +70,14 @@ def test_job_begins_when_an_inference_has_released_its_share(fleet):
 
 def test_event_has_the_share_that_the_handle_reports(fleet):
     fleet.serve(a=100)
-    fleet.changes.configure(A, EVERY, 400, 2)
+    fleet.changes.set_inference(A, EVERY, 400, 2)
     fleet.reply(fleet.record[-1], 280, 9, "others have the rest")
     assert fleet.emitted == [ev.ShareResized(0, inference_holder(A), 2, 280, 9, "others have the rest")]
 
 
 def test_other_lambda_at_the_same_share_is_no_share_change(fleet):
     fleet.serve(a=100)
-    fleet.changes.configure(A, SECOND, 100, 2)
+    fleet.changes.set_inference(A, SECOND, 100, 2)
     (call,) = fleet.record
     assert fleet.take() == [("inference/a", "configure", A, SECOND, 100, 2)]
     fleet.reply(call, 100)
@@ -87,9 +87,9 @@ def test_other_lambda_at_the_same_share_is_no_share_change(fleet):
 def test_retraining_is_resized_paused_and_ended(fleet):
     holder = retraining_holder(A, JOB)
     fleet.begin(holder, 500, "retraining/a")
-    fleet.changes.resize(holder, 300, 2)
-    fleet.changes.resize(holder, 0, 3)
-    fleet.changes.leave(holder)
+    fleet.changes.resize_job(holder, 300, 2)
+    fleet.changes.resize_job(holder, 0, 3)
+    fleet.changes.end_job(holder)
     assert fleet.take() == [
         ("retraining/a", "start", 500, 1),
         ("retraining/a", "resize", A, JOB, 300, 2),
@@ -101,8 +101,8 @@ def test_retraining_is_resized_paused_and_ended(fleet):
 def test_preparation_is_begun_resized_and_ended(fleet):
     holder = preparation_holder(4)
     fleet.begin(holder, 500, "micro-profiler")
-    fleet.changes.resize(holder, 600, 2)
-    fleet.changes.leave(holder)
+    fleet.changes.resize_job(holder, 600, 2)
+    fleet.changes.end_job(holder)
     assert fleet.take() == [
         ("micro-profiler", "start", 500, 1),
         ("micro-profiler", "resize", 4, 600, 2),
@@ -112,10 +112,10 @@ def test_preparation_is_begun_resized_and_ended(fleet):
 
 def test_job_that_ends_before_its_share_is_free_never_begins(fleet):
     fleet.serve(a=1000)
-    fleet.changes.configure(A, EVERY, 200, 2)
+    fleet.changes.set_inference(A, EVERY, 200, 2)
     (shrink,) = fleet.record
     fleet.begin(retraining_holder(B, JOB), 800, "retraining/b")
-    fleet.changes.leave(retraining_holder(B, JOB))
+    fleet.changes.end_job(retraining_holder(B, JOB))
     fleet.take()
     fleet.reply(shrink, 200)
     assert fleet.take() == []
@@ -125,7 +125,7 @@ def test_share_of_a_lost_stream_goes_to_a_waiting_one(fleet):
     fleet.serve(a=800, b=200)
     fleet.changes.release_inference(A)
     (release,) = fleet.record
-    fleet.changes.configure(B, EVERY, 1000, 2)
+    fleet.changes.set_inference(B, EVERY, 1000, 2)
     assert fleet.take() == [("inference/a", "configure", A, EVERY, 0, 3)]
     fleet.reply(release, 0)
     assert fleet.take() == [("inference/b", "configure", B, EVERY, 1000, 4)]
@@ -138,8 +138,8 @@ def test_stream_that_never_served_releases_nothing(fleet):
 
 def test_overdue_holder_is_ended_and_its_share_free_after_its_death(fleet):
     fleet.serve(a=800, b=200)
-    fleet.changes.configure(A, EVERY, 100, 2)
-    fleet.changes.configure(B, EVERY, 900, 2)
+    fleet.changes.set_inference(A, EVERY, 100, 2)
+    fleet.changes.set_inference(B, EVERY, 900, 2)
     limit_us = TIMEOUTS.limits_us[Work.INFERENCE]
     fleet.clock.now = TIMEOUTS.growers_us
     fleet.changes.pass_time(fleet.ended.append)
@@ -150,7 +150,7 @@ def test_overdue_holder_is_ended_and_its_share_free_after_its_death(fleet):
     assert fleet.emitted == [ev.ShareOverdue(limit_us, inference_holder(A), 2, limit_us)]
     assert fleet.ended == [inference_holder(A)]
     assert fleet.take() == []
-    fleet.changes.died(Work.INFERENCE, A)
+    fleet.changes.release_worker(Work.INFERENCE, A)
     assert fleet.take() == [("inference/b", "configure", B, EVERY, 900, 4)]
     assert fleet.changes.left_s() == float("inf")
 
@@ -158,10 +158,10 @@ def test_overdue_holder_is_ended_and_its_share_free_after_its_death(fleet):
 def test_death_of_a_worker_removes_all_its_jobs_and_no_others(fleet):
     fleet.begin(retraining_holder(A, JOB), 400, "retraining/a")
     fleet.begin(retraining_holder(A, JobId(2)), 400, "retraining/a")
-    fleet.changes.configure(A, EVERY, 200, 1)
-    fleet.changes.configure(B, EVERY, 500, 1)
+    fleet.changes.set_inference(A, EVERY, 200, 1)
+    fleet.changes.set_inference(B, EVERY, 500, 1)
     fleet.take()
-    fleet.changes.died(Work.RETRAINING, A)
+    fleet.changes.release_worker(Work.RETRAINING, A)
     assert fleet.take() == [("inference/b", "configure", B, EVERY, 500, 4)]
 
 
@@ -172,10 +172,10 @@ def test_death_of_a_worker_removes_all_its_jobs_and_no_others(fleet):
 )
 def test_failed_order_does_not_confirm_a_share(fleet, caplog, error, logged):
     fleet.serve(a=1000)
-    fleet.changes.configure(A, EVERY, 100, 2)
+    fleet.changes.set_inference(A, EVERY, 100, 2)
     fleet.record[-1].fail(error)
-    fleet.in_flight.wait(0)
-    fleet.changes.configure(B, EVERY, 900, 2)
+    fleet.in_flight.wait_replies(0)
+    fleet.changes.set_inference(B, EVERY, 900, 2)
     assert fleet.emitted == []
     assert fleet.changes.left_s() == TIMEOUTS.growers_us / S
     assert len(caplog.records) == logged
@@ -185,7 +185,7 @@ def test_retraining_that_could_not_be_sent_has_failed_and_frees_its_share(fleet)
     fleet.begin(retraining_holder(A, JOB), 1000, "retraining/a")
     fleet.record[-1].fail(RayTaskError("start", "a trace", ValueError("its weights are lost")))
     fleet.take()
-    fleet.in_flight.wait(0)
+    fleet.in_flight.wait_replies(0)
     (failed,) = fleet.emitted
     assert (type(failed), failed.stream, failed.job) == (ev.RetrainFailed, A, JOB)
     assert "its weights are lost" in failed.reason

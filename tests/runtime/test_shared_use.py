@@ -26,8 +26,8 @@ def handle():
 @pytest.fixture
 def use(handle):
     made = SharedUse(handle)
-    made.enter("a")
-    made.enter("b")
+    made.add_owner("a")
+    made.add_owner("b")
     return made
 
 
@@ -39,51 +39,51 @@ def pass_time(handle, wall_us, used_us):
 def test_use_of_a_single_owner_is_charged_to_it(handle):
     use = SharedUse(handle)
     pass_time(handle, 500, 400)
-    use.enter("a")
-    use.count("a", 6)
+    use.add_owner("a")
+    use.count_pictures("a", 6)
     pass_time(handle, 1000, 300)
-    assert use.measured("a") == Measured(700, 1000), "what was used before it came is nobody else's"
+    assert use.measure_owner("a") == Measured(700, 1000), "what was used before it came is nobody else's"
     pass_time(handle, 1000, 0)
-    assert use.measured("a") == Measured(0, 1000)
+    assert use.measure_owner("a") == Measured(0, 1000)
 
 
 def test_use_is_divided_by_pictures(handle, use):
-    use.count("a", 9)
-    use.count("b", 3)
+    use.count_pictures("a", 9)
+    use.count_pictures("b", 3)
     pass_time(handle, 1000, 400)
-    assert use.measured("a") == Measured(300, 1000)
-    use.count("b", 5)
+    assert use.measure_owner("a") == Measured(300, 1000)
+    use.count_pictures("b", 5)
     pass_time(handle, 1000, 200)
-    assert use.measured("b") == Measured(300, 2000)
-    assert use.measured("a") == Measured(0, 1000)
+    assert use.measure_owner("b") == Measured(300, 2000)
+    assert use.measure_owner("a") == Measured(0, 1000)
 
 
 def test_use_is_divided_by_parts_of_pictures(handle, use):
     """Boxes that are followed into a frame cost less than a picture."""
-    use.count("a", 0.25)
-    use.count("b", 1)
+    use.count_pictures("a", 0.25)
+    use.count_pictures("b", 1)
     pass_time(handle, 1000, 500)
-    assert [use.measured(owner).used_us for owner in "ab"] == [100, 400]
+    assert [use.measure_owner(owner).used_us for owner in "ab"] == [100, 400]
 
 
 def test_use_measured_late_is_charged_to_the_next_pictures(handle, use):
     """Use without pictures since the last report is charged to the next stream that counts some."""
-    use.count("a", 4)
-    assert use.measured("a").used_us == 0
+    use.count_pictures("a", 4)
+    assert use.measure_owner("a").used_us == 0
     pass_time(handle, 1000, 80)
-    assert use.measured("a").used_us == 0
-    use.count("b", 4)
-    assert use.measured("b").used_us == 80
+    assert use.measure_owner("a").used_us == 0
+    use.count_pictures("b", 4)
+    assert use.measure_owner("b").used_us == 80
 
 
 def test_owner_is_charged_only_between_enter_and_leave(handle, use):
-    use.count("a", 5)
-    use.leave("a")
-    use.count("a", 5)
-    use.count("b", 5)
+    use.count_pictures("a", 5)
+    use.remove_owner("a")
+    use.count_pictures("a", 5)
+    use.count_pictures("b", 5)
     pass_time(handle, 1000, 100)
-    use.enter("c")
-    use.count("c", 5)
+    use.add_owner("c")
+    use.count_pictures("c", 5)
     pass_time(handle, 500, 60)
-    assert use.measured("c") == Measured(60, 500)
-    assert use.measured("b") == Measured(100, 1500)
+    assert use.measure_owner("c") == Measured(60, 500)
+    assert use.measure_owner("b") == Measured(100, 1500)

@@ -44,7 +44,7 @@ class Run:
         """Begins to add a stream; returns the call that opens it, and why it failed once it did."""
         others = [one for one in self.actors.streams if one != stream]
         told = []
-        self.changes.add(shipped_fleet(*others, stream), stream, COSTS, told.append)
+        self.changes.add_stream(shipped_fleet(*others, stream), stream, COSTS, told.append)
         return self.actors.calls("admit", self.actors.streams[stream].inference)[-1], told
 
     def added(self, stream=NEW):
@@ -78,7 +78,7 @@ class Run:
     def remove(self, stream):
         """Removes a stream whose processes end; returns its events."""
         workers = self.workers(stream)
-        self.changes.remove(stream)
+        self.changes.remove_stream(stream)
         return self.kill(*workers)
 
     def events(self):
@@ -215,7 +215,7 @@ def test_audits_pass_by_a_stream_that_is_being_added(monkeypatch):
 
 def test_paused_stream_releases_its_share(run):
     own = run.actors.streams[CAM]
-    run.changes.pause(CAM, True)
+    run.changes.pause_stream(CAM, True)
     assert run.actors.arguments("pause", own.inference) == [(CAM, True)]
     assert own.paused
     _, _, share_milli, _ = run.actors.arguments("configure", own.inference)[-1]
@@ -228,15 +228,15 @@ def test_paused_stream_releases_its_share(run):
 
 
 def test_paused_stream_goes_on(run):
-    run.changes.pause(CAM, True)
-    run.changes.pause(CAM, False)
+    run.changes.pause_stream(CAM, True)
+    run.changes.pause_stream(CAM, False)
     assert run.actors.arguments("pause") == [(CAM, True), (CAM, False)]
     assert [event.paused for event in run.events()] == [True, False]
 
 
 def test_stream_without_a_share_is_paused(run):
     run.added()
-    run.changes.pause(NEW, True)
+    run.changes.pause_stream(NEW, True)
     assert kinds(run.events()) == [(rq.StreamPaused, NEW)]
     assert run.actors.calls("configure", run.actors.streams[NEW].inference) == []
 
@@ -245,7 +245,7 @@ def test_stream_without_a_share_is_paused(run):
 
 
 def test_removed_stream_is_forgotten_by_the_micro_profiler(run):
-    run.changes.remove(CAM)
+    run.changes.remove_stream(CAM)
     assert run.actors.arguments("forget", run.profiler) == []
     run.kill(*run.workers(CAM))
     assert run.actors.arguments("forget", run.profiler) == [(CAM,)]
@@ -253,7 +253,7 @@ def test_removed_stream_is_forgotten_by_the_micro_profiler(run):
 
 def test_removed_stream_is_forgotten_when_its_workers_have_ended(run):
     inference, retraining = run.workers(CAM)
-    run.changes.remove(CAM)
+    run.changes.remove_stream(CAM)
     assert run.actors.killed == [inference, retraining]
     assert kinds(run.events()) == [(rq.StreamRemoved, CAM)]
     assert run.kill(inference) == []
@@ -264,7 +264,7 @@ def test_removed_stream_is_forgotten_when_its_workers_have_ended(run):
 
 
 def test_events_of_a_removed_stream_are_dropped(shared):
-    shared.changes.remove(CAM)
+    shared.changes.remove_stream(CAM)
     shared.events()
     for late in (swapped(1, CAM), died(CAM), lost(CAM), ev.ShareMeasured(0, CAM, INFERENCE, 5)):
         assert shared.emit(OTHER, late, lost(OTHER)) == [lost(OTHER)]

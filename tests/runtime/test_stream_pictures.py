@@ -63,7 +63,7 @@ def retraining_in(folder, mailbox, service):
 def train(retraining, mailbox, weights):
     """Returns when the retraining is over, and what is kept of it is written."""
     assert retraining.start(start_command(JOB, HEAD), weights, LABELS, None, 1) is not None
-    events_until(mailbox.take, ev.RetrainFinished)
+    events_until(mailbox.drain, ev.RetrainFinished)
     for thread in threading.enumerate():
         if thread.name == "retraining":
             thread.join(HANG_GUARD_S)

@@ -63,7 +63,7 @@ def test_holds_milli_is_the_sum_of_all_parts():
     share.resize(1, 200, "a")
     share.resize(2, 300, "b")
     assert share.holds_milli == 500
-    share.leave("a")
+    share.end_part("a")
     assert share.holds_milli == 300
 
 
@@ -127,7 +127,7 @@ def test_serials_count_within_a_part():
     assert share.resize(2, 500, "b").share_milli == 500
     assert share.resize(6, 900, "a") is None
     assert handle.share_milli == 800
-    share.leave("a")
+    share.end_part("a")
     assert handle.share_milli == 500
     assert share.resize(9, 300, "a") is None, "it has ended"
     assert handle.share_milli == 500

@@ -51,7 +51,7 @@ def test_pending_weights_are_rejected_by_a_newer_hot_swap(transfer, actors, own,
     first, second = actors.calls("send")
     first.fail(RayActorError())
     second.reply()
-    calls.wait(1.0)
+    calls.wait_replies(1.0)
     assert transfer.on_event(swapped(2))
     assert own.weights is second.references[0]
     assert not transfer.on_event(swapped(1))
@@ -66,7 +66,7 @@ def test_weights_that_could_not_be_sent_are_not_the_newest(transfer, actors, own
     if newer:
         transfer.send(CAM, JobId(2), [])
     received.fail(RayTaskError("send", "a trace", LookupError("there is no such job")))
-    calls.wait(1.0)
+    calls.wait_replies(1.0)
     assert own.newest_weights == (actors.calls("send")[1].references[0] if newer else "base")
 
 
@@ -83,5 +83,5 @@ def test_activations_that_arrive_after_their_window_are_ignored(transfer, actors
     transfer.expect_activations(CAM, activations, arrived)
     transfer.begin_window()
     actors.calls("passed")[0].reply()
-    calls.wait(1.0)
+    calls.wait_replies(1.0)
     assert transfer.activations(CAM) is None

@@ -106,12 +106,12 @@ def test_stream_that_fails_alone_joins_its_process_again(run):
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_camera_of_a_paused_stream_is_closed_again_once_it_has_joined(run, paused):
-    run.executor.changes.pause(CAM, True)
+    run.executor.changes.pause_stream(CAM, True)
     run.events()
     run.kill(run.process)
     join = run.restart(CAM)
     if not paused:
-        run.executor.changes.pause(CAM, False)  # does nothing there: it has not joined yet
+        run.executor.changes.pause_stream(CAM, False)  # does nothing there: it has not joined yet
         run.events()
     before = len(run.actors.arguments("pause", run.process))
     assert run.reply(join) == [(BACK, CAM)]

@@ -24,7 +24,7 @@ from ekya.core.errors import UserError
 from ekya.core.events import Warned
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import record_start
-from ekya.runtime.actors.actor_errors import received
+from ekya.runtime.actors.actor_errors import received_warning
 from ekya.service.answers import publisher, registry
 from ekya.service.answers.publisher import Publisher
 from ekya.service.logs import log_file, logged, secrets_hidden
@@ -128,7 +128,7 @@ def in_warning_of_an_actor(folder, stderr, monkeypatch):
             "answers": [BROKER.model_dump()],
         }
     )
-    return received(Warned(0, "inference/gate", SAID), 7, fleet).text
+    return received_warning(Warned(0, "inference/gate", SAID), 7, fleet).text
 
 
 def in_state_of_a_sink(folder, stderr, monkeypatch):

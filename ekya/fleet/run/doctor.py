@@ -14,7 +14,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.host_facts import FleetFacts, HostFacts, Link, Pair, link_of, steps_of
 from ekya.fleet.servers_file import ServerConfig
-from ekya.runtime.driver.machine_report import as_json, examine, installed
+from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, installed_versions
 from ekya.streams.ingest.credentials import variables_in
 
 DOCTOR = "doctor"
@@ -93,13 +93,13 @@ class HostDoctor:
 
     def examined(self) -> HostFacts:
         """Returns what ``ekya doctor`` finds here, and what the site's fleet lacks."""
-        examination = examine(self._runs)
+        examination = examine_machine(self._runs)
         unfit = [f"{finding.what}: {finding.found}" for finding in examination.findings if not finding.fine]
         try:
             unfit += missing(self._read({}).fleet)
         except UserError as error:
             unfit.append(str(error))
-        return HostFacts(self._site, installed(), as_json(examination), tuple(unfit))
+        return HostFacts(self._site, installed_versions(), examination_as_json(examination), tuple(unfit))
 
     def time_ns(self) -> int:
         """Returns the time of this machine's clock."""

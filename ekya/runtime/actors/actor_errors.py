@@ -49,7 +49,7 @@ class WarningQueue(logging.Handler):
             self._texts[text] = now_s
             self._queue.put(Warned(0, self._source, text))
 
-    def take(self) -> list[Warned]:
+    def drain_warnings(self) -> list[Warned]:
         """Returns the warnings since the last call, with time 0."""
         taken: list[Warned] = []
         while True:
@@ -59,7 +59,7 @@ class WarningQueue(logging.Handler):
                 return taken
 
 
-def received(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
+def received_warning(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
     """Returns a warning with its time, and with the fleet's secrets masked."""
     return replace(warned, t_us=now_us, text=masked(warned.text, fleet.named_secrets))
 
@@ -73,7 +73,7 @@ def _in_a_line(record: logging.LogRecord) -> str:
 _Answer = TypeVar("_Answer")
 
 
-def hosting(
+def make_hosting_class(
     title: str,
     name: str,
     load: Callable[[], type[Any]],
@@ -118,7 +118,7 @@ def hosting(
         return call
 
     def poll(actor: Any, timeout_s: float) -> list[Event]:
-        return [*hosted(actor).poll(timeout_s), *actor.warnings.take()]
+        return [*hosted(actor).poll(timeout_s), *actor.warnings.drain_warnings()]
 
     members: dict[str, Callable[..., Any]] = {method: of_object(method) for method in methods}
     members |= {method: of_stream(method) for method in stream_methods}
@@ -130,7 +130,7 @@ def hosting(
 def reporting_user_errors(kind: type[Any], name: str) -> type[Any]:
     """Returns an actor class that hosts a class which is loaded already, with all its public methods."""
     public = [one for one, it in vars(kind).items() if isfunction(it) and not one.startswith("_")]
-    return hosting(kind.__name__, name, lambda: kind, public)
+    return make_hosting_class(kind.__name__, name, lambda: kind, public)
 
 
 def unwrapping_user_error(ask: Callable[[], _Answer]) -> _Answer:

@@ -20,7 +20,7 @@ from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import Processes
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.actor_errors import hosting
+from ekya.runtime.actors.actor_errors import make_hosting_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class ActorKind:
     def actor_class(self, name: str) -> type[Any]:
         """Returns a class for Ray that imports the real class when an actor of this name is made from it."""
         load = partial(_load_slowly, self) if self.low_priority else partial(_load, self)
-        return hosting(self.title or self.name, name, load, self.methods, self.stream_methods)
+        return make_hosting_class(self.title or self.name, name, load, self.methods, self.stream_methods)
 
 
 def _load(kind: ActorKind) -> type[Any]:

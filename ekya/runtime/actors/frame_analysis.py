@@ -82,7 +82,7 @@ class FrameAnalysis:
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         ready = self.steps.cut(frame, proposals.boxes, config.resolution)
         answer, version = self.process.models.answer(self.stream, ready.images, config.resolution)
-        self.process.use.count(self.part, len(ready.images))
+        self.process.use.count_pictures(self.part, len(ready.images))
         (row,) = self.steps.answers([ready], config, version, answer)
         self.steps.answered(frame.index)
         return row
@@ -103,7 +103,7 @@ class FrameAnalysis:
 
     def _count_use(self, gpu_s: float) -> None:
         """Counts work beside the edge model: the process's use is divided by pictures of that model."""
-        self.process.use.count(self.part, gpu_s / self.costs.object_gpu_s)
+        self.process.use.count_pictures(self.part, gpu_s / self.costs.object_gpu_s)
 
     def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
         """Proposes the objects of a frame that is analysed or collected."""
@@ -113,5 +113,5 @@ class FrameAnalysis:
             return None
         with self.process.handle.scope():
             proposals = self.steps.propose(frame)
-        self.process.use.count(self.part, 1)
+        self.process.use.count_pictures(self.part, 1)
         return proposals

@@ -150,7 +150,7 @@ class InferenceActor:
                     "%s: its inference has ended without a report, or hangs; its process ends", stream
                 )
                 os._exit(1)
-        return self._mailbox.take(timeout_s)
+        return self._mailbox.drain(timeout_s)
 
     def end(self, horizon_us: int) -> list[StreamRow]:
         """Stops all streams, answers the frames up to the end of the run, and returns frame counts.

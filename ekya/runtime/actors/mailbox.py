@@ -27,7 +27,7 @@ class Mailbox:
         """Adds an event."""
         self._events.put(event)
 
-    def take(self, timeout_s: float) -> list[Event]:
+    def drain(self, timeout_s: float) -> list[Event]:
         """Returns all queued events; waits up to ``timeout_s`` for the first."""
         try:
             events = [self._events.get(timeout=timeout_s)]

@@ -119,8 +119,8 @@ class PreparationActor:
             # The labels of other streams stay valid, and the last ones of that round may still come.
             preparation.labels = before.labels
         resized = share.resize(serial, command.share_milli)
-        self._preparations.put(number, preparation)
-        self._preparations.begun(number)
+        self._preparations.replace_job(number, preparation)
+        self._preparations.mark_begun(number)
         thread = threading.Thread(
             target=self._run, args=(preparation, before), name="preparation", daemon=True
         )
@@ -129,7 +129,7 @@ class PreparationActor:
 
     def resize(self, window: int, share_milli: int, serial: int, round: int = 0) -> Resized | None:
         """Changes the share of a preparation; returns when it holds, None if overtaken."""
-        preparation = self._preparations.wait(_number(window, round))
+        preparation = self._preparations.wait_begun(_number(window, round))
         return _OVER if preparation is None else preparation.share.resize(serial, share_milli)
 
     def know(
@@ -166,7 +166,7 @@ class PreparationActor:
             kept: what the zoo knows of the model that serves.
         """
         self._run_begun.wait()
-        preparation = self._preparations.wait(_number(window, round))
+        preparation = self._preparations.wait_begun(_number(window, round))
         if preparation is None:
             return
         known = self._models.newest(stream, settings, version, weights)
@@ -191,7 +191,7 @@ class PreparationActor:
 
     def hand_in_failed(self, window: int, stream: StreamId, round: int = 0) -> None:
         """Continues a preparation without a stream that cannot hand anything in."""
-        preparation = self._preparations.wait(_number(window, round))
+        preparation = self._preparations.wait_begun(_number(window, round))
         if preparation is not None:
             preparation.drop(stream)
 
@@ -204,7 +204,7 @@ class PreparationActor:
 
     def end(self, window: int, round: int = 0) -> Resized:
         """Ends a preparation, which drops unfinished work; returns when its last batch is over."""
-        preparation = self._preparations.wait(_number(window, round))
+        preparation = self._preparations.wait_begun(_number(window, round))
         return _OVER if preparation is None else preparation.end()
 
     def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
@@ -245,7 +245,7 @@ class PreparationActor:
 
     def poll(self, timeout_s: float) -> list[ev.Event]:
         """Returns the events of this actor; waits up to the timeout for the first."""
-        return self._mailbox.take(timeout_s)
+        return self._mailbox.drain(timeout_s)
 
     def _run(self, preparation: PreparationJob, before: PreparationJob | None) -> None:
         window = preparation.command.window
@@ -260,7 +260,7 @@ class PreparationActor:
             for stream in preparation.unlabelled:
                 if stream not in preparation.streams:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
-            preparation.share.end()
+            preparation.share.finish_job()
             give_back_freed()
         self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window, preparation.command.round))
 

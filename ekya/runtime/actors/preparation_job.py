@@ -79,7 +79,7 @@ class PreparationJob:
         with self.changed:
             self.has_ended = True
             self.changed.notify_all()
-        return self.share.stop()
+        return self.share.stop_job()
 
     @property
     def used_s(self) -> float:

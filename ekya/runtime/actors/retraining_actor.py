@@ -63,7 +63,7 @@ class RetrainingActor:
         """Returns the events of all streams; waits up to the timeout for the first."""
         for one in self.streams.values():
             one.report_share()
-        return self._mailbox.take(timeout_s)
+        return self._mailbox.drain(timeout_s)
 
     def end(self) -> None:
         """Returns when all weights are on disk."""

@@ -99,7 +99,7 @@ class StreamInference:
         process.models.add(self._stream.id, model, config.version, self._report_swap)
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
-        process.use.enter(self._part)
+        process.use.add_owner(self._part)
         self._record: FrameRecord | HourRecord = (
             HourRecord(common.folder, self._stream.id)
             if common.keeps_hours
@@ -285,8 +285,8 @@ class StreamInference:
         self._reports.report(ev.WorkerDied(now_us, self._stream.id, ev.Role.INFERENCE, reason))
 
     def _release(self) -> None:
-        self._process.share.leave(self._part)
-        self._process.use.leave(self._part)
+        self._process.share.end_part(self._part)
+        self._process.use.remove_owner(self._part)
         self._process.models.remove(self._stream.id)
 
     def _run(self) -> None:
@@ -307,7 +307,7 @@ class StreamInference:
             now_s = self._turned_s = time.monotonic()
             if now_s - measured_s >= MEASURE_EVERY_S:
                 measured_s = now_s
-                used = self._process.use.measured(self._part)
+                used = self._process.use.measure_owner(self._part)
                 self._reports.share(used, self._process.share.holds_milli)
             if now_s - flushed_s >= _FLUSH_EVERY_S:
                 flushed_s = now_s

@@ -135,7 +135,7 @@ class StreamRetraining:
         again when the remote retraining has a better checkpoint.
         """
         with self._beginning(command):
-            model, before = from_bytes(weights), self._jobs.get(command.job)
+            model, before = from_bytes(weights), self._jobs.get_job(command.job)
             if before is not None:
                 before.share.wait_over()
             job = self._new_job(command, 0, labels, None)
@@ -169,7 +169,7 @@ class StreamRetraining:
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             self._report_failed(command, reason)
         finally:
-            self._jobs.begun(command.job)
+            self._jobs.mark_begun(command.job)
 
     def _new_job(
         self,
@@ -187,9 +187,9 @@ class StreamRetraining:
         share = JobShare(handle, command.training_speed, share_milli)
         job = _Job(command, share, labels, passed, self._memory)
         try:
-            self._jobs.put(command.job, job)
+            self._jobs.replace_job(command.job, job)
         except LookupError:
-            share.end()
+            share.finish_job()
             raise
         return job
 
@@ -199,13 +199,13 @@ class StreamRetraining:
 
     def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a running retraining; returns when it holds, None if overtaken."""
-        running = self._jobs.wait(job)
+        running = self._jobs.wait_begun(job)
         return _OVER if running is None else running.share.resize(serial, share_milli)
 
     def stop(self, job: JobId) -> Resized:
         """Stops a retraining at its next batch and returns when it has ended; its best weights are kept."""
-        running = self._jobs.wait(job)
-        return _OVER if running is None else running.share.stop()
+        running = self._jobs.wait_begun(job)
+        return _OVER if running is None else running.share.stop_job()
 
     def send(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[bytes, float]:
         """Returns the best checkpoint so far and its accuracy; saves it in the background.
@@ -226,7 +226,7 @@ class StreamRetraining:
         return to_bytes(best.model), best.accuracy
 
     def _best(self, job: JobId) -> _Best:
-        running = self._jobs.get(job)
+        running = self._jobs.get_job(job)
         best = None if running is None else running.best
         if best is None:
             raise LookupError(f"retraining {job} of {self._stream.id} has no weights to send")
@@ -236,7 +236,7 @@ class StreamRetraining:
         """Stops the job at its next batch; returns when all that is kept of it is on disk."""
         self.is_leaving, running = True, self._jobs.job
         if running is not None:
-            running.share.stop()
+            running.share.stop_job()
             if running.thread is not None:
                 running.thread.join()
         self.end()
@@ -274,7 +274,7 @@ class StreamRetraining:
                     if job.best is not None and job.keeps:
                         self._memory = job.memory.update(job.best.model, job.labels.training.examples)
             finally:
-                job.share.end()
+                job.share.finish_job()
                 give_back_freed()
             self._pictures.keep_exemplars(self._memory)
             best, before = job.best, job.before

@@ -147,7 +147,7 @@ class ProcessTable:
         """Returns the process of an actor that has not died."""
         return self._processes[actor]
 
-    def make(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
+    def start_actor(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
         """Makes an actor that holds shares."""
         environment = self._shares.actor_env(job)
         actor = make_actor(kind.actor_class(name), name, environment, self._gpu_part, *arguments)
@@ -171,14 +171,14 @@ class ProcessTable:
         for process in self._processes.values():
             process.streams = tuple(one for one in process.streams if one != stream)
 
-    def kill(self, actor: Any) -> None:
+    def kill_process(self, actor: Any) -> None:
         """Kills an actor's process, even if it no longer responds; its death is reported later."""
         process = self._processes.get(actor)
         if process is not None and process.pid is not None:
             end_process(actor, process.pid)
             process.pid = None
 
-    def forget(self, actor: Any) -> ActorProcess | None:
+    def forget_process(self, actor: Any) -> ActorProcess | None:
         """Removes and returns a process that has ended, whose pid may be reused."""
         return self._processes.pop(actor, None)
 
@@ -202,7 +202,7 @@ class SpareProcesses:
         # By GPU: the actor, and the reference of its warm-up.
         self._spares: dict[int, tuple[Any, Any]] = {}
 
-    def renew(self, config: ActorConfig, weights: Mapping[int, Any], loading: Sequence[Any]) -> None:
+    def renew_spares(self, config: ActorConfig, weights: Mapping[int, Any], loading: Sequence[Any]) -> None:
         """Makes the spare processes that lack, where memory allows; they load at low priority.
 
         One that has died since the last call is replaced.
@@ -223,10 +223,11 @@ class SpareProcesses:
             loaded = [actor.ready.remote() for actor in loading if self._processes.is_running(actor)]
             # Its share is that of any inference on this GPU.
             job = ShareJob(_SPARE, "inference", 0, gpu)
-            spare = self._processes.make(SPARE, name, job, ProcessConfig(config, name, gpu, ()), *loaded)
+            empty = ProcessConfig(config, name, gpu, ())
+            spare = self._processes.start_actor(SPARE, name, job, empty, *loaded)
             self._spares[gpu] = (spare, spare.warm_up.remote(served))
 
-    def take(self, gpu: int) -> Any:
+    def take_spare(self, gpu: int) -> Any:
         """Removes and returns the spare process of a GPU; None if none is ready."""
         spare, warm = self._spares.get(gpu, (None, None))
         if spare is None or not ray.wait([warm], timeout=0)[0]:
@@ -246,5 +247,5 @@ class SpareProcesses:
         else:
             if find_process(pid) is not None:
                 return True
-        self._processes.forget(spare)
+        self._processes.forget_process(spare)
         return False

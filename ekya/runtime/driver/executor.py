@@ -19,7 +19,7 @@ from ekya.core import events as ev
 from ekya.core.shares import retraining_holder
 from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.pipeline.labels import StreamLabels
-from ekya.runtime.actors.actor_errors import received
+from ekya.runtime.actors.actor_errors import received_warning
 from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.driver.fleet_actors import FleetActors
@@ -68,7 +68,7 @@ class RayExecutor:
     Attributes:
         busy_s: time that the loop has spent between two waits.
         remote: retrainings on other servers.
-        changes: of the streams; for the thread of the loop, as in ``post``.
+        changes: of the streams; for the thread of the loop, as in ``post_call``.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class RayExecutor:
             self._workers.poll_stream(stream)
             self._profiler.make_known(stream)
 
-    def post(self, call: Callable[[], None]) -> None:
+    def post_call(self, call: Callable[[], None]) -> None:
         """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""
         self._posted.put(call)
 
-    def when_written(self, call: Callable[[], None]) -> None:
+    def call_when_written(self, call: Callable[[], None]) -> None:
         """Makes a call once all events emitted so far are in the journal; for the thread of the loop."""
         if self._outbox:
             self._unwritten.append(call)
@@ -177,7 +177,7 @@ class RayExecutor:
                 left_s = _STOP_CHECK_S
             elif self._outbox or left_s <= 0:
                 break
-            self._calls.wait(min(left_s, self._shares.left_s(), _STOP_CHECK_S))
+            self._calls.wait_replies(min(left_s, self._shares.left_s(), _STOP_CHECK_S))
             self._shares.pass_time(self._workers.end_overdue)
             self._workers.end_hung()
             self._call_posted()
@@ -186,7 +186,7 @@ class RayExecutor:
         if self._stop.is_set():
             raise StoppedEarlyError
         now_us = self._now_us()
-        events = (*self._outbox, *self._late.join(now_us))
+        events = (*self._outbox, *self._late.join_due(now_us))
         self._outbox = []
         return Batch(now_us, events)
 
@@ -213,7 +213,7 @@ class RayExecutor:
             case cmd.EndPreparation():
                 self._profiler.end(command)
             case cmd.SetInference():
-                self._shares.configure(
+                self._shares.set_inference(
                     command.stream, command.config, command.share_milli, command.plan_epoch
                 )
             case cmd.StartRetraining() if command.elsewhere is not None:
@@ -222,12 +222,12 @@ class RayExecutor:
             case cmd.StartRetraining():
                 holder = retraining_holder(command.stream, command.job)
                 begin = partial(self._retrain, command)
-                self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
+                self._shares.start_job(holder, command.share_milli, command.plan_epoch, begin)
             case cmd.ResizeRetraining():
                 holder = retraining_holder(command.stream, command.job)
-                self._shares.resize(holder, command.share_milli, command.plan_epoch)
+                self._shares.resize_job(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
-                self._shares.leave(retraining_holder(command.stream, command.job))
+                self._shares.end_job(retraining_holder(command.stream, command.job))
                 self.remote.send(command.stream, command.job)
             case cmd.ServeModel() | cmd.RollBack() | cmd.AdoptModel():
                 self._workers.call_when_joined(command.stream, partial(self._change_model, command))
@@ -315,7 +315,7 @@ class RayExecutor:
     def forget_pictures(self, stream: StreamId) -> None:
         """Has a stream's trainer forget what it keeps of earlier windows, and of its retrainings."""
         forgotten = self._actors.streams[stream].retraining.forget.remote(stream)
-        self._calls.add(forgotten, partial(log_failure, "forget"))
+        self._calls.add_call(forgotten, partial(log_failure, "forget"))
 
     def resize_pool(self, capacity_milli: int) -> None:
         """Changes the capacity of the GPUs, where it is one pool; plans follow by an event."""
@@ -326,7 +326,7 @@ class RayExecutor:
         self._outbox.extend(self._late.let_through(event))
 
     def _worker_ended(self, stream: StreamId, role: ev.Role) -> None:
-        self.changes.ended(stream, role)
+        self.changes.note_worker_end(stream, role)
 
     def _profiler_died(self, error: RayError) -> None:
         self._profiler.restart(error)
@@ -334,7 +334,7 @@ class RayExecutor:
     def _receive(self, event: ev.Event) -> None:
         """Takes an event of an actor."""
         if isinstance(event, ev.Warned):
-            self.emit(received(event, self._now_us(), self._actors.fleet))
+            self.emit(received_warning(event, self._now_us(), self._actors.fleet))
         elif self._weights.on_event(event):
             self._apply(event)
 
@@ -349,7 +349,7 @@ class RayExecutor:
                 ask = self._actors.preparation.passed.options(num_returns=2)
                 self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
             case ev.RetrainFinished() | ev.RetrainFailed():
-                self._shares.leave(retraining_holder(event.stream, event.job))
+                self._shares.end_job(retraining_holder(event.stream, event.job))
             case ev.StreamLost() | ev.StreamEnded():
                 self._shares.release_inference(event.stream)
             case ev.WorkerDied():

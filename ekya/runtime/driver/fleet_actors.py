@@ -71,7 +71,7 @@ class StreamActors:
         """Returns the actor of one role."""
         return self.inference if role is Role.INFERENCE else self.retraining
 
-    def put(self, role: Role, actor: Any) -> None:
+    def replace_worker(self, role: Role, actor: Any) -> None:
         """Replaces the actor of one role."""
         if role is Role.INFERENCE:
             self.inference = actor
@@ -138,10 +138,10 @@ class FleetActors:
                 f"no stream can be decoded, {stream} since its decoder died ({first.died}); convert or "
                 "replace the files"
             )
-        self.make_rest()
+        self.make_remaining_actors()
         return known
 
-    def make_rest(self) -> None:
+    def make_remaining_actors(self) -> None:
         """Makes the actors that window 0 does not need; they load at low priority meanwhile."""
         self._make_workers(Role.RETRAINING, low_priority=True)
         self.preparation = self.make_preparation(low_priority=True)
@@ -181,7 +181,7 @@ class FleetActors:
             UserError: it has died too often.
         """
         process = self._processes[dead]
-        self._processes.forget(dead)
+        self._processes.forget_process(dead)
         name = self._process_name(process.role, process.streams[0])
         deaths[name] += 1
         if deaths[name] > START_DEATHS_ALLOWED:
@@ -224,12 +224,12 @@ class FleetActors:
         """Returns the actors of all streams' workers of a role, each once."""
         return tuple(dict.fromkeys(own.worker(role) for own in self.streams.values()))
 
-    def beside(self, stream: StreamId, role: Role) -> tuple[StreamId, ...]:
+    def streams_sharing_process(self, stream: StreamId, role: Role) -> tuple[StreamId, ...]:
         """Returns the other streams whose worker of this role is in the same process."""
         own = self.streams[stream].worker(role)
         return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
 
-    def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
+    def remake_worker(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
         """Restarts a dead worker with the weights that served last, and lets it begin.
 
         A process of several streams is restarted for the first of them, and the others join it.
@@ -241,22 +241,21 @@ class FleetActors:
         own.newest_weights = own.weights
         if not self._processes.is_running(own.worker(role)):
             name = self._process_name(role, stream)
-            streams = [
-                one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
-            ]
+            together = (stream, *self.streams_sharing_process(stream, role))
+            streams = [one for one in together if self._process_name(role, one) == name]
             self._take_or_make_process(role, streams)
         if role is Role.RETRAINING:
             return own.retraining.admit.remote(own.config, started_monotonic_ns)
         config = replace(own.config, version=own.version)
         return own.inference.join.remote(config, own.weights, started_monotonic_ns)
 
-    def pause(self, stream: StreamId, paused: bool) -> None:
+    def pause_stream(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again."""
         own = self.streams[stream]
         own.paused = paused
         own.inference.pause.remote(stream, paused)
 
-    def add(
+    def add_stream(
         self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int
     ) -> tuple[Any, Any]:
         """Adds a stream, which serves the base model.
@@ -288,7 +287,7 @@ class FleetActors:
         admitted = own.retraining.admit.remote(config, started_monotonic_ns)
         return own.inference.admit.remote(config, own.weights, started_monotonic_ns), admitted
 
-    def home(self, stream: StreamId) -> int:
+    def home_gpu(self, stream: StreamId) -> int:
         """Returns the GPU of a stream's processes."""
         return self.streams[stream].config.gpu
 
@@ -309,7 +308,7 @@ class FleetActors:
                 return
         self._take_or_make_process(role, [stream])
 
-    def remove(self, stream: StreamId) -> None:
+    def remove_stream(self, stream: StreamId) -> None:
         """Forgets a stream whose workers have ended."""
         del self.streams[stream]
         self._processes.remove_stream(stream)
@@ -318,17 +317,17 @@ class FleetActors:
         fleet = self.fleet.model_copy(update={"streams": others})
         self._config = replace(self._config, fleet=fleet, homes=homes)
 
-    def end(self, actor: Any) -> None:
+    def kill_process(self, actor: Any) -> None:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""
-        self._processes.kill(actor)
+        self._processes.kill_process(actor)
 
-    def has_died(self, actor: Any) -> None:
+    def note_death(self, actor: Any) -> None:
         """Forgets a worker's process that has ended, whose pid may be reused.
 
         A shared process that dies twice within ``ALONE_AFTER_S`` is split into one process a stream, so that
         a stream that keeps killing its process affects no others.
         """
-        process = self._processes.forget(actor)
+        process = self._processes.forget_process(actor)
         if process is None or len(process.streams) < 2:
             return
         name, now_s = self._process_name(process.role, process.streams[0]), self._now_s()
@@ -342,15 +341,16 @@ class FleetActors:
         self._processes.close()
 
     def make_spares(self) -> None:
-        """Makes a spare inference process for each GPU; see ``SpareProcesses.renew``."""
+        """Makes a spare inference process for each GPU; see ``SpareProcesses.renew_spares``."""
         weights: dict[int, Any] = {}
         for own in self.streams.values():
             weights.setdefault(own.config.gpu, own.weights)
-        self._spares.renew(self._config, weights, (*self.workers(Role.RETRAINING), self.preparation))
+        self._spares.renew_spares(self._config, weights, (*self.workers(Role.RETRAINING), self.preparation))
 
     def _take_or_make_process(self, role: Role, streams: Sequence[StreamId]) -> None:
         """Puts workers that join later into the spare process of their GPU, or into one that is made."""
-        spare = self._spares.take(self.streams[streams[0]].config.gpu) if role is Role.INFERENCE else None
+        gpu = self.streams[streams[0]].config.gpu
+        spare = self._spares.take_spare(gpu) if role is Role.INFERENCE else None
         if spare is None:
             self._make_process(role, streams, joining=True)
         else:
@@ -361,7 +361,8 @@ class FleetActors:
         share_milli = self.fleet.preparation.share_milli
         job = ShareJob(_MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
         kind = replace(PREPARATION, low_priority=low_priority)
-        return self._processes.make(kind, self._processes.free_name(_MICRO_PROFILER), job, self._config)
+        name = self._processes.free_name(_MICRO_PROFILER)
+        return self._processes.start_actor(kind, name, job, self._config)
 
     def _make_process(
         self, role: Role, streams: Sequence[StreamId], joining: bool = False, low_priority: bool = False
@@ -374,7 +375,7 @@ class FleetActors:
         configs = tuple(self.streams[stream].config for stream in inside)
         config = ProcessConfig(self._config, name, gpu, configs)
         kind = replace(kind, low_priority=low_priority)
-        actor = self._processes.make(kind, name, ShareJob(name, job_role, 0, gpu), config)
+        actor = self._processes.start_actor(kind, name, ShareJob(name, job_role, 0, gpu), config)
         self._put(actor, role, streams)
         return actor
 
@@ -383,7 +384,7 @@ class FleetActors:
         process = self._processes[actor]
         process.role, process.streams = role, tuple(streams)
         for stream in streams:
-            self.streams[stream].put(role, actor)
+            self.streams[stream].replace_worker(role, actor)
 
     def _process_name(self, role: Role, stream: StreamId) -> str:
         """Returns the name of a worker's process; streams with the same name share it."""

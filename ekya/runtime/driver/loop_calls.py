@@ -51,12 +51,12 @@ class LoopCalls:
                 done.set_exception(error)
             else:
                 settle = partial(_settle, done, result)
-                settle() if reads else self._executor.when_written(settle)
+                settle() if reads else self._executor.call_when_written(settle)
 
         with self.fail_at_end(done):
             if self._is_over:
                 raise UserError(_OVER)
-            self._executor.post(call)
+            self._executor.post_call(call)
             try:
                 return done.result(_ANSWER_S)
             except TimeoutError:

@@ -71,7 +71,7 @@ class Examination:
         return all(finding.fine for finding in self.findings)
 
 
-def examine(
+def examine_machine(
     runs: Path,
     inventory: GpuInventory | None = None,
     find_mps_of: FindMps = find_mps,
@@ -225,7 +225,7 @@ def _default_fleet() -> Finding:
     return Finding("Shipped fleet", f"{len(fleet.streams)} cameras with {sizes or 'no weights'}")
 
 
-def installed() -> Mapping[str, str]:
+def installed_versions() -> Mapping[str, str]:
     """Returns versions that machines of a fleet share, without a build's label (``+cu128``); empty: none."""
     found = {"Python": platform.python_version(), "ekya": __version__}
     for package in ("ray", "torch"):
@@ -236,7 +236,7 @@ def installed() -> Mapping[str, str]:
     return found
 
 
-def as_json(examination: Examination) -> Mapping[str, object]:
+def examination_as_json(examination: Examination) -> Mapping[str, object]:
     """Returns the examination as JSON values."""
     return {
         "fine": examination.fine,

@@ -89,7 +89,7 @@ class LiveControl:
                 record.add_model(BASE_VERSION, None, -1, None, None, self.now_us())
                 self._keep(_with(self._fleet, [*self._fleet.streams, stream]))
             except UserError as error:  # a full disk
-                self._executor.changes.remove(stream.id)
+                self._executor.changes.remove_stream(stream.id)
                 serves.set_exception(error)
                 return
             self._emit_terms(stream)
@@ -105,7 +105,7 @@ class LiveControl:
             self._folder.exemplars(stream.id).unlink(missing_ok=True)
             forget_validations(self._folder, stream.id)
             self._adding[stream.id] = stream
-            self._executor.changes.add(fleet, stream.id, dearest(self._limits.costs.streams), added)
+            self._executor.changes.add_stream(fleet, stream.id, dearest(self._limits.costs.streams), added)
 
         with self._loop.fail_at_end(serves):  # before the loop knows it, since the loop may end at once
             try:
@@ -130,7 +130,7 @@ class LiveControl:
             if not others:
                 raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
             self._keep(_with(self._fleet, others))
-            self._executor.changes.remove(stream)
+            self._executor.changes.remove_stream(stream)
 
         self._loop.make_call(change)
 
@@ -143,7 +143,7 @@ class LiveControl:
 
         def change() -> None:
             self.require(stream)
-            self._executor.changes.pause(stream, paused)
+            self._executor.changes.pause_stream(stream, paused)
 
         self._loop.make_call(change)
 

@@ -73,7 +73,7 @@ class ActorPlanner:
         self.planning_ms.append((time.perf_counter() - began_s) * 1000)
         return plan
 
-    def change(self, name: str) -> None:
+    def change_scheduler(self, name: str) -> None:
         """Has another scheduler make the plans from now on."""
         if name != self._name:
             self._name, self._scheduler = name, make_scheduler(name)

@@ -70,7 +70,7 @@ class ProfilerCalls:
     def end(self, command: cmd.EndPreparation) -> None:
         """Ends a preparation, which drops unfinished work."""
         self._preparing = None
-        self._shares.leave(preparation_holder(command.window, command.round))
+        self._shares.end_job(preparation_holder(command.window, command.round))
 
     def prepares(self, stream: StreamId) -> bool:
         """Returns whether a preparation of a stream is in progress."""
@@ -93,7 +93,7 @@ class ProfilerCalls:
             return
         self._preparing = command
         holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
-        self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
+        self._shares.start_job(holder, command.share_milli, command.plan_epoch, begin)
 
     def _prepare(self, command: cmd.BeginPreparation, share_milli: int, serial: int) -> Any:
         """Begins a preparation; every stream hands in its window material, directly from actor to actor."""
@@ -121,7 +121,7 @@ class ProfilerCalls:
                 round=command.round,
                 kept=None if self._zoo is None else self._zoo.known(asked.kept),
             )
-            self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
+            self._calls.add_call(handed_in, partial(self._handed_in, command, asked.stream))
         if command.round == 0 and self._actors.audits:
             self._hand_in_audits(command.budget)
         return begun
@@ -134,7 +134,7 @@ class ProfilerCalls:
                 drawn = own.inference.take_drawn.remote(stream)
                 settings = self._ready[stream].settings.under(budget)
                 handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
-                self._calls.add(handed_in, partial(log_failure, "hand_in_audit"))
+                self._calls.add_call(handed_in, partial(log_failure, "hand_in_audit"))
 
     def _handed_in(
         self, command: cmd.BeginPreparation, stream: StreamId, _value: None, error: RayError | None
@@ -148,19 +148,19 @@ class ProfilerCalls:
         """Has the micro-profiler load the newest weights while it is idle."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
         known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
-        self._calls.add(known, partial(log_failure, "know"))
+        self._calls.add_call(known, partial(log_failure, "know"))
         return known
 
     def restart(self, error: RayError) -> None:
         """Starts the micro-profiler again after its death, with the models that serve."""
-        self._shares.died(Work.PREPARATION, None)
+        self._shares.release_worker(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
         begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
         self._workers.poll_actor(self._actors.preparation)
         self._starts = {begun, *(self.make_known(stream) for stream in self._ready)}
         for start in self._starts:
-            self._calls.add(start, partial(self._started, start))
+            self._calls.add_call(start, partial(self._started, start))
         if self._preparing is not None:
             ended = self._preparing
             self._emit(ev.PreparationEnded(self._clock.now_us(), ended.window, ended.round))

@@ -18,16 +18,16 @@ Callback = Callable[[Any, RayError | None], None]
 
 
 class RemoteCalls:
-    """Table of references and callbacks; only ``wait`` blocks."""
+    """Table of references and callbacks; only ``wait_replies`` blocks."""
 
     def __init__(self) -> None:
         self._callbacks: dict[Any, Callback] = {}
 
-    def add(self, reference: Any, callback: Callback) -> None:
-        """Adds a call in flight; its callback is called once, by ``wait``."""
+    def add_call(self, reference: Any, callback: Callback) -> None:
+        """Adds a call in flight; its callback is called once, by ``wait_replies``."""
         self._callbacks[reference] = callback
 
-    def wait(self, timeout_s: float) -> None:
+    def wait_replies(self, timeout_s: float) -> None:
         """Waits for the first reply, collects others that come with it, and calls back for each."""
         done, _ = ray.wait(list(self._callbacks), timeout=timeout_s, num_returns=1)
         if not done:

@@ -233,5 +233,5 @@ class RemoteRetrainings:
             receive = self._streams[stream].retraining.receive
             remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, remote.labels)
             remote.sent_epoch = best.epoch
-            self._calls.add(remote.sent, partial(log_failure, "receive"))
+            self._calls.add_call(remote.sent, partial(log_failure, "receive"))
         return [remote.sent]

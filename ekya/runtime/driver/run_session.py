@@ -175,14 +175,14 @@ class RunSession:
             clock = RunClock(self.coordinator.begin_ns() - from_us * 1000)
             _begin(actors, clock)
             for stream in () if resumed is None else resumed.paused:
-                actors.pause(stream, True)
+                actors.pause_stream(stream, True)
             on_ray = RayExecutor(
                 actors,
                 ready,
                 [*self._first_events(ready), *_kept_before(kept, from_us)],
                 clock,
                 partial(_keep_labels, opened.folder, store),
-                ledger_for(constants, actors.home, opened.host.costs.batch_s),
+                ledger_for(constants, actors.home_gpu, opened.host.costs.batch_s),
                 self.stop,
                 zoo,
                 partial(kept_weights, opened.folder, store),
@@ -198,7 +198,7 @@ class RunSession:
             plan = self.coordinator.planner(planner.plan)
 
             def planner_of(name: str) -> Planner:
-                planner.change(name)
+                planner.change_scheduler(name)
                 return plan
 
             with open_screen(console) as show:

@@ -45,23 +45,23 @@ class LateStreams:
         """Run time at which the next stream joins; None when all have joined."""
         return self._added[0].t_us if self._added else None
 
-    def join(self, now_us: int) -> list[ev.Event]:
+    def join_due(self, now_us: int) -> list[ev.Event]:
         """Returns the due StreamAdded events, each followed by the events held back for its stream."""
         events: list[ev.Event] = []
         while self._added and self._added[0].t_us <= now_us:
-            events += self.joined(self._added.popleft())
+            events += self.release_held(self._added.popleft())
         return events
 
-    def expect(self, stream: StreamId) -> None:
+    def expect_stream(self, stream: StreamId) -> None:
         """Holds back the events of a stream that is about to be added."""
         self._held[stream] = []
 
-    def joined(self, added: ev.StreamAdded) -> list[ev.Event]:
+    def release_held(self, added: ev.StreamAdded) -> list[ev.Event]:
         """Returns the addition of an expected stream, followed by the events held back for it."""
         held = self._held.pop(added.stream, [])
         return [added, *(replace(event, t_us=max(event.t_us, added.t_us)) for event in held)]
 
-    def drop(self, stream: StreamId) -> None:
+    def drop_stream(self, stream: StreamId) -> None:
         """Forgets an expected stream that is not added after all."""
         self._held.pop(stream, None)
 
@@ -110,7 +110,7 @@ class StreamChanges:
         # Workers that a removed stream still has.
         self._leaving: dict[StreamId, set[ev.Role]] = {}
 
-    def add(self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, added: Added) -> None:
+    def add_stream(self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, added: Added) -> None:
         """Adds a stream, which serves the base model.
 
         Args:
@@ -119,11 +119,11 @@ class StreamChanges:
             costs: of its frames, until they are measured.
             added: callback.
         """
-        self._late.expect(stream)
-        begun, admitted = self._actors.add(fleet, stream, costs, self._clock.started_monotonic_ns)
+        self._late.expect_stream(stream)
+        begun, admitted = self._actors.add_stream(fleet, stream, costs, self._clock.started_monotonic_ns)
         self._workers.poll_stream(stream)
-        self._calls.add(admitted, partial(log_failure, "the start of its retraining"))
-        self._calls.add(begun, partial(self._begun, stream, costs, added))
+        self._calls.add_call(admitted, partial(log_failure, "the start of its retraining"))
+        self._calls.add_call(begun, partial(self._begun, stream, costs, added))
 
     def _begun(
         self, stream: StreamId, costs: StreamCosts, added: Added, ready: Ready | None, error: RayError | None
@@ -136,15 +136,15 @@ class StreamChanges:
             except UserError as refused:
                 failed = str(refused)
         if ready is None or failed is not None:
-            self._late.drop(stream)
+            self._late.drop_stream(stream)
             self._leave(stream)
             added(failed or "its process has ended")
             return
         self._ready[stream] = ready
         self._weights.add(stream)
         self._profiler.make_known(stream)
-        gpu = self._actors.home(stream)
-        for event in self._late.joined(ev.StreamAdded(self._clock.now_us(), stream, options, gpu)):
+        gpu = self._actors.home_gpu(stream)
+        for event in self._late.release_held(ev.StreamAdded(self._clock.now_us(), stream, options, gpu)):
             self._emit(event)
         added(None)
 
@@ -152,14 +152,14 @@ class StreamChanges:
         """Raises UserError if a stream cannot keep its terms in this fleet."""
         _first_options(fleet, stream, self._ready[stream], costs)
 
-    def pause(self, stream: StreamId, paused: bool) -> None:
+    def pause_stream(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again; the loop ends its retraining."""
-        self._actors.pause(stream, paused)
+        self._actors.pause_stream(stream, paused)
         if paused:
             self._shares.release_inference(stream)
         self._emit(rq.StreamPaused(self._clock.now_us(), stream, paused))
 
-    def remove(self, stream: StreamId) -> None:
+    def remove_stream(self, stream: StreamId) -> None:
         """Removes a stream; its workers end when their batches in flight are over."""
         self._emit(rq.StreamRemoved(self._clock.now_us(), stream))
         self._leave(stream)
@@ -172,7 +172,7 @@ class StreamChanges:
         """Returns whether nothing is left of an earlier stream of this name, and no labels of it may come."""
         return not (self.is_leaving(stream) or self._profiler.prepares(stream))
 
-    def ended(self, stream: StreamId, role: ev.Role) -> None:
+    def note_worker_end(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has ended; a removed stream without workers is forgotten."""
         left = self._leaving.get(stream)
         if left is not None:
@@ -190,11 +190,11 @@ class StreamChanges:
         if not self._leaving.get(stream, True):
             del self._leaving[stream]
             self._weights.remove(stream)
-            self._actors.remove(stream)
+            self._actors.remove_stream(stream)
             self._ready.pop(stream, None)
             if not self._profiler.prepares(stream):  # or one of its name that is added later has it forgotten
                 forgotten = self._actors.preparation.forget.remote(stream)
-                self._calls.add(forgotten, partial(log_failure, "forget"))
+                self._calls.add_call(forgotten, partial(log_failure, "forget"))
 
 
 def _first_options(

@@ -51,19 +51,19 @@ class HungActors:
         self._since_us: dict[Any, int] = {}
         self._looked_us: int | None = None
 
-    def loads(self, actor: Any, now_us: int) -> None:
+    def watch_loading(self, actor: Any, now_us: int) -> None:
         """Notes that an actor is made, and polled for the first time."""
         self._since_us[actor] = now_us + LOADING_US - HUNG_US
 
-    def replied(self, actor: Any, now_us: int) -> None:
+    def note_reply(self, actor: Any, now_us: int) -> None:
         """Notes that an actor has replied, and is polled again."""
         self._since_us[actor] = now_us
 
-    def forget(self, actor: Any) -> None:
+    def forget_actor(self, actor: Any) -> None:
         """Watches an actor no more."""
         self._since_us.pop(actor, None)
 
-    def take(self, now_us: int) -> list[Any]:
+    def pop_hung(self, now_us: int) -> list[Any]:
         """Returns the actors that hang, once each; call it often, after all replies were handled."""
         overslept_us = 0 if self._looked_us is None else now_us - self._looked_us
         self._looked_us = now_us
@@ -71,7 +71,7 @@ class HungActors:
             self._since_us = {actor: at_us + overslept_us for actor, at_us in self._since_us.items()}
         hung = [actor for actor, at_us in self._since_us.items() if now_us - at_us > HUNG_US]
         for actor in hung:
-            self.forget(actor)
+            self.forget_actor(actor)
         return hung
 
 
@@ -128,7 +128,7 @@ class WorkerLifecycle:
         """Polls an actor from now on, if it is not polled yet, and adds workers to it."""
         if actor not in self._polled:
             self._polled[actor] = set()
-            self._hung.loads(actor, max(self._clock.now_us(), 0))
+            self._hung.watch_loading(actor, max(self._clock.now_us(), 0))
             self._poll(actor)
         self._polled[actor].update(workers)
 
@@ -151,10 +151,10 @@ class WorkerLifecycle:
         """Starts a worker again in another process; ``WorkerBack`` or ``WorkerDied`` follows."""
         self.set_aside.discard(stream)
         _LOG.warning("%s: its %s worker is started again", stream, role)
-        begun = self._actors.make_again(stream, role, self._clock.started_monotonic_ns)
+        begun = self._actors.remake_worker(stream, role, self._clock.started_monotonic_ns)
         actor = self._actors.streams[stream].worker(role)
         self._moving[stream, role] += 1
-        self._calls.add(begun, partial(self._restarted, stream, role, actor))
+        self._calls.add_call(begun, partial(self._restarted, stream, role, actor))
         self.poll_actor(actor)
 
     def _restarted(
@@ -163,7 +163,7 @@ class WorkerLifecycle:
         now_us = self._clock.now_us()
         self._moving[stream, role] -= 1
         if isinstance(error, RayActorError):
-            self._actors.has_died(actor)
+            self._actors.note_death(actor)
         if stream in self.set_aside:
             if error is None:
                 self._have_leave(actor, stream, role)
@@ -172,14 +172,14 @@ class WorkerLifecycle:
             self._polled[actor].add((stream, role))
             if self._actors.streams[stream].paused:
                 # Not before: calls may overtake each other in a process.
-                self._actors.pause(stream, True)
+                self._actors.pause_stream(stream, True)
             self._emit(ev.WorkerBack(now_us, stream, role))
             if role is ev.Role.INFERENCE:
                 for call in self._postponed.pop(stream, []):
                     self.call_when_joined(stream, call)
         else:
             reason = "its process died as soon as it was back" if error is None else in_words(error)
-            self._shares.died(Work(role), stream)  # of what was sent to it meanwhile
+            self._shares.release_worker(Work(role), stream)  # of what was sent to it meanwhile
             self._emit(ev.WorkerDied(now_us, stream, role, reason))
 
     def end_stream(self, stream: StreamId) -> None:
@@ -189,15 +189,15 @@ class WorkerLifecycle:
         own = self._actors.streams[stream]
         for role in ev.Role:
             worker = own.worker(role)
-            if set(self._actors.beside(stream, role)) <= self.set_aside:
-                self._actors.end(worker)
+            if set(self._actors.streams_sharing_process(stream, role)) <= self.set_aside:
+                self._actors.kill_process(worker)
             else:
                 self._have_leave(worker, stream, role)
 
     def _have_leave(self, actor: Any, stream: StreamId, role: ev.Role) -> None:
         """Has a worker leave a process that goes on."""
         self._moving[stream, role] += 1
-        self._calls.add(actor.leave.remote(stream), partial(self._left, stream, role))
+        self._calls.add_call(actor.leave.remote(stream), partial(self._left, stream, role))
 
     def _left(self, stream: StreamId, role: ev.Role, _value: None, _error: RayError | None) -> None:
         if stream in self.set_aside:  # or it was started again meanwhile
@@ -214,25 +214,25 @@ class WorkerLifecycle:
 
     def forget_worker(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has failed or left alone, and holds no share; its process goes on."""
-        self._shares.died(Work(role), stream)
+        self._shares.release_worker(Work(role), stream)
         for workers in self._polled.values():
             workers.discard((stream, role))
 
     def end_overdue(self, holder: ShareHolder) -> None:
         """Kills a worker that does not release its share; it is then handled like any worker that died."""
         if holder.stream is None:
-            self._actors.end(self._actors.preparation)
+            self._actors.kill_process(self._actors.preparation)
             return
         role = ev.Role(holder.work)
         self._overdue.add((holder.stream, role))
-        self._actors.end(self._actors.streams[holder.stream].worker(role))
+        self._actors.kill_process(self._actors.streams[holder.stream].worker(role))
 
     def end_hung(self) -> None:
         """Kills processes that hang; they are then handled like any that died."""
-        for actor in self._hung.take(self._clock.now_us()):
+        for actor in self._hung.pop_hung(self._clock.now_us()):
             workers = [f"{role} of {stream}" for stream, role in sorted(self._polled[actor])]
             _LOG.warning("the process of %s hangs and is killed", ", ".join(workers) or "the micro-profiler")
-            self._actors.end(actor)
+            self._actors.kill_process(actor)
 
     def renew_spares(self) -> None:
         """Replaces spare processes that were taken or have died, but not while a worker starts again."""
@@ -243,13 +243,13 @@ class WorkerLifecycle:
 
     def _poll(self, actor: Any) -> None:
         poll = actor.poll.options(concurrency_group=EVENTS)
-        self._calls.add(poll.remote(_POLL_S), partial(self._polled_events, actor))
+        self._calls.add_call(poll.remote(_POLL_S), partial(self._polled_events, actor))
 
     def _polled_events(self, actor: Any, events: Sequence[ev.Event], error: RayError | None) -> None:
         if error is not None:
             self._died(actor, error)
             return
-        self._hung.replied(actor, self._clock.now_us())
+        self._hung.note_reply(actor, self._clock.now_us())
         for event in events:
             is_set_aside = getattr(event, "stream", None) in self.set_aside
             if not is_set_aside or actor is self._actors.preparation:
@@ -258,15 +258,15 @@ class WorkerLifecycle:
 
     def _died(self, actor: Any, error: RayError) -> None:
         """Handles the death of an actor and its workers; workers still joining are handled elsewhere."""
-        self._actors.has_died(actor)
-        self._hung.forget(actor)
+        self._actors.note_death(actor)
+        self._hung.forget_actor(actor)
         for worker in sorted(self._polled.pop(actor)):
             stream, role = worker
             reason = _OVERDUE if worker in self._overdue else in_words(error)
             self._overdue.discard(worker)
             if stream not in self.set_aside and self._has_begun_again(worker):
                 continue
-            self._shares.died(Work(role), stream)
+            self._shares.release_worker(Work(role), stream)
             self._end_unless_moving(stream, role)
             if stream not in self.set_aside:
                 self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))

@@ -53,19 +53,19 @@ class JobSizes:
     exemplars: int
     versions: int = 1
 
-    def retraining(self, config: RetrainConfig, crops: JobCrops) -> int:
+    def estimate_retraining(self, config: RetrainConfig, crops: JobCrops) -> int:
         """Returns the estimated bytes of a retraining."""
         kept = replace(crops, training=self.versions * crops.training)
         return retraining_bytes(self.footprint(family_of(config)), config, kept)
 
-    def micro_profile(self, family: Family, pooled: bool = False) -> int:
+    def estimate_micro_profile(self, family: Family, pooled: bool = False) -> int:
         """Returns the estimated bytes of a micro-profile: at most those of a retraining on all labels.
 
         With ``pooled`` there are as many others of the same scene among them as may be.
         """
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
         labels = self.labels_per_window * (1 + MOST_POOLED if pooled else 1)
-        return self.retraining(config, JobCrops(labels, 0))
+        return self.estimate_retraining(config, JobCrops(labels, 0))
 
 
 class BudgetedExecutor:
@@ -124,7 +124,7 @@ class BudgetedExecutor:
     def _fits(self, command: cmd.StartRetraining) -> bool:
         stream, family = command.stream, family_of(command.config)
         gpu = self._places.streams[stream]
-        counted = self._sizes.retraining(command.config, self._crops.get(stream, JobCrops(0, 0)))
+        counted = self._sizes.estimate_retraining(command.config, self._crops.get(stream, JobCrops(0, 0)))
         needed = self._marks.corrected_estimate(family, counted)
         needed += 0 if stream in self._with_context else CONTEXT_BYTES
         free = self._memory.free_bytes(gpu)
@@ -173,7 +173,7 @@ class BudgetedExecutor:
         return replace(command, streams=tuple(streams))
 
     def _trial_bytes(self, family: Family, pooled: bool = False) -> int:
-        return self._marks.corrected_estimate(family, self._sizes.micro_profile(family, pooled))
+        return self._marks.corrected_estimate(family, self._sizes.estimate_micro_profile(family, pooled))
 
     def _refuse(
         self, stream: StreamId, window: int, what: DidNotFit, job: str, gpu: int, needed: int, free: int

@@ -65,7 +65,7 @@ class VersionedShare:
             self._ended.wait(_AGAIN_S)
         return None
 
-    def leave(self, part: Hashable) -> None:
+    def end_part(self, part: Hashable) -> None:
         """Ends a part; returns when its share is released. Later commands for it do nothing."""
         self.resize(_NO_MORE, 0, part)
 
@@ -128,7 +128,7 @@ class JobShare:
             yield
         self._count()
 
-    def stop(self) -> Resized:
+    def stop_job(self) -> Resized:
         """Stops the job at its next batch, which runs without limit; returns when the job is over."""
         began_ns = time.monotonic_ns()
         self._stopped.set()
@@ -140,7 +140,7 @@ class JobShare:
         """Lets the job run without limit."""
         self._share.release()
 
-    def end(self) -> None:
+    def finish_job(self) -> None:
         """Releases the share; called by the job's thread when it has done its last work."""
         self.release()
         self._over.set()
@@ -180,7 +180,7 @@ class NewestJob(Generic[JobT]):
         self._number = self._begun = -1
         self._changed = threading.Condition()
 
-    def put(self, number: int, job: JobT) -> None:
+    def replace_job(self, number: int, job: JobT) -> None:
         """Replaces the job.
 
         Raises:
@@ -191,29 +191,29 @@ class NewestJob(Generic[JobT]):
                 raise LookupError(f"job {number} is over, since job {self._number} has begun")
             self._number, self.job = number, job
 
-    def begun(self, number: int) -> None:
+    def mark_begun(self, number: int) -> None:
         """Lets commands that wait for a job continue; also called for a job that could not begin."""
         with self._changed:
             self._begun = max(self._begun, number)
             self._changed.notify_all()
 
-    def get(self, number: int) -> JobT | None:
+    def get_job(self, number: int) -> JobT | None:
         """Returns the job of this number, if it is the newest."""
         with self._changed:
             return self.job if self._number == number else None
 
-    def wait(self, number: int) -> JobT | None:
+    def wait_begun(self, number: int) -> JobT | None:
         """Waits until the job has begun; returns None if it is over, or never began."""
         with self._changed:
             self._changed.wait_for(lambda: self._begun >= number, _BEGIN_TIMEOUT_S)
-            return self.get(number)
+            return self.get_job(number)
 
 
 class SharedUse:
     """Charges each owner its part of a handle's measured use, in proportion to its analysed pictures.
 
     A batched call for all streams has only one measured cost. Thread-safe. Nothing else may call the handle's
-    ``measured``, which counts from one call to the next.
+    ``measure_owner``, which counts from one call to the next.
     """
 
     def __init__(self, handle: ShareHandle) -> None:
@@ -225,26 +225,26 @@ class SharedUse:
         self._wall_us = 0
         self._reported_at_us: dict[Hashable, int] = {}
 
-    def enter(self, owner: Hashable) -> None:
+    def add_owner(self, owner: Hashable) -> None:
         """Adds an owner."""
         with self._lock:
             self._divide()
             self._used_us[owner], self._reported_at_us[owner] = 0.0, self._wall_us
 
-    def leave(self, owner: Hashable) -> None:
+    def remove_owner(self, owner: Hashable) -> None:
         """Removes an owner."""
         with self._lock:
             self._divide()
             self._used_us.pop(owner, None)
             self._reported_at_us.pop(owner, None)
 
-    def count(self, owner: Hashable, pictures: float) -> None:
+    def count_pictures(self, owner: Hashable, pictures: float) -> None:
         """Counts pictures that were analysed for an owner, or other work that costs as much as these."""
         with self._lock:
             if owner in self._used_us:
                 self._pictures[owner] += pictures
 
-    def measured(self, owner: Hashable) -> Measured:
+    def measure_owner(self, owner: Hashable) -> Measured:
         """Returns the use of an owner since the last call, or since it entered.
 
         Raises:

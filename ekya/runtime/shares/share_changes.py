@@ -109,31 +109,31 @@ class ShareChanges:
         """Changes the capacity, where it is one pool."""
         self._send(self._ledger.resize_pool(0, capacity_milli, self._clock.now_us()))
 
-    def configure(self, stream: StreamId, config: InferenceConfig, share_milli: int, epoch: int) -> None:
+    def set_inference(self, stream: StreamId, config: InferenceConfig, share_milli: int, epoch: int) -> None:
         """Sets λ and share of a stream's inference; λ changes together with the share."""
         self._lambdas[stream] = config
-        self.resize(inference_holder(stream), share_milli, epoch)
+        self.resize_job(inference_holder(stream), share_milli, epoch)
 
-    def begin(self, holder: ShareHolder, share_milli: int, epoch: int, begin: Begin) -> None:
+    def start_job(self, holder: ShareHolder, share_milli: int, epoch: int, begin: Begin) -> None:
         """Begins a job as soon as there is a share for it."""
         self._begin[holder] = begin
-        self.resize(holder, share_milli, epoch)
+        self.resize_job(holder, share_milli, epoch)
 
-    def resize(self, holder: ShareHolder, share_milli: int, epoch: int) -> None:
+    def resize_job(self, holder: ShareHolder, share_milli: int, epoch: int) -> None:
         """Changes the share of a job, including one that has not begun yet."""
         self._send(self._ledger.set_target(holder, share_milli, epoch, self._clock.now_us()))
 
     def release_inference(self, stream: StreamId) -> None:
         """Releases the inference share of a stream without frames."""
         if inference_holder(stream) in self._ledger.holders:
-            self.resize(inference_holder(stream), 0, 0)
+            self.resize_job(inference_holder(stream), 0, 0)
 
-    def leave(self, holder: ShareHolder) -> None:
+    def end_job(self, holder: ShareHolder) -> None:
         """Ends a job, or releases the share of one that has ended."""
         self._begin.pop(holder, None)
         self._send(self._ledger.release_holder(holder, self._clock.now_us()))
 
-    def died(self, work: Work, stream: StreamId | None) -> None:
+    def release_worker(self, work: Work, stream: StreamId | None) -> None:
         """Removes all jobs of a dead worker, including those that were to begin there."""
         gone = [one for one in self._ledger.holders if (one.work, one.stream) == (work, stream)]
         for holder in gone:
@@ -164,7 +164,7 @@ class ShareChanges:
     def _send(self, commands: list[ShareCommand]) -> None:
         for command in commands:
             begins = command.holder in self._begin
-            self._calls.add(self._call(command), partial(self._replied, command, begins))
+            self._calls.add_call(self._call(command), partial(self._replied, command, begins))
 
     def _replied(
         self, command: ShareCommand, begins: bool, resized: Resized | None, error: RayError | None
@@ -177,7 +177,7 @@ class ShareChanges:
                 # Nothing has begun that could report its failure.
                 job, reason = JobId(holder.number), in_words(error)
                 self._emit(ev.RetrainFailed(now_us, holder.stream, job, reason))
-                self.leave(holder)
+                self.end_job(holder)
         if resized is None:
             return
         if command.changes:

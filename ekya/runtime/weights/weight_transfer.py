@@ -72,7 +72,7 @@ class WeightTransfer:
         weights, accuracy = send.remote(stream, job, version, *after)
         self._begin(stream, version, weights)
         swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
-        self._calls.add(swapped, partial(self._received, stream, weights))
+        self._calls.add_call(swapped, partial(self._received, stream, weights))
 
     def _received(self, stream: StreamId, weights: Any, value: None, error: RayError | None) -> None:
         """Takes the weights that serve for the newest ones again if these could not be sent."""
@@ -92,7 +92,7 @@ class WeightTransfer:
         self._profiled[stream] = earlier.weights
         self._begin(stream, version, earlier.weights)
         swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
-        self._calls.add(swapped, partial(log_failure, "RollBack"))
+        self._calls.add_call(swapped, partial(log_failure, "RollBack"))
         return True
 
     def serve_again(self, stream: StreamId, weights: Any, of: ModelVersion) -> None:
@@ -101,7 +101,7 @@ class WeightTransfer:
         self._profiled.pop(stream, None)
         self._begin(stream, version, weights)
         swapped = self._streams[stream].inference.roll_back.remote(stream, weights, version, of)
-        self._calls.add(swapped, partial(log_failure, "RollBack"))
+        self._calls.add_call(swapped, partial(log_failure, "RollBack"))
 
     def add(self, stream: StreamId) -> None:
         """Takes up a stream that is added to the run; it serves the base model."""
@@ -144,7 +144,7 @@ class WeightTransfer:
         self._profiled[stream] = weights
         self._begin(stream, version, weights)
         swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version, kept)
-        self._calls.add(swapped, partial(log_failure, "AdoptModel"))
+        self._calls.add_call(swapped, partial(log_failure, "AdoptModel"))
         return version
 
     def forget_profiled(self, stream: StreamId) -> None:
@@ -210,7 +210,7 @@ class WeightTransfer:
             if error is None:
                 window[stream] = activations
 
-        self._calls.add(arrived, keep)
+        self._calls.add_call(arrived, keep)
 
     def activations(self, stream: StreamId) -> Any:
         """Returns the reference to activations of the newest weights; None if others were profiled."""
