@@ -9,6 +9,7 @@ from ekya.core.records import FramePrediction
 from ekya.core.units import ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareHandle
 from ekya.models.golden.detections import Proposals
+from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_after, needs_objects
 from ekya.pipeline.frame_costs import FrameCosts
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
@@ -66,16 +67,16 @@ class FrameAnalysis:
 
     def analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""
-        is_due = frame.index // config.every > self._last_analysed // config.every
-        proposals = self._propose(frame, is_due)
+        due = is_due_after(self._last_analysed, frame.index, config.every)
+        proposals = self._propose(frame, due)
         if proposals is None:
             return None
         self.steps.collect(frame, proposals)
-        if not is_due or self.stopped():
+        way = FrameWay.PASS_OVER if self.stopped() else choose_way(config, due)
+        if way is not FrameWay.ANALYSE:
             if not self.steps.proposes_free:
                 self.found.count_found()
-            follows = config.by_golden and not is_due and not self.stopped()
-            return self._follow(frame, config) if follows else None
+            return self._follow(frame, config) if way is FrameWay.FOLLOW else None
         self._last_analysed = frame.index
         if config.by_golden:
             return self._ask_golden(frame, config)
@@ -105,12 +106,12 @@ class FrameAnalysis:
         """Counts work beside the edge model: the process's use is divided by pictures of that model."""
         self.process.use.count_pictures(self.part, gpu_s / self.costs.object_gpu_s)
 
-    def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
+    def _propose(self, frame: Frame, due: bool) -> Proposals | None:
         """Proposes the objects of a frame that is analysed or collected."""
+        if not needs_objects(self.steps, frame.t_us, due):
+            return None
         if self.steps.proposes_free:
             return self.steps.propose(frame)
-        if not is_due and not self.steps.collector.wants(frame.t_us):
-            return None
         with self.process.handle.scope():
             proposals = self.steps.propose(frame)
         self.process.use.count_pictures(self.part, 1)

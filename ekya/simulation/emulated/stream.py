@@ -15,6 +15,7 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.model import EdgeModel
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
+from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_in_order, needs_objects
 from ekya.pipeline.inference import FrameSteps, Proposed, Serving, analyse
 from ekya.streams.ingest.frame import Frame, Truth
 
@@ -24,15 +25,12 @@ _ANALYSE_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """Frame to be analysed next, with the operations of proposing its boxes.
-
-    One that λ skips is not analysed: boxes are followed into it.
-    """
+    """Frame to be analysed or followed next, with the operations of proposing its boxes."""
 
     frame: Frame
     boxes: NDArray[np.float32]
     proposer_operations: int
-    is_due: bool = True
+    way: FrameWay
 
 
 class EmulatedStream:
@@ -145,33 +143,32 @@ class EmulatedStream:
         self.arrived += 1
         if truth is not None:
             self._references.append(truth.reference(frame.index, frame.t_us))
-        proposals = self._steps.propose(frame) if self._steps.proposes_free else None
+        due = is_due_in_order(frame.index, self._config.every)
+        if not needs_objects(self._steps, frame.t_us, due):
+            self._pass_over(frame)
+            return
+        proposals = self._steps.propose(frame)
         proposer_operations = 0
-        is_due = frame.index % self._config.every == 0
-        if proposals is None:
-            wanted = self._steps.collector.wants(frame.t_us)
-            if wanted or is_due:
-                proposals = self._steps.propose(frame)
-                operations = proposals.count_operations()
-                if self._waiting is not None and is_due:
-                    # If the detector skips frames, it would have run on this frame instead.
-                    operations = max(operations, self._waiting.proposer_operations)
-                if wanted:
-                    self._used_gpu_s += self._card.proposing_gpu_s(operations)
-                else:
-                    # Proposed now, so that tracking sees the frames in order; charged with the analysis, so
-                    # that a skipped frame costs nothing.
-                    proposer_operations = operations
-        if proposals is not None:
-            self._steps.collect(frame, proposals)
-        is_behind = self._waiting is not None and self._waiting.is_due
-        follows = self._config.by_golden and not is_behind
-        if proposals is None or not (is_due or follows):
+        if not self._steps.proposes_free:
+            operations = proposals.count_operations()
+            if self._waiting is not None and due:
+                # If the detector skips frames, it would have run on this frame instead.
+                operations = max(operations, self._waiting.proposer_operations)
+            if self._steps.collector.wants(frame.t_us):
+                self._used_gpu_s += self._card.proposing_gpu_s(operations)
+            else:
+                # Proposed now, so that tracking sees the frames in order; charged with the analysis, so
+                # that a skipped frame costs nothing.
+                proposer_operations = operations
+        self._steps.collect(frame, proposals)
+        due_frame_waits = self._waiting is not None and self._waiting.way is FrameWay.ANALYSE
+        way = choose_way(self._config, due, due_frame_waits)
+        if way is FrameWay.PASS_OVER:
             self._pass_over(frame)
             return
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
-        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations, is_due)
+        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations, way)
         self._work_until(frame.t_us)
 
     def _work_until(self, t_us: int) -> None:
@@ -180,7 +177,7 @@ class EmulatedStream:
             if self._waiting is None or self._share_milli == 0:
                 return
             waiting, self._waiting = self._waiting, None
-            if waiting.is_due:
+            if waiting.way is FrameWay.ANALYSE:
                 self._begin(waiting)
             else:
                 self._follow(waiting.frame)
