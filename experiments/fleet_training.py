@@ -47,12 +47,12 @@ from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.training.processes import Processes
-from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
-from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.trainer import ProcessFleetTrainer, Training
+from ekya.fleet.run.training.processes import TrainingProcesses
+from ekya.fleet.run.training.protocol import Mode, TrainingProgress, TrainingTask
+from ekya.fleet.run.training.traffic import PayloadKind
+from ekya.fleet.run.training.trainer import FleetTraining, ProcessFleetTrainer
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
@@ -77,7 +77,7 @@ APART = 1_000_000
 
 PATIENCE_S = 600.0
 
-Disturb = Callable[[Training], None]
+Disturb = Callable[[FleetTraining], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +126,20 @@ class Way:
 
     name: str
     mode: Mode
-    assignment: Assignment
+    assignment: JobAssignment
     disturb: Disturb | None = None
 
 
-def assigned(big: int, small: int, server: NodeName) -> Assignment:
+def assigned(big: int, small: int, server: NodeName) -> JobAssignment:
     """Returns an assignment with crops in this proportion."""
-    parts = tuple(Part(node, chunks=count) for node, count in ((BIG, big), (SMALL, small)) if count)
-    return Assignment(JobName("city"), parts, "as the recipe has it", server)
+    parts = tuple(NodePart(node, chunks=count) for node, count in ((BIG, big), (SMALL, small)) if count)
+    return JobAssignment(JobName("city"), parts, "as the recipe has it", server)
 
 
 SPREAD = assigned(2, 1, HUB)
 
 
-def move(training: Training) -> None:
+def move(training: FleetTraining) -> None:
     """Moves the server to the small node, and most of the crops as well."""
     training.move(assigned(1, 2, SMALL))
 
@@ -147,7 +147,7 @@ def move(training: Training) -> None:
 def kill(node: NodeName, what: str) -> Disturb:
     """Returns a disturbance that kills a process."""
 
-    def killing(training: Training) -> None:
+    def killing(training: FleetTraining) -> None:
         os.kill(training.pids()[node, what], signal.SIGKILL)
 
     return killing
@@ -240,15 +240,18 @@ def on_nodes(trainer: ProcessFleetTrainer, task: TrainingTask, way: Way) -> Row:
         told.epochs[-1].validation_accuracy,
         median(undisturbed(told, way)),
         whole_s,
-        *(told.traffic.crossed(kind) / 1e6 for kind in (Kind.PUSHED, Kind.PULLED, Kind.DATA)),
-        *(told.traffic.crossed(kind) / 1e6 for kind in (Kind.MODEL, Kind.CHECKPOINT)),
+        *(
+            told.traffic.crossed(kind) / 1e6
+            for kind in (PayloadKind.PUSHED, PayloadKind.PULLED, PayloadKind.DATA)
+        ),
+        *(told.traffic.crossed(kind) / 1e6 for kind in (PayloadKind.MODEL, PayloadKind.CHECKPOINT)),
         told.stalest,
         len(told.failures),
         told.moves,
     )
 
 
-def undisturbed(told: Progress, way: Way) -> Sequence[float]:
+def undisturbed(told: TrainingProgress, way: Way) -> Sequence[float]:
     """Returns the seconds of epochs without disturbance."""
     return told.epoch_s[1:] if way.disturb is None else told.epoch_s[1 : EPOCHS // 3]
 
@@ -259,7 +262,7 @@ def trials(
     """Yields these ways, for each seed and number of blocks."""
     with bars_of(console) as bars, emulated_cluster(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
-        trainer = ProcessFleetTrainer(nodes.nodes(), Processes(CpuShares(cpu_limit())))
+        trainer = ProcessFleetTrainer(nodes.nodes(), TrainingProcesses(CpuShares(cpu_limit())))
         for seed in seeds:
             base = base_model(fleet, seed)
             training, validation = crops_of(fleet, seed)

@@ -59,7 +59,7 @@ from ekya.fleet.papers.okita.workload import (
     simulation,
 )
 from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.okita.placing import Weights
+from ekya.fleet.policy.okita.placing import OkitaWeights
 from ekya.results.report.themes import LIGHT
 
 DEFAULT = OkitaSetting()
@@ -245,9 +245,9 @@ ORDER = {"1:5": (1, 5), "1:2": (1, 2), "1:1": (1, 1), "2:1": (2, 1), "5:1": (5, 
 PLACES = {"1:1:1": (1, 1, 1), "4:1:1": (4, 1, 1), "1:4:1": (1, 4, 1), "1:1:4": (1, 1, 4), "1:0:1": (1, 0, 1)}
 """β_1 : β_2 : β_3; without links β_2 weighs q for one megabyte."""
 
-FACTORS: Mapping[str, tuple[str, Mapping[str, Weights]]] = {
-    "figure11": ("α1 : α2", {name: Weights(*factors) for name, factors in ORDER.items()}),
-    "figure12": ("β1 : β2 : β3", {name: Weights(1, 1, *factors) for name, factors in PLACES.items()}),
+FACTORS: Mapping[str, tuple[str, Mapping[str, OkitaWeights]]] = {
+    "figure11": ("α1 : α2", {name: OkitaWeights(*factors) for name, factors in ORDER.items()}),
+    "figure12": ("β1 : β2 : β3", {name: OkitaWeights(1, 1, *factors) for name, factors in PLACES.items()}),
 }
 
 

@@ -10,9 +10,9 @@ from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Sizes
+from ekya.fleet.policy.offers import LinkSizes
 from ekya.fleet.policy.tiers import Tier
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.peers import Made
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
@@ -22,7 +22,7 @@ from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.simulate import Conditions, NoJournal
 from ekya.simulation.trace.world import TraceWorld
 
-SIZES = Sizes(
+SIZES = LinkSizes(
     crop_mb=(32 * 32 * 3 + 3 * 8) / 1e6,
     model_mb=45.0,
     blocks_mb=(33.574912, 8.398848, 2.102272, 0.591872, 0.038144),
@@ -76,13 +76,13 @@ def play_servers(
     tier: Tier | None,
     links: Links,
     failures: Sequence[ServerDeath] = (),
-    sizes: Sizes = SIZES,
+    sizes: LinkSizes = SIZES,
     seed: int = 0,
 ) -> PlayedServers:
     """Replays all servers side by side; with a tier they lend each other shares."""
     worlds = {server.terms.site: _world(server) for server in servers}
     specs = [_spec(server, worlds[server.terms.site], scheduler, sizes) for server in servers]
-    above = None if tier is None else Coordinator(tier, links, seed)
+    above = None if tier is None else LoanCoordinator(tier, links, seed)
     fleet = ServerFleet(specs, above, failures)
     fleet.run()
     accuracy = {
@@ -99,7 +99,7 @@ def _world(server: TraceServer) -> TraceWorld:
     return TraceWorld(server.trace, conditions.loop_options(server.trace), estimates)
 
 
-def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: Sizes) -> ServerRun:
+def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: LinkSizes) -> ServerRun:
     options = server.conditions.loop_options(server.trace)
     executor = VirtualExecutor(world, options.checkpoint_delay_us or 0)
 

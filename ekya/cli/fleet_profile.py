@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.profile import EdgeWork
 
 if TYPE_CHECKING:
-    from ekya.fleet.fitting.judged import Judged
+    from ekya.fleet.fitting.judged import JudgedModel
     from ekya.fleet.run.deep_edge.profiler import ProfileRun
 
 
@@ -92,7 +92,7 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
         f"{left} points measured with {chosen.name}, {len(wanted) - left} were there; "
         f"{points} has {len(own)} of a {work.kind}."
     )
-    rows: Sequence[Judged] = ()
+    rows: Sequence[JudgedModel] = ()
     try:
         rows = measured_models(own, str(points)).rows
     except UserError as error:
@@ -139,7 +139,7 @@ def _run_of(config: FleetProfileConfig) -> "ProfileRun":
     )
 
 
-def _table(kind: str, rows: "Sequence[Judged]") -> Table:
+def _table(kind: str, rows: "Sequence[JudgedModel]") -> Table:
     table = Table(title=f"Errors on held-out points of a {kind}", title_justify="left")
     for heading in ("Function", "Learned from", "Held out", "MAPE %"):
         table.add_column(heading, justify="right" if heading != "Function" else "left")

@@ -19,10 +19,10 @@ from ekya.cli.output import Output, bars_of
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, seconds_to_us
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.sim.engine import FleetEngine, Outage
+from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 if TYPE_CHECKING:
-    from ekya.fleet.papers.worlds import World, WorldKind
+    from ekya.fleet.papers.worlds import PaperWorld, WorldKind
     from ekya.fleet.sim.outcome import FleetOutcome
 
 _FEW = 8
@@ -96,12 +96,12 @@ class FleetSimulateConfig:
 )
 def simulate(config: FleetSimulateConfig, output: Output) -> None:
     """Simulate a paper's workload, or your own, under fleet policies, in virtual time."""
-    from ekya.fleet.papers.worlds import Asked
+    from ekya.fleet.papers.worlds import WorkloadOptions
     from ekya.fleet.run.profiles import load_profiles
 
     seeds = numbers(config.seeds)
     outages = [
-        Outage(NodeName(failing.name), failing.from_us, failing.to_us)
+        NodeOutage(NodeName(failing.name), failing.from_us, failing.to_us)
         for failing in read_failing(config.fail or (), "NODE", returns=True)
     ]
     kind = _kind(config)
@@ -116,7 +116,7 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
     with bars_of(output.console) as bars:
         ready = bars.add_task("Ready %", total=100)
         draw = kind.open(
-            Asked(config.nodes, config.first, policies, restart_us, profiles),
+            WorkloadOptions(config.nodes, config.first, policies, restart_us, profiles),
             lambda part: bars.update(ready, completed=round(100 * part)),
         )
         bars.remove_task(ready)
@@ -169,7 +169,7 @@ def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> t
     return policies or known
 
 
-def _play(world: "World", policy: str, outages: Sequence[Outage], seed: int) -> "FleetOutcome":
+def _play(world: "PaperWorld", policy: str, outages: Sequence[NodeOutage], seed: int) -> "FleetOutcome":
     for outage in outages:
         if outage.node not in world.places.nodes:
             there = sorted(world.places.nodes)
@@ -187,7 +187,7 @@ def _play(world: "World", policy: str, outages: Sequence[Outage], seed: int) -> 
     ).run()
 
 
-def _facts(outcome: "FleetOutcome", world: "World", policy: str, seed: int) -> dict[str, Any]:
+def _facts(outcome: "FleetOutcome", world: "PaperWorld", policy: str, seed: int) -> dict[str, Any]:
     records = outcome.jobs.values()
     return {
         "policy": policy,

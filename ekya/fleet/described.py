@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class Part(BaseModel):
+class DescribedPart(BaseModel):
     """A file, or a part of it, that knows all its keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)

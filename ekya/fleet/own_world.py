@@ -8,7 +8,7 @@ from pathlib import Path
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA
-from ekya.fleet.papers.worlds import Asked, Draw, WorldKind, andreas_world, okita_world
+from ekya.fleet.papers.worlds import Draw, WorkloadOptions, WorldKind, andreas_world, okita_world
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.okita.ground import slot_of
 from ekya.fleet.policy.okita.placing import most_workers
@@ -110,11 +110,11 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
             )
 
 
-def _open_andreas(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
+def _open_andreas(own: OwnWorkload, asked: WorkloadOptions, _done: object) -> Draw:
     return lambda _seed: andreas_world(asked, own.jobs, own.places, own.currency)
 
 
-def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
+def _open_okita(own: OwnWorkload, asked: WorkloadOptions, _done: object) -> Draw:
     if asked.restart_us is not None:
         raise UserError("--restart: in slots an interruption costs the slot; leave it out")
     jobs, slot_us = own.jobs[: asked.jobs], (own.slot_s or 1) * US_PER_S

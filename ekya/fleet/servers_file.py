@@ -14,7 +14,7 @@ from ekya.config.fleet_reading import parse_fleet
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.fleet.described import Part, read_described
+from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.server import ServerTerms
@@ -25,7 +25,7 @@ DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
 """The shipped servers file, used by default."""
 
 
-class WaySpec(Part):
+class WaySpec(DescribedPart):
     """A link whose rate differs from the default.
 
     Attributes:
@@ -38,7 +38,7 @@ class WaySpec(Part):
     mb_s: float = Field(gt=0)
 
 
-class LinksSpec(Part):
+class LinksSpec(DescribedPart):
     """Links between servers.
 
     Attributes:
@@ -50,7 +50,7 @@ class LinksSpec(Part):
     ways: tuple[WaySpec, ...] = ()
 
 
-class ServerSpec(Part):
+class ServerSpec(DescribedPart):
     """One server.
 
     Attributes:
@@ -104,7 +104,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class ServersSpec(Part):
+class ServersSpec(DescribedPart):
     """Schema of the servers file.
 
     Attributes:

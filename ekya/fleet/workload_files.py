@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ekya.core.errors import UserError
 from ekya.core.units import seconds_to_us
-from ekya.fleet.described import Part, read_described
+from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
@@ -24,7 +24,7 @@ _Name = Annotated[str, Field(min_length=1)]
 _Amount = Annotated[float, Field(ge=0)]
 
 
-class TardinessSpec(Part):
+class TardinessSpec(DescribedPart):
     """No cost until the due date; then it grows linearly.
 
     Attributes:
@@ -38,7 +38,7 @@ class TardinessSpec(Part):
     per_s: float = Field(gt=0)
 
 
-class LinearSpec(Part):
+class LinearSpec(DescribedPart):
     """A cost that grows linearly from the arrival on.
 
     Attributes:
@@ -52,7 +52,7 @@ class LinearSpec(Part):
     base: _Amount = 0.0
 
 
-class GrowingSpec(Part):
+class GrowingSpec(DescribedPart):
     """A cost that grows exponentially, e times as much after each 1 / ``rate`` seconds.
 
     Attributes:
@@ -66,7 +66,7 @@ class GrowingSpec(Part):
     rate: _Amount
 
 
-class CliffSpec(Part):
+class CliffSpec(DescribedPart):
     """One cost before a hard deadline, and another after it.
 
     Attributes:
@@ -89,7 +89,7 @@ _COSTS: Mapping[str, type[Tardiness] | type[Linear] | type[Growing] | type[Cliff
 }
 
 
-class JobSpec(Part):
+class JobSpec(DescribedPart):
     """A training. Policies of ANDREAS read ``epoch_s``, those of Okita the keys from ``chunks`` on.
 
     Attributes:
@@ -145,7 +145,7 @@ class JobSpec(Part):
         )
 
 
-class JobsSpec(Part):
+class JobsSpec(DescribedPart):
     """Schema of the jobs file.
 
     Attributes:
@@ -159,7 +159,7 @@ class JobsSpec(Part):
     jobs: tuple[JobSpec, ...] = Field(min_length=1)
 
 
-class LinkSpec(Part):
+class LinkSpec(DescribedPart):
     """A link between two sites with another cost than the default.
 
     Attributes:
@@ -172,7 +172,7 @@ class LinkSpec(Part):
     mb_cost: _Amount | None = None
 
 
-class LinksSpec(Part):
+class ClusterLinksSpec(DescribedPart):
     """Links between sites. Simulated transfers take no time of their own.
 
     Attributes:
@@ -184,7 +184,7 @@ class LinksSpec(Part):
     ways: tuple[LinkSpec, ...] = ()
 
 
-class NodeSpec(Part):
+class NodeSpec(DescribedPart):
     """A machine.
 
     Attributes:
@@ -210,7 +210,7 @@ class NodeSpec(Part):
         return Node(NodeName(self.name), site, self.kind, self.gpus, self.power_w, capacity)
 
 
-class ClusterSpec(Part):
+class ClusterSpec(DescribedPart):
     """Schema of the cluster file.
 
     Attributes:
@@ -224,7 +224,7 @@ class ClusterSpec(Part):
     currency: _Name = "cost units"
     kwh_cost: _Amount = 0.0
     pue: float = Field(default=1.0, ge=1)
-    links: LinksSpec = LinksSpec()
+    links: ClusterLinksSpec = ClusterLinksSpec()
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
 
 

@@ -15,7 +15,7 @@ from optimum.programme import Ints, Programme, UnsolvedError
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.okita.workload import OkitaWorkload
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
 
@@ -32,7 +32,7 @@ class Optimum:
 
     cost: float
     bound: float
-    schedule: Mapping[int, tuple[Assignment, ...]]
+    schedule: Mapping[int, tuple[JobAssignment, ...]]
 
 
 def optimum(world: OkitaWorkload, known_cost: float, limit_s: float = 60.0, gap: float = 1e-4) -> Optimum:
@@ -145,9 +145,9 @@ class _Model:
                     }
                     self.programme.require({**workers, **parameter_servers}, most=capacity)
 
-    def schedule(self, solution: Any) -> dict[int, tuple[Assignment, ...]]:
+    def schedule(self, solution: Any) -> dict[int, tuple[JobAssignment, ...]]:
         """Converts a solution to assignments by slot."""
-        schedule: dict[int, tuple[Assignment, ...]] = {}
+        schedule: dict[int, tuple[JobAssignment, ...]] = {}
         rounded = np.rint(solution).astype(np.int64)
         for slot in self._slots:
             moves = rounded[slot.moves]
@@ -156,7 +156,7 @@ class _Model:
             job: JobName = self._world.jobs[slot.job].name
             trained = moves.sum(axis=0)
             parts = tuple(
-                Part(node.name, 0, int(rounded[slot.workers[site]]), int(trained[site]))
+                NodePart(node.name, 0, int(rounded[slot.workers[site]]), int(trained[site]))
                 for site, node in enumerate(self._nodes)
                 if trained[site]
             )
@@ -165,7 +165,7 @@ class _Model:
                 for one, other in np.argwhere(moves)
             }
             parameter_server = self._nodes[int(np.argmax(rounded[slot.parameter_server]))].name
-            assignment = Assignment(job, parts, "the optimum has it so", parameter_server, sent)
+            assignment = JobAssignment(job, parts, "the optimum has it so", parameter_server, sent)
             schedule[slot.at] = (*schedule.get(slot.at, ()), assignment)
         return schedule
 

@@ -7,7 +7,7 @@ import yaml
 
 from ekya import cli
 from ekya.fleet.run import doctor
-from ekya.fleet.run.host_facts import FleetFacts, HostFacts, Link
+from ekya.fleet.run.host_facts import FleetFacts, Link, SiteHostFacts
 from ekya.fleet.servers_file import load_servers
 
 
@@ -32,7 +32,7 @@ def host(site, *wrong):
         "Memory": {"found": "31.5 GB free", "fine": True},
         "Disk": {"found": "99.0 GB free for /srv/runs", "fine": True},
     }
-    return HostFacts(site, {"Python": "3.11.9", "ray": "2.60.0"}, {"findings": findings}, wrong)
+    return SiteHostFacts(site, {"Python": "3.11.9", "ray": "2.60.0"}, {"findings": findings}, wrong)
 
 
 @pytest.fixture

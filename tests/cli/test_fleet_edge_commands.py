@@ -9,7 +9,7 @@ from ekya import cli
 from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge.devices import NANO
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
 from ekya.fleet.run.deep_edge import profiler, stress
 
 POINTS = profile_points(NANO, 40)
@@ -17,7 +17,7 @@ WORK = EdgeWork(kind=NANO, architecture="mobilenet_v3_small", side=16, trainable
 
 
 def tried(work=WORK):
-    return Tried(work=work, cpu=0.0, mem=0.0, batch=8, share_milli=1000)
+    return ProfileSetting(work=work, cpu=0.0, mem=0.0, batch=8, share_milli=1000)
 
 
 def refused(capfd, *words):

@@ -8,12 +8,12 @@ import torch
 from trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.one_node import OneNode
 from ekya.fleet.policy.tiers import TIERS, Tier
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import AHEAD_US, ServerDeath, ServerFleet
@@ -45,7 +45,9 @@ class Cheapest:
             if found is None:
                 waiting[job.name] = "nobody is in time"
             else:
-                placed.append(Assignment(job.name, (Part(found[1], gpus=found[2]),), "the cheapest in time"))
+                placed.append(
+                    JobAssignment(job.name, (NodePart(found[1], gpus=found[2]),), "the cheapest in time")
+                )
         return Decision(tuple(placed), waiting)
 
     def _fits(self, job, view):
@@ -198,7 +200,7 @@ def test_a_run_that_is_left_early_leaves_no_loan_open_and_counts_what_was_moved(
                 raise KeyboardInterrupt
             return self.inner.plan(view)
 
-    coordinator = Coordinator(CHEAPEST, LINKS)
+    coordinator = LoanCoordinator(CHEAPEST, LINKS)
     specs = [_spec(one, _world(one), Impatient(), SIZES) for one in servers()]
     fleet = ServerFleet(specs, coordinator)
     with pytest.raises(KeyboardInterrupt):

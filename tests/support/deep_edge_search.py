@@ -6,7 +6,7 @@ from itertools import product
 from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.steps import Chosen, Steps
+from ekya.fleet.policy.deep_edge.steps import Chosen, WholeSteps
 from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState, Places
@@ -26,7 +26,7 @@ class Force:
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
         """Returns the plan with the shortest epoch."""
-        best, steps = EdgePlan((), inf), Steps(task)
+        best, steps = EdgePlan((), inf), WholeSteps(task)
         for some in product(*([None, *self._allowed(task, node)] for node in task.workers)):
             chosen = [one for one in some if one is not None]
             if chosen:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeTraining
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.places import NodeState
 
@@ -39,11 +39,11 @@ class Quantity:
     estimate: Callable[[EdgeEstimates, ProfilePoint], float]
 
 
-def _compute(worker: Training) -> Row:
+def _compute(worker: EdgeTraining) -> Row:
     return (worker.state.cpu, worker.state.gpu, worker.batch, worker.share_milli)
 
 
-def _update(worker: Training, batches: Sequence[int], ps: NodeState) -> Row:
+def _update(worker: EdgeTraining, batches: Sequence[int], ps: NodeState) -> Row:
     """Returns the features of EstUpdateTime; of the distribution B size, minimum, maximum and Σ 1/b."""
     pushes = sum(1 / other for other in batches)
     of_batches = (len(batches), pushes, min(batches), max(batches))
@@ -52,11 +52,11 @@ def _update(worker: Training, batches: Sequence[int], ps: NodeState) -> Row:
 
 def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
     """Estimates the update time of the point's worker; of the others only batches are known and needed."""
-    others = [Training(point.kind, point.before, batch) for batch in point.batches[1:]]
+    others = [EdgeTraining(point.kind, point.before, batch) for batch in point.batches[1:]]
     return estimates.update_s([point.training, *others], point.parameter_server)[0]
 
 
-def _state(worker: Training) -> Row:
+def _state(worker: EdgeTraining) -> Row:
     return (worker.state.cpu, worker.state.gpu, worker.state.mem, worker.batch, worker.share_milli)
 
 
@@ -139,21 +139,21 @@ class BoostedEstimates:
         """Returns whether the quantity was measured on this kind of machine."""
         return (kind, quantity.name, app) in self._regressors
 
-    def compute_s(self, worker: Training) -> float:
+    def compute_s(self, worker: EdgeTraining) -> float:
         """Returns EstComputeTime."""
         return self._asked(worker.kind, COMPUTE.name, _compute(worker))
 
-    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[EdgeTraining], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime of each worker."""
         batches = tuple(worker.batch for worker in workers)
         return [self._updated(worker, batches, parameter_server) for worker in workers]
 
-    def _updated(self, worker: Training, batches: tuple[int, ...], ps: NodeState) -> float:
+    def _updated(self, worker: EdgeTraining, batches: tuple[int, ...], ps: NodeState) -> float:
         if self._update_unknown_s is not None and not self.knows(worker.kind, UPDATE):
             return self._update_unknown_s
         return self._asked(worker.kind, UPDATE.name, _update(worker, batches, ps))
 
-    def state_after(self, worker: Training) -> NodeState:
+    def state_after(self, worker: EdgeTraining) -> NodeState:
         """Returns EstState, one regressor per metric; GPU 0 on a kind of machine that never used its GPU."""
         kind, row = worker.kind, _state(worker)
         return NodeState(

@@ -22,7 +22,7 @@ SURE = 99.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedModel:
     """A row of Table I.
 
     Attributes:
@@ -55,7 +55,7 @@ class Models:
     tests: Mapping[str, tuple[ProfilePoint, ...]]
 
     @property
-    def rows(self) -> list[Judged]:
+    def rows(self) -> list[JudgedModel]:
         """Rows of each kind in the order of Table I, except those without a test point."""
         rows = []
         for (kind, test), quantity in product(self.tests.items(), QUANTITIES):
@@ -103,7 +103,7 @@ def reckoned(
     )
 
 
-def row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> Judged:
+def row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> JudgedModel:
     """Returns the row of estimated values beside the true ones."""
     errors: NDArray[np.float64] = 100 * np.abs(np.array(values) / np.array(true) - 1)
-    return Judged(kind, function, train, len(true), float(errors.mean()), float(errors.std()))
+    return JudgedModel(kind, function, train, len(true), float(errors.mean()), float(errors.std()))

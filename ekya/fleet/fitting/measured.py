@@ -10,7 +10,7 @@ from ekya.fleet.fitting.judged import Models, reckoned, split
 from ekya.fleet.fitting.points_file import read_points, read_tried
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
-from ekya.fleet.policy.fitted import Fitted
+from ekya.fleet.policy.fitted import FittedHosts
 
 LEAST_POINTS = 2 * LEAF + 2
 """Minimum per kind of machine: a sixth is held out, and the rest has to fill two leaves of a tree."""
@@ -58,7 +58,7 @@ def _profiled(points: Sequence[ProfilePoint], origin: str) -> list[str]:
     return [*counts]
 
 
-def fitted_to(path: Path) -> Fitted:
+def fitted_to(path: Path) -> FittedHosts:
     """Returns models of a file of ``ekya fleet profile``, as Deep-Edge's tiers use them.
 
     Raises:
@@ -70,4 +70,4 @@ def fitted_to(path: Path) -> Fitted:
         if work.kind in blocks:
             raise UserError(f"{path}: two trainings were profiled on a {work.kind}; keep one in a file")
         blocks[work.kind] = work.trainable_blocks
-    return Fitted(models.estimates, models.limits, blocks)
+    return FittedHosts(models.estimates, models.limits, blocks)

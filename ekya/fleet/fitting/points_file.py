@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint, Tried
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ProfileSetting
 from ekya.system.files import atomic_path, user_errors
 
 _POINTS = TypeAdapter(list[ProfilePoint])
-_SETTINGS = TypeAdapter(list[Tried])
+_SETTINGS = TypeAdapter(list[ProfileSetting])
 _STATE = pa.struct([("cpu", pa.float64()), ("gpu", pa.float64()), ("mem", pa.float64())])
 
 SCHEMA = pa.schema(
@@ -37,10 +37,10 @@ _FIELDS = [field.name for field in fields(ProfilePoint)]
 
 
 _TRIED = b"ekya.tried"
-"""Key of the file's metadata that holds the settings of its points (``Tried``) as a list of JSON objects."""
+"""Key of the file's metadata that holds the settings of its points, ``ProfileSetting`` as JSON."""
 
 
-def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> None:
+def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[ProfileSetting] = ()) -> None:
     """Writes a file of points atomically.
 
     Args:
@@ -56,7 +56,7 @@ def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tri
         pq.write_table(pa.Table.from_pylist(rows, schema), temporary)
 
 
-def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> int:
+def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[ProfileSetting] = ()) -> int:
     """Adds points to a file, which is created if missing, and returns their new number.
 
     Raises:
@@ -68,7 +68,7 @@ def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried
     return len(everything)
 
 
-def read_tried(path: Path) -> list[Tried]:
+def read_tried(path: Path) -> list[ProfileSetting]:
     """Returns the settings under which points of a file were measured; empty where the file records none.
 
     Raises:

@@ -27,7 +27,7 @@ from ekya.fleet.sim.physics import Physics
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PaperWorld:
     """One drawn workload.
 
     Attributes:
@@ -44,7 +44,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorkloadOptions:
     """A user's options for a workload.
 
     Attributes:
@@ -61,7 +61,7 @@ class Asked:
     profiles: Mapping[str, EpochUs] = field(default_factory=dict)
 
 
-Draw = Callable[[int], World]
+Draw = Callable[[int], PaperWorld]
 """Draws a world from a seed."""
 
 
@@ -78,7 +78,7 @@ class WorldKind:
 
     about: str
     nodes: int
-    open: Callable[[Asked, Callable[[float], object]], Draw]
+    open: Callable[[WorkloadOptions, Callable[[float], object]], Draw]
     policies: tuple[str, ...]
     shown: tuple[str, ...] = (
         "total_cost",
@@ -98,12 +98,12 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 """Machines of Deep-Edge's testbed, and epochs of an update, which the paper does not state."""
 
 
-def _andreas(scenario: Scenario, asked: Asked, _done: object) -> Draw:
+def _andreas(scenario: Scenario, asked: WorkloadOptions, _done: object) -> Draw:
     if unknown := sorted(asked.profiles.keys() - set(PROFILE_NAMES)):
         known = ", ".join(PROFILE_NAMES)
         raise UserError(f"--profiles: profiles.{unknown[0]}: no job is called so; they are {known}")
 
-    def draw(seed: int) -> World:
+    def draw(seed: int) -> PaperWorld:
         nodes = asked.nodes or _ANDREAS_NODES
         drawn = andreas_workload(scenario, nodes, seed, profiles=asked.profiles)
         return andreas_world(asked, *drawn, "EUR")
@@ -111,32 +111,34 @@ def _andreas(scenario: Scenario, asked: Asked, _done: object) -> Draw:
     return draw
 
 
-def andreas_world(asked: Asked, jobs: tuple[TrainJob, ...], places: Places, currency: str) -> World:
+def andreas_world(
+    asked: WorkloadOptions, jobs: tuple[TrainJob, ...], places: Places, currency: str
+) -> PaperWorld:
     """Returns the world of jobs that run on GPUs of one node each."""
     physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
     made = partial(_made, Terms(restart_us=asked.restart_us))
-    return World(jobs[: asked.jobs], places, physics, made, currency)
+    return PaperWorld(jobs[: asked.jobs], places, physics, made, currency)
 
 
-def _okita(asked: Asked, _done: object) -> Draw:
+def _okita(asked: WorkloadOptions, _done: object) -> Draw:
     _refuse_andreas_options(asked, "okita")
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
 
-    def draw(seed: int) -> World:
+    def draw(seed: int) -> PaperWorld:
         drawn = simulation(setting, seed)
         return okita_world(okita_terms(drawn), drawn.places, "cost units")
 
     return draw
 
 
-def okita_world(terms: Terms, places: Places, currency: str, until_us: int | None = None) -> World:
+def okita_world(terms: Terms, places: Places, currency: str, until_us: int | None = None) -> PaperWorld:
     """Returns the world of the jobs in the terms, which train in slots on several sites."""
     physics = OkitaPhysics(terms.slot_us)
-    return World(terms.jobs, places, physics, partial(_made, terms), currency, until_us)
+    return PaperWorld(terms.jobs, places, physics, partial(_made, terms), currency, until_us)
 
 
-def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
+def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
     _refuse_andreas_options(asked, "deep-edge")
     if asked.nodes not in (None, EDGE_NODES):
         raise UserError(
@@ -153,10 +155,10 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
 
     decide = deciders(asked.policies, done)
 
-    def draw(seed: int) -> World:
+    def draw(seed: int) -> PaperWorld:
         experiment = edge_experiment(seed, epochs=EDGE_EPOCHS)
         physics = EdgePhysics(experiment.truth)
-        return World((experiment.job,), experiment.places, physics, decide.__getitem__, "s")
+        return PaperWorld((experiment.job,), experiment.places, physics, decide.__getitem__, "s")
 
     return draw
 
@@ -170,7 +172,7 @@ def _made(terms: Terms, name: str) -> FleetPolicy:
     return PLAYED[name](terms)
 
 
-def _refuse_andreas_options(asked: Asked, world: str) -> None:
+def _refuse_andreas_options(asked: WorkloadOptions, world: str) -> None:
     if asked.profiles:
         raise UserError(f"--profiles: only jobs of ANDREAS have any, and {world}'s do not; leave it out")
     if asked.restart_us is not None:

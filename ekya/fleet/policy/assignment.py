@@ -16,7 +16,7 @@ Mode = Literal["synchronous", "asynchronous"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodePart:
     """Resources and data of a job on one node.
 
     Attributes:
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class JobAssignment:
     """Assignment of one job; holds until the policy changes it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Assignment:
     """
 
     job: JobName
-    parts: tuple[Part, ...]
+    parts: tuple[NodePart, ...]
     reason: str = field(compare=False)
     parameter_server: NodeName | None = None
     moves: Mapping[tuple[SiteName, SiteName], int] = field(default_factory=dict)
@@ -68,16 +68,16 @@ class Decision:
             policy's own, and can be stored. A job without any is not remembered.
     """
 
-    assignments: tuple[Assignment, ...]
+    assignments: tuple[JobAssignment, ...]
     waiting: Mapping[JobName, str] = field(default_factory=dict)
     memory: Mapping[JobName, str] = field(default_factory=dict)
 
-    def of(self, job: JobName) -> Assignment | None:
+    def of(self, job: JobName) -> JobAssignment | None:
         """Returns the assignment of a job; None where it waits."""
         return self._assignment_of.get(job)
 
     @cached_property
-    def _assignment_of(self) -> Mapping[JobName, Assignment]:
+    def _assignment_of(self) -> Mapping[JobName, JobAssignment]:
         return {assignment.job: assignment for assignment in self.assignments}
 
 

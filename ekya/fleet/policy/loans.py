@@ -7,7 +7,7 @@ from math import ceil
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.rooms import Room
 
 Way = tuple[SiteName, SiteName]
@@ -64,7 +64,7 @@ class Loan:
         number: unique in the fleet; -1 before the loan is made.
     """
 
-    offer: Offer
+    offer: TrainingOffer
     parts: tuple[LoanPart, ...]
     parameter_server: SiteName
     begins_us: int
@@ -122,7 +122,7 @@ class Loan:
             return self.arrives_us, self.offer.epochs
         return self.begins_us + epochs * self._epoch_us + self._back_us, epochs
 
-    def rest(self, now_us: int) -> Offer:
+    def rest(self, now_us: int) -> TrainingOffer:
         """Returns an offer for what is not home yet, by the plan; hosts keep crops that they have."""
         there_mb = self.offer.crops_there_mb
         if now_us >= self.begins_us:
@@ -159,7 +159,7 @@ class Loan:
         return moved
 
 
-def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
+def alone(now_us: int, offer: TrainingOffer, host: Room, units: int, links: Links, reason: str) -> Loan:
     """Returns the loan in which one server does the whole retraining."""
     sent_mb = offer.sent_mb(host.site)
     begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ekya.core.units import StreamId
-from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
 from ekya.fleet.policy.names import JobName, SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.rooms import Room
 
 Key = tuple[SiteName, StreamId]
@@ -17,7 +17,7 @@ Key = tuple[SiteName, StreamId]
 NO_ROOM = "no other server has room"
 
 
-Jobs = Mapping[JobName, tuple[Offer, Loan | None]]
+Jobs = Mapping[JobName, tuple[TrainingOffer, Loan | None]]
 """Open offers, and the rests of running loans with these, as a fleet policy's jobs."""
 
 
@@ -35,7 +35,7 @@ class Market:
     """
 
     now_us: int
-    offers: tuple[Offer, ...]
+    offers: tuple[TrainingOffer, ...]
     running: tuple[Loan, ...]
     rooms: tuple[Room, ...]
     links: Links
@@ -78,7 +78,7 @@ class Decider(Protocol):
         """Returns the loans, moves and stops, and a reason for each offer without a loan."""
 
 
-def key_of(offer: Offer) -> Key:
+def key_of(offer: TrainingOffer) -> Key:
     """Returns server and stream of an offer."""
     return offer.site, offer.stream
 
@@ -121,7 +121,7 @@ def worth_it(
     return tuple(made), why
 
 
-def job_of(offer: Offer) -> JobName:
+def job_of(offer: TrainingOffer) -> JobName:
     """Returns the name of an offer as a job of a fleet policy."""
     return JobName(f"{offer.site}/{offer.stream}")
 
@@ -144,7 +144,7 @@ def carried_out(
     jobs: Jobs,
     refused: dict[Key, str],
     decision: Decision,
-    loan_of: Callable[[Offer, Loan | None, Assignment], Loan | str | None],
+    loan_of: Callable[[TrainingOffer, Loan | None, JobAssignment], Loan | str | None],
 ) -> Deal:
     """Turns a policy's decision about jobs into a deal.
 

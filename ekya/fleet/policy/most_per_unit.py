@@ -13,7 +13,7 @@ import numpy as np
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.loans import Loan, alone, beside, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, key_of, worth, worth_it
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.prices import Hosts
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.splitting import Splitter
@@ -42,7 +42,9 @@ class MostPerUnit:
         made, refused = worth_it(loans.values(), rooms, why)
         return Deal(made, refused=refused)
 
-    def _split(self, market: Market, offer: Offer, rooms: Sequence[Room], loans: dict[Key, Loan]) -> None:
+    def _split(
+        self, market: Market, offer: TrainingOffer, rooms: Sequence[Room], loans: dict[Key, Loan]
+    ) -> None:
         """Replaces the loan of an offer by a split one, if that is worth more."""
         left = tuple(rooms)
         for key, loan in loans.items():
@@ -68,7 +70,7 @@ class _Shares:
         best, step: the largest gain in worth per unit and the units with which it comes; O x S.
     """
 
-    def __init__(self, now_us: int, offers: Sequence[Offer], hosts: Hosts) -> None:
+    def __init__(self, now_us: int, offers: Sequence[TrainingOffer], hosts: Hosts) -> None:
         self._now_us, self._offers, self._hosts = now_us, offers, hosts
         rooms = hosts.rooms
         self.loss = np.vstack([np.zeros(len(rooms)), hosts.loss]).T
@@ -107,7 +109,7 @@ class _Shares:
             for offer, row in zip(self._offers, worth, strict=True)
         }
 
-    def _refused(self, offer: Offer, at: int, most: float) -> str:
+    def _refused(self, offer: TrainingOffer, at: int, most: float) -> str:
         if most > 0.0:
             return "all spare capacity is worth more to others"
         if np.isneginf(most):

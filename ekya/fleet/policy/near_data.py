@@ -19,12 +19,12 @@ from statistics import fmean
 import numpy as np
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, Part, whole
+from ekya.fleet.policy.assignment import JobAssignment, NodePart, whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan, alone
 from ekya.fleet.policy.market import Deal, Market, carried_out, job_of, jobs_of, key_of
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.prices import Hosts, Prices
 from ekya.fleet.policy.protocol import FleetPolicy
@@ -65,7 +65,9 @@ class NearData:
         places = _places(offers, rooms, market.links)
         decision = self.policy(slot_us).decide(FleetView(market.now_us, states, places, market.seed))
 
-        def loan_of(offer: Offer, running: Loan | None, assignment: Assignment) -> Loan | str | None:
+        def loan_of(
+            offer: TrainingOffer, running: Loan | None, assignment: JobAssignment
+        ) -> Loan | str | None:
             if not _units(assignment):
                 return f"it trains in a later slot: {assignment.reason}"
             if running is not None and _same(running, assignment, rooms):
@@ -76,7 +78,7 @@ class NearData:
 
 
 def _state(
-    offer: Offer,
+    offer: TrainingOffer,
     running: Loan | None,
     rooms: Mapping[SiteName, Room],
     slowest: Sequence[Room],
@@ -102,10 +104,10 @@ def _state(
     assignment = None
     if running is not None:
         parts = tuple(
-            Part(NodeName(part.host), workers=part.share_milli // rooms[part.host].step_milli)
+            NodePart(NodeName(part.host), workers=part.share_milli // rooms[part.host].step_milli)
             for part in running.parts
         )
-        assignment = Assignment(job.name, parts, "it runs", NodeName(running.parameter_server))
+        assignment = JobAssignment(job.name, parts, "it runs", NodeName(running.parameter_server))
     return JobState(job, Left.all_of(job), assignment)
 
 
@@ -114,7 +116,7 @@ def _guest_of(site: SiteName) -> str:
     return f"guests of {site}"
 
 
-def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[SiteName, int]:
+def _lying(offer: TrainingOffer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[SiteName, int]:
     """Returns the number of chunks by site; a chunk with a copy at a host counts there only."""
     lying, left = {}, chunks
     for host in sorted(hosts):
@@ -128,7 +130,7 @@ def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[Si
     return lying
 
 
-def _places(offers: Sequence[Offer], rooms: Mapping[SiteName, Room], links: Links) -> Places:
+def _places(offers: Sequence[TrainingOffer], rooms: Mapping[SiteName, Room], links: Links) -> Places:
     """Returns the lending servers as nodes, and link costs between all sites."""
     units = _worth_lending(offers, rooms, links)
     homes = {offer.site for offer in offers}
@@ -155,7 +157,7 @@ def _places(offers: Sequence[Offer], rooms: Mapping[SiteName, Room], links: Link
 
 
 def _worth_lending(
-    offers: Sequence[Offer], rooms: Mapping[SiteName, Room], links: Links
+    offers: Sequence[TrainingOffer], rooms: Mapping[SiteName, Room], links: Links
 ) -> dict[SiteName, int]:
     """Returns the units of each server that are worth lending to the offer that gains most."""
     most = max(offers, key=lambda offer: (offer.gain, key_of(offer)))
@@ -167,7 +169,7 @@ def _worth_lending(
     return {room.site: int(count) for room, count in zip(hosts.rooms, units.max(axis=1), strict=True)}
 
 
-def _units(assignment: Assignment) -> dict[SiteName, tuple[int, int]]:
+def _units(assignment: JobAssignment) -> dict[SiteName, tuple[int, int]]:
     """Returns the units that a slot's deployment takes of each server, and the chunks trained there."""
     parts = [part for part in assignment.parts if part.chunks] or assignment.parts
     return {
@@ -175,13 +177,13 @@ def _units(assignment: Assignment) -> dict[SiteName, tuple[int, int]]:
     }
 
 
-def _same(loan: Loan, assignment: Assignment, rooms: Mapping[SiteName, Room]) -> bool:
+def _same(loan: Loan, assignment: JobAssignment, rooms: Mapping[SiteName, Room]) -> bool:
     """Returns whether a slot's deployment is what runs."""
     then = {site: units * rooms[site].step_milli for site, (units, _) in _units(assignment).items()}
     return then == {part.host: part.share_milli for part in loan.parts}
 
 
-def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan:
+def _loan(now_us: int, spread: Spread, assignment: JobAssignment) -> Loan:
     """Converts a slot's deployment to a loan."""
     offer, taken = spread.offer, _units(assignment)
     chunks = sum(count for _, count in taken.values())

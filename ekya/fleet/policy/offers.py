@@ -30,7 +30,7 @@ class CropCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class TrainingOffer:
     """One stream's retraining, offered to servers with spare capacity.
 
     Attributes:
@@ -110,7 +110,7 @@ class Offer:
         """Returns the gain in accuracy times seconds if its model is better by this from a time on."""
         return self.per_accuracy * better * self._left_s(at_us)
 
-    def rest(self, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]) -> "Offer":
+    def rest(self, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]) -> "TrainingOffer":
         """Returns an offer for its last epochs; its own server does no part of them any more."""
         return replace(
             self,
@@ -127,7 +127,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class LinkSizes:
     """Sizes of the data that jobs elsewhere send over links.
 
     Attributes:
@@ -161,8 +161,8 @@ def offers(
     view: WindowView,
     planner: Planner,
     crops: Mapping[StreamId, CropCounts],
-    sizes: Sizes,
-) -> Iterator[Offer]:
+    sizes: LinkSizes,
+) -> Iterator[TrainingOffer]:
     """Yields an offer for each stream of a server whose retraining would bring a gain on a whole GPU.
 
     Args:
@@ -187,7 +187,7 @@ def offers(
         trained = max(1, round(counts.training * option.config.data_fraction))
         # Assumes the serving model's ratio of the accuracy of answers to the accuracy of the model.
         per_accuracy = answers / stream.accuracy * stream.weight * len(view.streams) / total
-        yield Offer(
+        yield TrainingOffer(
             site=site,
             stream=stream.stream,
             config=option.config,

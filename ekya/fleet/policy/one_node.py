@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekya.core.units import US_PER_S, us_to_seconds
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Loan, alone
 from ekya.fleet.policy.market import Deal, Market, carried_out, fits, job_of, jobs_of
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.prices import Hosts
 from ekya.fleet.policy.protocol import FleetPolicy
@@ -46,7 +46,7 @@ class OneNode:
         states = tuple(_state(market, rooms, times, *one) for one in jobs.values())
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
 
-        def loan_of(offer: Offer, running: Loan | None, assignment: Assignment) -> Loan | None:
+        def loan_of(offer: TrainingOffer, running: Loan | None, assignment: JobAssignment) -> Loan | None:
             (part,) = assignment.parts
             if running is not None and part == _part(running, rooms):
                 return None
@@ -61,10 +61,10 @@ def _movable(running: Loan, rooms: Sequence[Room]) -> bool:
     return len(running.parts) == 1 and fits(running, rooms)
 
 
-def _part(running: Loan, rooms: Sequence[Room]) -> Part:
+def _part(running: Loan, rooms: Sequence[Room]) -> NodePart:
     (part,) = running.parts
     step_milli = next(room.step_milli for room in rooms if room.site == part.host)
-    return Part(NodeName(part.host), gpus=part.share_milli // step_milli)
+    return NodePart(NodeName(part.host), gpus=part.share_milli // step_milli)
 
 
 class _Times:
@@ -78,7 +78,7 @@ class _Times:
         ]
         self._us_per_gpu_s = US_PER_S / hosts.speed[units, self._host]
 
-    def of(self, offer: Offer) -> dict[tuple[str, int], int]:
+    def of(self, offer: TrainingOffer) -> dict[tuple[str, int], int]:
         """Returns microseconds by server and units, as a job's ``epoch_us``."""
         ways = self._hosts.ways
         away_us = in_us(ways.there_s(offer)) + self._hosts.late_us + in_us(ways.back_s(offer))
@@ -87,14 +87,14 @@ class _Times:
 
 
 def _state(
-    market: Market, rooms: Sequence[Room], times: _Times, offer: Offer, running: Loan | None
+    market: Market, rooms: Sequence[Room], times: _Times, offer: TrainingOffer, running: Loan | None
 ) -> JobState:
     name, takes_us = job_of(offer), times.of(offer)
     assignment = None
     if running is not None:
         part = _part(running, rooms)
         takes_us[str(part.node), part.gpus] = max(running.arrives_us - market.now_us, 1)
-        assignment = Assignment(name, (part,), "it runs")
+        assignment = JobAssignment(name, (part,), "it runs")
     job = TrainJob(
         name=name,
         arrives_us=offer.arrived_us,

@@ -20,7 +20,7 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.ways import Floats, Ints, Ways, in_us
 
@@ -92,7 +92,7 @@ class Hosts:
         both = self.s_per_mb + self.s_per_mb.T
         return np.asarray((both + np.diag(np.full(len(both), np.inf))).min(axis=1, initial=np.inf))
 
-    def others(self, offer: Offer) -> Bools:
+    def others(self, offer: TrainingOffer) -> Bools:
         """Returns which of them are other servers than the offer's own; H."""
         return np.array([room.site != offer.site for room in self.rooms], dtype=np.bool_)
 
@@ -100,7 +100,7 @@ class Hosts:
 class Prices:
     """Losses and rates of one retraining, in parts of the whole per second, without waiting for others."""
 
-    def __init__(self, offer: Offer, hosts: Hosts) -> None:
+    def __init__(self, offer: TrainingOffer, hosts: Hosts) -> None:
         self.offer, self.hosts = offer, hosts
         self._crop_s = offer.gpu_s / (offer.epochs * offer.crops) / hosts.speed
         self._served_s = offer.gpu_s / (offer.epochs * offer.crops) / hosts.served

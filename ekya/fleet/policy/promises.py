@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import fsum
 
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 
 LEAST, MOST = 0.1, 1.0
 """Bounds of the margin. With the least a server still borrows what costs next to nothing, and may recover.
@@ -69,7 +69,7 @@ class Promises:
         if serves_after_us is not None:
             self.serving.arrived([site], serves_after_us)
 
-    def expected(self, offer: Offer) -> Offer:
+    def expected(self, offer: TrainingOffer) -> TrainingOffer:
         """Returns an offer with the gain that is expected to come."""
         margin, after_us = self.kept(offer.site), self.serving.of(offer.site)
         return replace(offer, gain=margin * offer.gain, margin=margin, serves_after_us=after_us)

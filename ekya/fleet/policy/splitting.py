@@ -14,11 +14,11 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
-from ekya.fleet.policy.fitted import Fitted
+from ekya.fleet.policy.fitted import FittedHosts
 from ekya.fleet.policy.loans import Loan, alone, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Market, key_of, worth
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
 from ekya.fleet.policy.prices import Hosts, Prices
 from ekya.fleet.policy.rooms import Room
@@ -43,7 +43,7 @@ class InOrderOfArrival:
     """
 
     solver: Solver
-    fitted: Fitted | None = None
+    fitted: FittedHosts | None = None
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
@@ -68,7 +68,9 @@ class InOrderOfArrival:
         return Deal(tuple(made), refused=refused)
 
     @staticmethod
-    def _seen(fitted: Fitted, rooms: Sequence[Room], offer: Offer) -> tuple[list[Room], set[SiteName]]:
+    def _seen(
+        fitted: FittedHosts, rooms: Sequence[Room], offer: TrainingOffer
+    ) -> tuple[list[Room], set[SiteName]]:
         """Returns the rooms as the models see them, and the sites where these do not hold for an offer."""
         seen = {room.site: fitted.seen(room, offer) for room in rooms}
         found = (seen[room.site] or room for room in rooms)
@@ -81,7 +83,7 @@ def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
     return f"{loan.where} would cost {loan_cost(loan, rooms):.3g} for the {loan.brings:.3g} that it brings"
 
 
-def best_alone(now_us: int, offer: Offer, hosts: Hosts) -> Loan | None:
+def best_alone(now_us: int, offer: TrainingOffer, hosts: Hosts) -> Loan | None:
     """Returns the loan on one server with the highest worth; None where no other server has capacity."""
     others = hosts.others(offer)
     if not others.any():
@@ -110,7 +112,7 @@ class Splitter:
     solver: Solver = field(default_factory=lambda: Joint(shares_milli=(FULL_GPU_MILLI,)))
     with_deadlines: bool = False
 
-    def __call__(self, now_us: int, offer: Offer, hosts: Hosts, least: float = 0.0) -> Loan | None:
+    def __call__(self, now_us: int, offer: TrainingOffer, hosts: Hosts, least: float = 0.0) -> Loan | None:
         """Returns the best loan; None where none is worth more than ``least``."""
         best: Loan | None = None
         for most, spread in promising(now_us, Prices(offer, hosts), least):

@@ -13,10 +13,10 @@ import numpy as np
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import SERVER_PART
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.loans import Links, Loan, LoanPart, Way
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room
 
@@ -36,7 +36,7 @@ class Spread:
         parameter_server: host of the parameter server.
     """
 
-    offer: Offer
+    offer: TrainingOffer
     links: Links
     rooms: Mapping[SiteName, Room]
     units: Mapping[SiteName, int]
@@ -60,16 +60,18 @@ class Spread:
         there_us = self.links.takes_us(host, self.parameter_server, self.offer.trained_mb)
         return (there_us + self.links.takes_us(self.parameter_server, host, self.offer.trained_mb)) / US_PER_S
 
-    def compute_s(self, worker: Training) -> float:
+    def compute_s(self, worker: EdgeTraining) -> float:
         """Returns EstComputeTime."""
         host = SiteName(worker.kind)
         return self.crop_s(host, self.units[host])
 
-    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[EdgeTraining], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime: the exchange, and waiting for the exchanges of other workers."""
         return self.updates_s([workers], parameter_server)[0]
 
-    def updates_s(self, sets: Sequence[Sequence[Training]], parameter_server: NodeState) -> list[list[float]]:
+    def updates_s(
+        self, sets: Sequence[Sequence[EdgeTraining]], parameter_server: NodeState
+    ) -> list[list[float]]:
         """Returns EstUpdateTime of several sets of workers, equally many in each.
 
         Workers that compute, then queue for one parameter server, are a closed queueing network; this is
@@ -86,7 +88,7 @@ class Spread:
         found: list[list[float]] = there_s.tolist()
         return found
 
-    def _times_s(self, worker: Training) -> tuple[float, float]:
+    def _times_s(self, worker: EdgeTraining) -> tuple[float, float]:
         """Returns the seconds of a step and of its exchange; solvers ask for them again and again."""
         key = worker.kind, worker.batch
         if key not in self._known:
@@ -94,7 +96,7 @@ class Spread:
             self._known[key] = worker.batch * self.compute_s(worker), exchange_s
         return self._known[key]
 
-    def state_after(self, worker: Training) -> NodeState:
+    def state_after(self, worker: EdgeTraining) -> NodeState:
         """Returns EstState: the lent share is in use too. The host checks its memory itself."""
         room = self.rooms[SiteName(worker.kind)]
         lent = self.units[room.site] * room.step_milli / room.capacity_milli
@@ -141,7 +143,7 @@ class Spread:
 
     def _epoch_s(self, crops: Mapping[SiteName, int]) -> float:
         batch = self.offer.config.batch_size
-        workers = [Training(str(host), NodeState(), batch) for host in sorted(crops)]
+        workers = [EdgeTraining(str(host), NodeState(), batch) for host in sorted(crops)]
         updates_s = dict(zip(sorted(crops), self.update_s(workers, NodeState()), strict=True))
         return max(
             count * self.crop_s(host, self.units[host]) + ceil(count / batch) * updates_s[host]

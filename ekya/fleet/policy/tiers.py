@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
-from ekya.fleet.policy.fitted import Fitted
+from ekya.fleet.policy.fitted import FittedHosts
 from ekya.fleet.policy.market import Decider
 from ekya.fleet.policy.most_per_unit import MostPerUnit
 from ekya.fleet.policy.near_data import NearData
@@ -34,7 +34,7 @@ class Tier:
     every_us: int | None = None
 
 
-def tiers_with(fitted: Fitted | None) -> Mapping[str, Tier]:
+def tiers_with(fitted: FittedHosts | None) -> Mapping[str, Tier]:
     """Returns the tiers by name; Deep-Edge's sees profiled hosts as fitted models do."""
     return {
         "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Places
@@ -25,7 +25,7 @@ class JobState:
 
     job: TrainJob
     left: Left
-    assignment: Assignment | None = None
+    assignment: JobAssignment | None = None
     strikes: Strikes = field(default_factory=Strikes)
     memory: str = ""
 

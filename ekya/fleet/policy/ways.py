@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,7 +21,7 @@ class Ways:
         self._links, self._hosts = links, hosts
         self._known: dict[SiteName, tuple[Floats, Floats]] = {}
 
-    def there_s(self, offer: Offer) -> Floats:
+    def there_s(self, offer: TrainingOffer) -> Floats:
         """Returns the seconds until an offer's crops and model are at each host; H."""
         if offer.crops_there_mb:
             sent_mb = np.array([offer.sent_mb(host) for host in self._hosts])
@@ -29,13 +29,13 @@ class Ways:
             sent_mb = np.full(len(self._hosts), offer.sent_mb(offer.site))
         return np.asarray(sent_mb * self._s_per_mb(offer.site)[0])
 
-    def model_s(self, offer: Offer) -> Floats:
+    def model_s(self, offer: TrainingOffer) -> Floats:
         """Returns the seconds until its model is at each host; H."""
         model_mb = np.full(len(self._hosts), offer.model_mb)
         model_mb[[host in offer.crops_there_mb for host in self._hosts]] = 0.0
         return np.asarray(model_mb * self._s_per_mb(offer.site)[0])
 
-    def back_s(self, offer: Offer) -> Floats:
+    def back_s(self, offer: TrainingOffer) -> Floats:
         """Returns the seconds of a snapshot's way home from each host; H."""
         return np.asarray(offer.back_mb * self._s_per_mb(offer.site)[1])
 
@@ -52,7 +52,7 @@ def in_us(seconds: Floats) -> Ints:
     return np.asarray(np.rint(seconds * US_PER_S), dtype=np.int64)
 
 
-def brought(offer: Offer, arrives_us: Ints) -> Floats:
-    """Returns ``Offer.brings`` for many times."""
+def brought(offer: TrainingOffer, arrives_us: Ints) -> Floats:
+    """Returns ``TrainingOffer.brings`` for many times."""
     left_s = np.maximum(offer.until_us - offer.serves_after_us - arrives_us, 0) / US_PER_S
     return np.asarray(offer.gain * left_s - offer.at_home * us_to_seconds(offer.until_us - offer.now_us))

@@ -7,7 +7,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
 from ekya.fleet.policy.market import Deal, Key, Market, key_of
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
@@ -26,7 +26,7 @@ def rooms_in_turn(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) ->
     return [room for room in rooms if room is not None]
 
 
-class Coordinator:
+class LoanCoordinator:
     """Decides about all servers' offers together. One call at a time.
 
     An offer stays open until its server withdraws or replaces it, it gets a loan, or its window ends. A
@@ -58,7 +58,7 @@ class Coordinator:
         self._record, self._held_until, self._ask_rooms = record, held_until, rooms
         self._promises = promises or Promises()
         self._peers: dict[SiteName, Peer] = {}
-        self._offers: dict[SiteName, tuple[Offer, ...]] = {}
+        self._offers: dict[SiteName, tuple[TrainingOffer, ...]] = {}
         self._rooms: tuple[Room, ...] = ()
         self._refused: Mapping[Key, str] = {}
         self._open: dict[Key, Made] = {}
@@ -114,7 +114,7 @@ class Coordinator:
         self._peers.pop(site, None)
         self._offers.pop(site, None)
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         """Replaces a server's open offers, decides about all servers' offers, and answers this one.
 
         Loans that other servers get by this are granted to them.
@@ -130,7 +130,7 @@ class Coordinator:
     def ready(self) -> None:
         """Does nothing: who calls it through a handle waits until all earlier calls have been handled."""
 
-    def would_get(self, now_us: int, offer: Offer) -> Answer:
+    def would_get(self, now_us: int, offer: TrainingOffer) -> Answer:
         """Returns the answer that an offer would get now; nothing is made."""
         key = key_of(offer)
         others = [other for other in self._waiting(now_us) if key_of(other) != key]
@@ -203,7 +203,7 @@ class Coordinator:
         for made in [made for made in self._open.values() if site in made.loan.hosts]:
             self._go_on_without(made, at_us, site)
 
-    def _waiting(self, now_us: int) -> list[Offer]:
+    def _waiting(self, now_us: int) -> list[TrainingOffer]:
         """Returns the open offers, as of now, with the gain that is expected to come."""
         return [
             self._promises.expected(replace(offer, now_us=now_us))
@@ -241,7 +241,7 @@ class Coordinator:
                 self._peers[site].grant(made)
         return mine
 
-    def _see_rooms(self, now_us: int, offers: Sequence[Offer]) -> None:
+    def _see_rooms(self, now_us: int, offers: Sequence[TrainingOffer]) -> None:
         """Asks all servers for their rooms, if there is anything to decide about."""
         # The window of the rest of a loan is over when its offer's is.
         ends_us = [offer.until_us for offer in (*offers, *(loan.offer for loan in self._running()))]
@@ -249,10 +249,10 @@ class Coordinator:
             rooms = self._ask_rooms(self._peers, now_us, max(ends_us))
             self._rooms = tuple(replace(room, late_us=self._promises.late.of(room.site)) for room in rooms)
 
-    def _market(self, now_us: int, offers: Sequence[Offer]) -> Market:
+    def _market(self, now_us: int, offers: Sequence[TrainingOffer]) -> Market:
         return Market(now_us, tuple(offers), self._running(), self._rooms, self._links, self._seed)
 
-    def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
+    def _deal(self, now_us: int, offers: Sequence[TrainingOffer]) -> Deal:
         market = self._market(now_us, offers)
         return self._tier.decide(market) if market.offers or market.running else Deal()
 

@@ -12,7 +12,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.host_facts import FleetFacts, HostFacts, Link, Pair, link_of, steps_of
+from ekya.fleet.run.host_facts import FleetFacts, Link, Pair, SiteHostFacts, link_of, steps_of
 from ekya.fleet.servers_file import ServerConfig
 from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, installed_versions
 from ekya.streams.ingest.credentials import variables_in
@@ -43,12 +43,12 @@ def examine_fleet(
         within_s: time for the sites' answers.
         watch: receives what is asked for, the number of answers, and that of questions.
     """
-    hosts: dict[SiteName, HostFacts] = {}
+    hosts: dict[SiteName, SiteHostFacts] = {}
     wrong: list[str] = []
     questions = {site: handle.call("examined") for site, handle in handles.items()}
     for answered, (site, facts) in enumerate(_answers(questions, within_s), 1):
         watch("sites", answered, len(handles))
-        if not isinstance(facts, HostFacts):
+        if not isinstance(facts, SiteHostFacts):
             wrong.append(f"{site}: {facts}")
         elif facts.site != site:
             wrong.append(f"{site}: at its address is the site {facts.site}; correct one of the addresses")
@@ -91,7 +91,7 @@ class HostDoctor:
         self._site, self._read, self._runs = site, read, runs
         self._wall_ns, self._steady_ns = wall_ns, steady_ns
 
-    def examined(self) -> HostFacts:
+    def examined(self) -> SiteHostFacts:
         """Returns what ``ekya doctor`` finds here, and what the site's fleet lacks."""
         examination = examine_machine(self._runs)
         unfit = [f"{finding.what}: {finding.found}" for finding in examination.findings if not finding.fine]
@@ -99,7 +99,7 @@ class HostDoctor:
             unfit += missing(self._read({}).fleet)
         except UserError as error:
             unfit.append(str(error))
-        return HostFacts(self._site, installed_versions(), examination_as_json(examination), tuple(unfit))
+        return SiteHostFacts(self._site, installed_versions(), examination_as_json(examination), tuple(unfit))
 
     def time_ns(self) -> int:
         """Returns the time of this machine's clock."""

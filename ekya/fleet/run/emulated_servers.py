@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from ekya.control.loop import Observer
 from ekya.core.units import us_to_seconds
 from ekya.fleet.policy.tiers import Tier
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
@@ -55,7 +55,7 @@ def emulate_servers(
     with ExitStack() as stack:
         loans = LoanFile(folder.loans)
         stack.callback(loans.close)
-        above = None if tier is None else Coordinator(tier, servers.links, seed, loans)
+        above = None if tier is None else LoanCoordinator(tier, servers.links, seed, loans)
         specs = []
         for server in servers.servers:
             cameras = with_classes(server.fleet)

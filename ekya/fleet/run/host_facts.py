@@ -20,7 +20,7 @@ LEAST_RATE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class SiteHostFacts:
     """What a host found on itself.
 
     Attributes:
@@ -55,7 +55,7 @@ class Link:
 class FleetFacts:
     """What was found: hosts that answered, links that work, and a sentence for each problem of the others."""
 
-    hosts: Mapping[SiteName, HostFacts]
+    hosts: Mapping[SiteName, SiteHostFacts]
     links: Mapping[Pair, Link]
     wrong: tuple[str, ...]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.fleet.policy.offers import Sizes
+from ekya.fleet.policy.offers import LinkSizes
 from ekya.models.edge.architecture_table import task_of
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
@@ -14,17 +14,17 @@ from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.setup import crop_side
 
 
-def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:
+def sizes_of(fleet: FleetConfig, seed: int) -> LinkSizes:
     """Returns the sizes for the fleet's crops and edge models."""
     return sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
 
 
-def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:
+def sizes_with(model: EdgeModel, side: int, classes: int) -> LinkSizes:
     """Returns the sizes for square crops of ``side`` pixels, a model like this one, and this many classes."""
     one = np.zeros(1, np.int64)
     crop = LabelledCrops(np.zeros((1, side, side, 3), np.uint8), one, one, one)
     blocks = [4e-6 * sum(weights.numel() for weights in block.parameters()) for block in model.blocks]
-    return Sizes(
+    return LinkSizes(
         crop_mb=crop.nbytes / 1e6,
         model_mb=len(to_bytes(model)) / 1e6,
         blocks_mb=tuple(reversed(blocks)),

@@ -22,7 +22,7 @@ from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import CropCounts, Offer, Sizes, offers
+from ekya.fleet.policy.offers import CropCounts, LinkSizes, TrainingOffer, offers
 from ekya.fleet.policy.places import Machine
 from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
@@ -60,7 +60,7 @@ class ServerTerms:
 class AboveServers(Protocol):
     """The coordinator as a server sees it."""
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         """Replaces the server's open offers; returns a loan for one, or the reasons why there is none."""
 
     def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
@@ -101,7 +101,7 @@ class LendingServer:
         terms: ServerTerms,
         scheduler: Scheduler,
         options: LoopOptions,
-        sizes: Sizes,
+        sizes: LinkSizes,
         above: AboveServers | None,
         inner: Executor,
         awaited: Awaited,

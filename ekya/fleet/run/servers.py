@@ -14,8 +14,8 @@ from ekya.control.protocols import Journal, Planner
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Sizes
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.policy.offers import LinkSizes
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.elsewhere import AsForeseen, Home
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.planning.schedulers.scheduler import Scheduler
@@ -44,7 +44,7 @@ class ServerRun:
     journal: Journal
     scheduler: Scheduler
     options: LoopOptions
-    sizes: Sizes
+    sizes: LinkSizes
     plan: Planner
     observe: Observer = lambda batch, turn: None
 
@@ -83,7 +83,7 @@ class ServerFleet:
     def __init__(
         self,
         servers: Iterable[ServerRun],
-        above: Coordinator | None,
+        above: LoanCoordinator | None,
         failures: Sequence[ServerDeath] = (),
     ) -> None:
         self._above = above

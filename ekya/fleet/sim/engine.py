@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Places
@@ -28,7 +28,7 @@ class BrokenConstraintError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class NodeOutage:
     """Failure of a node from ``from_us`` until ``to_us``; None: for ever."""
 
     node: NodeName
@@ -49,7 +49,7 @@ class _Present:
 
     job: TrainJob
     left: Left
-    assignment: Assignment | None = None
+    assignment: JobAssignment | None = None
     stage: Stage | None = None
     began_us: int = 0
     ends_us: int = 0
@@ -92,7 +92,7 @@ class FleetEngine:
         physics: Physics,
         jobs: Iterable[TrainJob],
         places: Places,
-        outages: Sequence[Outage] = (),
+        outages: Sequence[NodeOutage] = (),
         seed: int = 0,
         until_us: int | None = None,
         timer: Callable[[], float] = lambda: 0.0,
@@ -220,7 +220,7 @@ class FleetEngine:
             present.memory = decision.memory.get(present.job.name, "")
             self._assign(present, assigned.get(present.job.name))
 
-    def _assign(self, present: _Present, assignment: Assignment | None) -> None:
+    def _assign(self, present: _Present, assignment: JobAssignment | None) -> None:
         before, record = present.assignment, self._records[present.job.name]
         if assignment == before:
             return
@@ -259,7 +259,7 @@ class FleetEngine:
             present.ends_us = self._now_us + resume_us + stage.takes_us
 
 
-def _nodes_of(assignment: Assignment) -> frozenset[NodeName]:
+def _nodes_of(assignment: JobAssignment) -> frozenset[NodeName]:
     nodes = {part.node for part in assignment.parts}
     return frozenset(nodes if assignment.parameter_server is None else nodes | {assignment.parameter_server})
 

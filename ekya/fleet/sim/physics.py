@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.view import FleetView, JobState
 
@@ -50,10 +50,10 @@ class Stage:
 class Physics(Protocol):
     """Times, costs and constraints of one world."""
 
-    def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
+    def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
         """Returns the constraints that the assignments break together; empty where they keep all."""
 
     def stage(
-        self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
+        self, view: FleetView, state: JobState, assignment: JobAssignment, others: Sequence[JobAssignment]
     ) -> Stage:
         """Returns the next stage of a job under its assignment, beside those of other jobs."""

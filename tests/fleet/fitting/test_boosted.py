@@ -13,8 +13,8 @@ from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import NANO, SIFT, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 
 TRAIN, TEST = split(profile_points(TX2, 300))
@@ -27,7 +27,7 @@ def estimates():
 
 def test_models_are_near_the_laws_that_they_were_never_told(estimates) -> None:
     for state in (NodeState(0.3, 0.2, 0.2), NodeState(0.6, 0.6, 0.3)):
-        asked = Training(TX2, state, 16)
+        asked = EdgeTraining(TX2, state, 16)
         assert estimates.compute_s(asked) == pytest.approx(laws.compute_s(asked), rel=0.1)
         after, true = estimates.state_after(asked), laws.state_after(asked)
         assert (after.cpu, after.gpu, after.mem) == pytest.approx((true.cpu, true.gpu, true.mem), rel=0.1)
@@ -73,7 +73,7 @@ def test_points_are_split_once_and_for_all() -> None:
 
 def test_who_was_not_profiled_cannot_be_asked(estimates) -> None:
     with pytest.raises(UserError, match="EstComputeTime of a nano has never been measured"):
-        estimates.compute_s(Training(NANO, NodeState(), 8))
+        estimates.compute_s(EdgeTraining(NANO, NodeState(), 8))
     with pytest.raises(UserError, match="EstExecTime of a tx2 beside chess has never"):
         estimates.exec_s(TX2, "chess", NodeState())
 
@@ -81,7 +81,7 @@ def test_who_was_not_profiled_cannot_be_asked(estimates) -> None:
 def test_what_was_not_measured_is_not_learned() -> None:
     points = [replace(point, update_s=0.0) for point in TRAIN[:40]]
     some = BoostedEstimates([*points, *TRAIN[40:60]], trees=3)
-    worker = Training(TX2, NodeState(0.3, 0.2, 0.2), 16)
+    worker = EdgeTraining(TX2, NodeState(0.3, 0.2, 0.2), 16)
     alone = BoostedEstimates(TRAIN[40:60], trees=3)
     assert some.update_s([worker], NodeState()) == alone.update_s([worker], NodeState())
     with pytest.raises(UserError, match="EstUpdateTime of a tx2 has never been measured"):
@@ -99,7 +99,7 @@ def test_points_come_back_from_their_file(tmp_path) -> None:
 
 def test_what_was_tried_is_kept_beside_the_points(tmp_path) -> None:
     points, path = profile_points(NANO, 3), tmp_path / "points.parquet"
-    tried = [Tried(EdgeWork(NANO, "resnet18", 32, 1), cpu, 0.0, 8, 1000) for cpu in (0.0, 0.5)]
+    tried = [ProfileSetting(EdgeWork(NANO, "resnet18", 32, 1), cpu, 0.0, 8, 1000) for cpu in (0.0, 0.5)]
     add_points(path, points[:1], tried[:1])
     add_points(path, points[1:2])
     assert add_points(path, points[2:], tried[1:]) == 3

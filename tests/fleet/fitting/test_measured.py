@@ -10,8 +10,8 @@ from ekya.fleet.fitting.measured import LEAST_POINTS, fitted_to, measured_models
 from ekya.fleet.fitting.points_file import add_points
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import Training
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 
 STATE = NodeState(0.3, 0.0, 0.3)
@@ -33,7 +33,7 @@ LIVED = [replace(point, after=NodeState(), app="", exec_s=0.0) for point in prof
 
 def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_time() -> None:
     models = measured_models(PROFILED, "a.parquet")
-    worker = Training(NANO, STATE, 16)
+    worker = EdgeTraining(NANO, STATE, 16)
     assert models.estimates.state_after(worker).gpu == 0.0
     assert models.estimates.update_s([worker], STATE) == [0.0]
     assert {row.function for row in models.rows} == {
@@ -47,7 +47,7 @@ def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_ti
 def test_what_trainings_have_shown_is_learned_beside_what_was_profiled() -> None:
     models = measured_models([*PROFILED, *LIVED], "a.parquet")
     assert len(models.train) + len(models.tests[NANO]) == 43
-    (update_s,) = models.estimates.update_s([Training(NANO, STATE, 16)], STATE)
+    (update_s,) = models.estimates.update_s([EdgeTraining(NANO, STATE, 16)], STATE)
     shown = [point.update_s for point in LIVED]
     assert min(shown) <= update_s <= max(shown)
     assert not models.estimates.knows(NANO, EXEC, "moon")
@@ -78,14 +78,14 @@ def profile_file(path, *blocks):
     """Writes points of a Nano, profiled with each of these numbers of trained blocks."""
     for number in blocks:
         work = EdgeWork(NANO, "resnet18", 32, number)
-        add_points(path, PROFILED, [Tried(work, 0.0, 0.0, point.batch, 1000) for point in PROFILED])
+        add_points(path, PROFILED, [ProfileSetting(work, 0.0, 0.0, point.batch, 1000) for point in PROFILED])
     return path
 
 
 def test_a_file_of_the_profiler_becomes_models_of_what_was_profiled(tmp_path) -> None:
     fitted = fitted_to(profile_file(tmp_path / "nano.parquet", 2))
     assert fitted.blocks == {NANO: 2}
-    assert fitted.estimates.compute_s(Training(NANO, STATE, 16)) > 0
+    assert fitted.estimates.compute_s(EdgeTraining(NANO, STATE, 16)) > 0
 
 
 def test_two_trainings_of_one_kind_are_told_apart_by_nobody(tmp_path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import SCHEMA, add_points, read_points, read_tried, write_points
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 
 POINT = ProfilePoint(
@@ -22,7 +22,7 @@ POINT = ProfilePoint(
     app="inference",
     exec_s=0.05,
 )
-TRIED = Tried(EdgeWork("arm", "resnet18", 32, 1), 0.5, 0.25, 16, 500)
+TRIED = ProfileSetting(EdgeWork("arm", "resnet18", 32, 1), 0.5, 0.25, 16, 500)
 
 
 def test_points_written_are_read_unchanged(tmp_path):

@@ -9,11 +9,11 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
-from ekya.fleet.policy.fitted import Fitted
+from ekya.fleet.policy.fitted import FittedHosts
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.market import Market
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room, ServedStream
 
@@ -40,7 +40,7 @@ def offer(site=HOME, stream="cam", **changes):
         "batch_size": 16,
     } | changes
     config = RetrainConfig(told["epochs"], told.pop("batch_size"), 64, 0, 1.0)
-    return Offer(site=site, stream=StreamId(stream), config=config, now_us=NOW_US, **told)
+    return TrainingOffer(site=site, stream=StreamId(stream), config=config, now_us=NOW_US, **told)
 
 
 def room(site, loss, speed=LINEAR, **about):
@@ -67,7 +67,7 @@ class Models:
         return 0.02 / (1.05 - state.cpu)
 
 
-FITTED = Fitted(Models(), EdgeLimits(batch_max=16), {"quick": 0, "slow": 0})
+FITTED = FittedHosts(Models(), EdgeLimits(batch_max=16), {"quick": 0, "slow": 0})
 IDLE, BUSY, FULL = NodeState(0.1, 0.0, 0.3), NodeState(0.9, 0.0, 0.3), NodeState(0.1, 0.0, 0.9)
 
 

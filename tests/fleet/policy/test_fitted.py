@@ -27,9 +27,9 @@ from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import NANO, SIFT
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
 from ekya.fleet.policy.deep_edge.profile import INFERENCE
-from ekya.fleet.policy.fitted import Fitted
+from ekya.fleet.policy.fitted import FittedHosts
 from ekya.fleet.policy.market import key_of
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.spreading import late_streams
@@ -119,7 +119,9 @@ def test_a_profile_without_small_shares_promises_no_more_than_the_host_s_curve()
         state_after=Models().state_after,
         exec_s=Models().exec_s,
     )
-    seen = Fitted(unthrottled, FITTED.limits, FITTED.blocks).seen(host("a", state=BUSY, units=5), offer())
+    seen = FittedHosts(unthrottled, FITTED.limits, FITTED.blocks).seen(
+        host("a", state=BUSY, units=5), offer()
+    )
     # A sample takes 0.0095 s unthrottled, and 0.005 s on an idle machine, which has it all.
     assert [seen.takes_s(20.0 / 4000, share) for share in (100, 500, 1000)] == pytest.approx(
         [0.05, 0.01, 0.0095]
@@ -129,15 +131,15 @@ def test_a_profile_without_small_shares_promises_no_more_than_the_host_s_curve()
 def test_a_host_is_seen_as_the_points_of_its_kind_were_measured() -> None:
     """Points of the testbed, whose laws the models were not told."""
     points = [replace(point, app=INFERENCE) for point in profile_points(NANO, 200)]
-    fitted = Fitted(BoostedEstimates(points, trees=60), EdgeLimits(), {NANO: 0})
+    fitted = FittedHosts(BoostedEstimates(points, trees=60), EdgeLimits(), {NANO: 0})
     slower = []
     for state in (NodeState(0.2, 0.2, 0.3), NodeState(0.6, 0.2, 0.3)):
         seen = fitted.seen(host("a", NANO, state, units=10), offer())
         assert seen.takes_s(20.0 / 4000, 1000) == pytest.approx(
-            laws.compute_s(Training(NANO, state, 16)), rel=0.1
+            laws.compute_s(EdgeTraining(NANO, state, 16)), rel=0.1
         )
         slower.append(seen.slowdown[-1])
-    after = laws.state_after(Training(NANO, state, 16))
+    after = laws.state_after(EdgeTraining(NANO, state, 16))
     truly = laws.exec_s(NANO, SIFT, after) / laws.exec_s(NANO, SIFT, state)
     assert 1.0 < slower[0] < slower[1] == pytest.approx(truly, rel=0.1)
 

@@ -21,7 +21,7 @@ from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.registry import POLICIES, Terms
 from ekya.fleet.policy.waiting import Linear
-from ekya.fleet.sim.engine import FleetEngine, Outage
+from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 DRAWN = (st.integers(1, 5), st.integers(1, 12), st.integers(0, 10_000))
 every_policy = pytest.mark.parametrize("name", PLAYED)
@@ -159,7 +159,7 @@ def test_one_policy_remembers() -> None:
 def test_every_job_ends_though_a_node_fails(name, sites, jobs, seed) -> None:
     view = drawn(sites, jobs, seed)
     waiting = [replace(state.job, allowed=frozenset()) for state in view.jobs]
-    outages = [Outage(next(iter(view.places.nodes)), 2 * SLOT_US, 4 * SLOT_US)]
+    outages = [NodeOutage(next(iter(view.places.nodes)), 2 * SLOT_US, 4 * SLOT_US)]
     outcome = FleetEngine(made(name, view), PHYSICS[name], waiting, view.places, outages, seed).run()
     assert not outcome.unfinished
 

@@ -6,7 +6,7 @@ import pytest
 from loan_cases import HOME, NOW_US, S, links, market, offer, room
 
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.loans import LoanPart, alone, beside, loan_cost
 from ekya.fleet.policy.market import settled, worth, worth_it
 from ekya.fleet.policy.names import NodeName, SiteName
@@ -23,9 +23,9 @@ class Watching:
     def decide(self, view):
         self.view = view
         first, *others = (state.job for state in view.jobs)
-        part = Part(min(first.allowed), gpus=1)
+        part = NodePart(min(first.allowed), gpus=1)
         waiting = {job.name: "the first one comes first" for job in others}
-        return Decision((Assignment(first.name, (part,), "it is first"),), waiting)
+        return Decision((JobAssignment(first.name, (part,), "it is first"),), waiting)
 
 
 def test_a_policy_sees_servers_as_nodes_and_the_window_s_end_as_due_date() -> None:
@@ -54,7 +54,7 @@ def test_a_policy_sees_what_runs_where_it_runs_and_how_long_it_still_takes() -> 
     OneNode(policy)(market([waits], rooms, running=[runs], now_us=now_us))
     new, old = policy.view.jobs
     assert (new.job.name, new.assignment) == ("home/new", None)
-    assert old.assignment.parts == (Part(NodeName("a"), gpus=2),)
+    assert old.assignment.parts == (NodePart(NodeName("a"), gpus=2),)
     assert policy.view.places.nodes[NodeName("a")].gpus == 4
     assert old.job.epoch_us["a", 2] == runs.arrives_us - now_us
     # The host has the crops and the model; half of the epochs are left.

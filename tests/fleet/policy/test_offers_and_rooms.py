@@ -14,11 +14,11 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import CropCounts, Sizes, best_with_room, offers
+from ekya.fleet.policy.offers import CropCounts, LinkSizes, best_with_room, offers
 from ekya.fleet.policy.rooms import room as room_of
 from ekya.planning.schedulers.registry import make_scheduler
 
-SITE, SIZES = SiteName("here"), Sizes(0.003, 45.0, (33.6, 8.4), 512, 6, 120)
+SITE, SIZES = SiteName("here"), LinkSizes(0.003, 45.0, (33.6, 8.4), 512, 6, 120)
 HEAD, BLOCK = RetrainConfig(5, 16, 64, 0, 0.5), RetrainConfig(5, 16, 0, 1, 1.0)
 LABELLED = CropCounts(400)
 plan = make_scheduler("thief").plan

@@ -18,9 +18,9 @@ from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.okita import framework
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
-from ekya.fleet.policy.okita.ground import Ground, Task, room, room_beside
+from ekya.fleet.policy.okita.ground import Ground, OkitaTask, room, room_beside
 from ekya.fleet.policy.okita.joint import filled_up, give_out, link_costs
-from ekya.fleet.policy.okita.placing import Weights, most_workers, place, quality
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, place, quality
 from ekya.fleet.policy.okita.transfer import (
     least_transfer_costs,
     this_slot,
@@ -132,7 +132,7 @@ def test_drf_gives_equal_dominant_shares_where_everybody_can_use_them() -> None:
 
 def arrays(view):
     ground = Ground.of(view)
-    return ground, [Task.of(ground, state, view.now_us, SLOT_US) for state in view.jobs]
+    return ground, [OkitaTask.of(ground, state, view.now_us, SLOT_US) for state in view.jobs]
 
 
 data = st.integers(2, 6).flatmap(
@@ -196,7 +196,7 @@ def exchange_cost(ground, task, workers, site):
 def listed_pa(ground, task, free, count):
     """Algorithm 2 as printed, for one slot; returns its cost and y, or None."""
     best = None
-    value = quality(ground, task, free, Weights())
+    value = quality(ground, task, free, OkitaWeights())
     order = sorted(range(len(free)), key=lambda site: -value[site])
     for server in range(len(free)):
         if (free[server] < task.parameter_server).any():
@@ -220,7 +220,7 @@ def test_pa_is_the_listing_s_and_never_above_what_is_free(world, seed) -> None:
     task = tasks[0]
     free = np.floor(ground.capacity * np.random.default_rng(seed).uniform(0.3, 1.0, ground.capacity.shape))
     counts = np.arange(1, min(40, task.workers_at_most()) + 1)
-    found = place(ground, task, free, counts, Weights())
+    found = place(ground, task, free, counts, OkitaWeights())
     for case, count in enumerate(counts):
         listed = listed_pa(ground, task, free, count)
         site = int(found.parameter_servers[case])
@@ -240,9 +240,9 @@ def test_pa_is_the_listing_s_and_never_above_what_is_free(world, seed) -> None:
 def test_what_osf_leaves_out_is_never_cheaper(world) -> None:
     ground, tasks = arrays(view_of(world))
     for task in tasks:
-        whole = tentative(ground, task, ground.capacity, Weights(), None)
+        whole = tentative(ground, task, ground.capacity, OkitaWeights(), None)
         each = [
-            osf(ground, task, ground.capacity, np.array([count]), Weights())
+            osf(ground, task, ground.capacity, np.array([count]), OkitaWeights())
             for count in range(1, task.workers_at_most() + 1)
         ]
         assert whole.cost == pytest.approx(min(one.cost for one in each if one is not None))
@@ -257,9 +257,9 @@ def test_priority_is_equation_4() -> None:
         task.job.name: weight / max(pressing) - task.total / task.chunks.sum()
         for task, weight in zip(done, pressing, strict=True)
     }
-    in_order = [task.job.name for task in by_priority(done, Weights())]
+    in_order = [task.job.name for task in by_priority(done, OkitaWeights())]
     assert in_order == sorted(value, key=value.get, reverse=True)
-    half_done = by_priority(done, Weights(waited=0.0))
+    half_done = by_priority(done, OkitaWeights(waited=0.0))
     assert half_done[0].job.name == tasks[0].job.name
 
 
@@ -273,7 +273,7 @@ def test_with_a_piecewise_cost_the_nearest_deadline_is_first_and_one_that_has_pa
         for job in passed
     ]
     _, tasks = arrays(view_of(replace(world, jobs=tuple(jobs)), now_slots=10))
-    assert [task.job.name for task in by_priority(tasks, Weights(left=0.0))] == [
+    assert [task.job.name for task in by_priority(tasks, OkitaWeights(left=0.0))] == [
         jobs[place].name for place in (2, 1, 0, 3)
     ]
 
@@ -283,7 +283,7 @@ def test_quality_is_equation_6() -> None:
     ground, tasks = arrays(view_of(world))
     task = replace(tasks[0], left=tasks[0].chunks // 2)
     free = ground.capacity / 4
-    value = quality(ground, task, free, Weights(2.0, 1.0, 3.0, 0.5, 1.5))
+    value = quality(ground, task, free, OkitaWeights(2.0, 1.0, 3.0, 0.5, 1.5))
     links = ground.mb_cost.sum(axis=1) * 100 / 2
     assert value == pytest.approx(3 * 0.25 - 0.5 * links + 1.5 * task.left / task.chunks)
 

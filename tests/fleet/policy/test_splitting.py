@@ -20,7 +20,7 @@ from loan_cases import (
     room,
 )
 
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.loans import left_behind
 from ekya.fleet.policy.market import worth
@@ -42,7 +42,7 @@ def spread(units, server=A, ways=None, **changes):
 
 
 def updates_s(of, hosts, batch=16):
-    return of.update_s([Training(host, REST, batch) for host in hosts], REST)
+    return of.update_s([EdgeTraining(host, REST, batch) for host in hosts], REST)
 
 
 rows = st.lists(st.tuples(st.floats(0.0, 0.1), st.floats(0.001, 0.1)), min_size=1, max_size=3)

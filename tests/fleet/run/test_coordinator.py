@@ -7,7 +7,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, alone
 from ekya.fleet.policy.market import Deal, key_of
 from ekya.fleet.policy.tiers import TIERS
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.peers import Answer
 
 
@@ -28,7 +28,7 @@ def town():
     """The coordinator, its servers by name and its records; home lends nothing, and east is asked first."""
     servers = {HOME: Server(HOME, 0), EAST: Server(EAST, 5), WEST: Server(WEST, 0)}
     records = []
-    made = Coordinator(
+    made = LoanCoordinator(
         TIERS["andreas"],
         Links(),
         record=lambda made: records.append((made.number, made.outcome, dict(made.moved_mb))),
@@ -325,7 +325,7 @@ def test_a_coordinator_that_is_started_again_takes_up_what_runs_and_gives_back_w
     servers[HOME].loans = [loan]
     above.ask(WEST, 0, [offer(site=WEST)])  # which its server never heard of
     assert sorted(servers[EAST].lent) == [0, 1]
-    again = Coordinator(TIERS["andreas"], Links(), held_until=lambda loan: loan.offer.until_us)
+    again = LoanCoordinator(TIERS["andreas"], Links(), held_until=lambda loan: loan.offer.until_us)
     assert again.take_up(2, servers) == {0}
     assert list(servers[EAST].lent) == [0]
     third = again.ask(WEST, S, [offer(site=WEST)]).loan

@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.run import doctor
 from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
 from ekya.fleet.run.doctor import DOCTOR, HostDoctor, examine_fleet, missing
-from ekya.fleet.run.host_facts import HostFacts
+from ekya.fleet.run.host_facts import SiteHostFacts
 from ekya.fleet.run.sites.client import SiteHandle
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import load_servers
@@ -210,7 +210,7 @@ class Plain(HostDoctor):
         super().__init__(site, None, None)
 
     def examined(self):
-        return HostFacts(self._site, {}, {}, ())
+        return SiteHostFacts(self._site, {}, {}, ())
 
 
 def test_sites_that_do_not_answer_or_are_others_stop_nobody(sites, free_port, stuck, monkeypatch):

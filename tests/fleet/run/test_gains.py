@@ -10,12 +10,12 @@ from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.gains import Gains
 
 HERE, THERE = SiteName("here"), SiteName("there")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
-OFFER = Offer(
+OFFER = TrainingOffer(
     HERE, A, GAMMA, 4, 10.0, 0.6, 0.0, 110 * S, 200 * S, 300, 1.0, 45.0, 0.1, 45.0, per_accuracy=2.0
 )
 LOAN = Loan(OFFER, (LoanPart(THERE, 300),), THERE, 112 * S, 138 * S, 140 * S, {}, "it fits", number=7)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ekya.fleet.run.host_facts import (
     MOST_OFFSET_US,
     FleetFacts,
-    HostFacts,
     Link,
+    SiteHostFacts,
     clock_problems,
     link_of,
     rate_problems,
@@ -23,7 +23,7 @@ MS = 1_000_000
 
 
 def host(*wrong, **versions):
-    return HostFacts("", versions, {}, wrong)
+    return SiteHostFacts("", versions, {}, wrong)
 
 
 def link(mb_s=100.0, round_trip_us=200, ahead_us=0):

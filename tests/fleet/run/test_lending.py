@@ -12,7 +12,7 @@ from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor, Lent
 
@@ -20,7 +20,7 @@ S = 1_000_000
 CAM, JOB = StreamId("cam"), JobId(3)
 START = cmd.StartRetraining(CAM, JOB, 1, RetrainConfig(4, 16, 0, 1, 1.0), 0, 0.9, 5.0, Elsewhere(40 * S))
 HERE, THERE = SiteName("here"), SiteName("there")
-OFFER = Offer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
+OFFER = TrainingOffer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
 STOP = cmd.StopRetraining(CAM, JOB)
 
 

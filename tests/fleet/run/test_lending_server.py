@@ -27,7 +27,7 @@ from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
@@ -236,7 +236,7 @@ class Wanting:
 
 
 def loan_to(stream, number=5, host="there"):
-    offer = Offer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 80, 1.0, 45.0, 0.1, 45.0)
+    offer = TrainingOffer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 80, 1.0, 45.0, 0.1, 45.0)
     part = LoanPart(SiteName(host), 600)
     return Loan(offer, (part,), part.host, 120 * S, 180 * S, 184 * S, {}, "it fits", number=number)
 

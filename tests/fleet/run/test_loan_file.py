@@ -7,7 +7,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, LoanRecord, read_loans
 from ekya.fleet.run.peers import Made
 
@@ -17,7 +17,9 @@ HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
 
 def made(number):
     config = RetrainConfig(4, 16, 0, 1, 1.0)
-    offer = Offer(HOME, StreamId("Bähnli"), config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 300, 1.0, 45.0, 0.1, 45.0)
+    offer = TrainingOffer(
+        HOME, StreamId("Bähnli"), config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 300, 1.0, 45.0, 0.1, 45.0
+    )
     parts = (LoanPart(EAST, 300, 0.25), LoanPart(WEST, 200, 0.75))
     return Made(number, Loan(offer, parts, EAST, 5 * S, 30 * S, 40 * S, {}, "it fits"))
 

@@ -11,11 +11,11 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, loan_cost
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.promises import LEAST, Promises
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.loan_file import LoanFile, learnt, read_loans
 from ekya.fleet.run.server import ServerTerms
 from ekya.planning.schedulers.registry import make_scheduler
@@ -54,11 +54,11 @@ class Server:
 def offer(site, now_us=0):
     config = RetrainConfig(4, 16, 0, 1, 1.0)
     until_us = now_us + 100 * S
-    return Offer(site, CAM, config, 4, 10.0, 0.1, 0.0, now_us, until_us, 300, 1.0, 45.0, 0.1, 45.0)
+    return TrainingOffer(site, CAM, config, 4, 10.0, 0.1, 0.0, now_us, until_us, 300, 1.0, 45.0, 0.1, 45.0)
 
 
 def coordinator(file=lambda made: None, loss=0.01, promises=None):
-    made = Coordinator(TIERS["net"], Links(), record=file, promises=promises)
+    made = LoanCoordinator(TIERS["net"], Links(), record=file, promises=promises)
     for site in (HOST, HONEST, BOASTING):
         made.join(site, Server(site, loss))
     return made

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.waiting import Tardiness
-from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Outage
+from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, NodeOutage
 from ekya.fleet.sim.physics import Kept, Stage
 
 S = 1_000_000
@@ -48,7 +48,7 @@ class InTurn:
             node = next((name for name in [*stays, *free] if free.get(name, 0) > 0), None)
             if node is not None:
                 free[node] -= 1
-                given.append(Assignment(state.job.name, (Part(node, gpus=1),), self.reason))
+                given.append(JobAssignment(state.job.name, (NodePart(node, gpus=1),), self.reason))
         waiting = {state.job.name for state in states} - {assignment.job for assignment in given}
         return Decision(tuple(given), dict.fromkeys(waiting, "all GPUs are taken"))
 
@@ -135,7 +135,7 @@ def test_a_stage_with_snapshots_on_the_way_keeps_what_they_hold() -> None:
 
 
 def test_a_node_that_fails_loses_what_is_not_in_a_snapshot_and_its_jobs_go_on_elsewhere() -> None:
-    outage = Outage(NodeName("one"), 12 * S, 100 * S)
+    outage = NodeOutage(NodeName("one"), 12 * S, 100 * S)
     outcome = run([job("a", 0, 3)], places(one=1, two=1), outages=[outage])
     assert times(outcome) == {"a": (0, 35)}
     assert outcome.jobs[JobName("a")].lost_us == 2 * S
@@ -151,7 +151,7 @@ def test_a_node_that_fails_may_leave_less_than_a_move() -> None:
 
             return replace(stage, kept=kept, failed=stage.kept)
 
-    jobs, outage = [job("a", 0, 3), job("b", 14, 1)], Outage(NodeName("one"), 14 * S, 20 * S)
+    jobs, outage = [job("a", 0, 3), job("b", 14, 1)], NodeOutage(NodeName("one"), 14 * S, 20 * S)
     moved = FleetEngine(InTurn(newest_first=True), LosesNothingByMoves(), jobs, places(one=1)).run()
     assert moved.jobs[JobName("a")].lost_us == 0
     failed = FleetEngine(InTurn(), LosesNothingByMoves(), jobs, places(one=1), [outage]).run()
@@ -159,7 +159,7 @@ def test_a_node_that_fails_may_leave_less_than_a_move() -> None:
 
 
 def test_who_finds_no_node_that_works_waits_for_one() -> None:
-    outage = Outage(NodeName("one"), 12 * S, 40 * S)
+    outage = NodeOutage(NodeName("one"), 12 * S, 40 * S)
     assert times(run([job("a", 0, 2)], places(one=1), outages=[outage])) == {"a": (0, 53)}
     for_ever = run([job("a", 0, 2, due_s=5)], places(one=1), outages=[replace(outage, to_us=None)])
     assert for_ever.unfinished == ("a",)
@@ -251,13 +251,13 @@ class Says:
     ("assignments", "fault"),
     [
         ((), "a has no reason"),
-        ([Assignment("a", (Part("one", 1),), "")], "a has no reason"),
-        ([Assignment("a", (Part("one", 2),), "why")], "one has 1 GPUs, and 2 are given out"),
-        ([Assignment("a", (Part("two", 1),), "why")], "a is on two, which is not there"),
-        ([Assignment("a", (), "why")], "a is assigned to no node"),
-        ([Assignment("a", (Part("one"),), "why")] * 2, "a is assigned twice"),
+        ([JobAssignment("a", (NodePart("one", 1),), "")], "a has no reason"),
+        ([JobAssignment("a", (NodePart("one", 2),), "why")], "one has 1 GPUs, and 2 are given out"),
+        ([JobAssignment("a", (NodePart("two", 1),), "why")], "a is on two, which is not there"),
+        ([JobAssignment("a", (), "why")], "a is assigned to no node"),
+        ([JobAssignment("a", (NodePart("one"),), "why")] * 2, "a is assigned twice"),
         (
-            [Assignment("a", (Part("one"),), "why"), Assignment("c", (Part("one"),), "why")],
+            [JobAssignment("a", (NodePart("one"),), "why"), JobAssignment("c", (NodePart("one"),), "why")],
             "c is assigned twice",
         ),
     ],
@@ -270,7 +270,7 @@ def test_a_policy_that_gives_out_what_is_not_there_is_found_out(assignments, fau
 some_jobs = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 4)), min_size=1, max_size=6)
 some_outages = st.lists(
     st.builds(
-        lambda node, at_s, for_s: Outage(NodeName(node), at_s * S, (at_s + for_s) * S),
+        lambda node, at_s, for_s: NodeOutage(NodeName(node), at_s * S, (at_s + for_s) * S),
         st.sampled_from(["one", "two"]),
         st.integers(1, 120),
         st.integers(1, 60),
@@ -302,6 +302,6 @@ def test_a_policy_is_told_which_nodes_have_failed_under_a_job() -> None:
             seen.append(dict(view.jobs[0].strikes.counted))
             return super().decide(view)
 
-    outages = [Outage(NodeName("one"), at_s * S, (at_s + 1) * S) for at_s in (12, 20)]
+    outages = [NodeOutage(NodeName("one"), at_s * S, (at_s + 1) * S) for at_s in (12, 20)]
     run([job("a", 0, 3)], places(one=1), Watches(), outages=outages)
     assert seen == [{}, {"one": 1}, {"one": 1}, {"one": 2}, {"one": 2}]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.view import FleetView, JobState
@@ -27,7 +27,7 @@ class AndreasPhysics:
     snapshots: bool = True
     pace: Mapping[JobName, float] = field(default_factory=dict)
 
-    def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
+    def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
         """Checks that each job is on one allowed node, on a number of GPUs that was profiled."""
         faults = []
         for assignment in assignments:
@@ -41,7 +41,7 @@ class AndreasPhysics:
         return faults
 
     def stage(
-        self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
+        self, view: FleetView, state: JobState, assignment: JobAssignment, others: Sequence[JobAssignment]
     ) -> Stage:
         """Returns the stage to the job's end; other jobs do not slow it down."""
         part, left = assignment.parts[0], state.left

@@ -46,7 +46,7 @@ SITE = SiteName("armida")
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class NetworkFamily:
     """Jobs that train one kind of network.
 
     Attributes:
@@ -80,9 +80,9 @@ SAVING = 0.8
 MOST_GPUS = 4
 
 FAMILIES = (
-    Family("LSTM", 75.0, (32, 64, 128), (50, 150), 0.60, 1.8),
-    Family("EfficientNet", 300.0, (16, 32, 64), (30, 90), 0.75, 2.2),
-    Family("ConvolutionNet", 31.0, (32, 64, 128, 256), (50, 200), 0.65, 1.6),
+    NetworkFamily("LSTM", 75.0, (32, 64, 128), (50, 150), 0.60, 1.8),
+    NetworkFamily("EfficientNet", 300.0, (16, 32, 64), (30, 90), 0.75, 2.2),
+    NetworkFamily("ConvolutionNet", 31.0, (32, 64, 128, 256), (50, 200), 0.65, 1.6),
 )
 
 
@@ -99,7 +99,7 @@ FOUR_GPUS = Scenario("four-gpu", ((V100, 4), (TURING, 2)))
 SCENARIOS = (TWO_GPUS, FOUR_GPUS)
 
 
-def profile_name(family: Family, batch: int) -> str:
+def profile_name(family: NetworkFamily, batch: int) -> str:
     """Returns the name of the profile of jobs with one network and one batch size, as used in a store."""
     return f"{family.name}-{batch}"
 

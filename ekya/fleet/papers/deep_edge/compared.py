@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Part, whole
+from ekya.fleet.policy.assignment import NodePart, whole
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 
 
@@ -33,7 +33,7 @@ class Fair:
             return EdgePlan((), inf, left_out)
         shards = whole({node.name: task.samples / len(chosen) for node, _, _ in chosen}, task.samples)
         parts = [
-            Part(node.name, workers=1, chunks=shards[node.name], batch=batch)
+            NodePart(node.name, workers=1, chunks=shards[node.name], batch=batch)
             for node, batch, _ in chosen
             if shards[node.name]
         ]

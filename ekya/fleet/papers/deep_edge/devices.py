@@ -20,7 +20,7 @@ MEM_LIMIT = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerLaw:
     """A kind of machine that trains.
 
     Attributes:
@@ -49,7 +49,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterServer:
+class ParameterServerLaw:
     """The machine that runs the parameter server.
 
     Attributes:
@@ -69,7 +69,7 @@ class ParameterServer:
 
 
 WORKERS = {
-    TX2: Worker(
+    TX2: WorkerLaw(
         cores=6,
         forward_s=0.0326,
         backward_s=0.30,
@@ -82,7 +82,7 @@ WORKERS = {
         rest=NodeState(0.12, 0.0, 0.18),
         sift_s=0.075,
     ),
-    NANO: Worker(
+    NANO: WorkerLaw(
         cores=4,
         forward_s=0.0519,
         backward_s=0.45,
@@ -97,7 +97,7 @@ WORKERS = {
     ),
 }
 
-SERVER = ParameterServer(
+SERVER = ParameterServerLaw(
     service_s=0.30,
     cpu_stress=0.8,
     cpu_demand=0.5,

@@ -9,7 +9,7 @@ from math import sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.papers.deep_edge.devices import LINK_S, SERVER, SIFT, WORKERS
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 _KNEE = 4
@@ -21,7 +21,7 @@ def saturated(demand: float) -> float:
     return demand / _stretch(demand)
 
 
-def compute_s(worker: Training) -> float:
+def compute_s(worker: EdgeTraining) -> float:
     """Returns t_i^compute = forward_i + backward_i / b_i, for one sample (§III.A).
 
     Grows with GPU and CPU utilisation, falls with the batch (Figures 9a to 9c), does not depend on memory. A
@@ -35,7 +35,7 @@ def compute_s(worker: Training) -> float:
     return slower * (law.forward_s + law.backward_s / worker.batch)
 
 
-def update_s(workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
+def update_s(workers: Sequence[EdgeTraining], parameter_server: NodeState) -> list[float]:
     """Returns t_i^update of each worker: its own part, and the parameter server's.
 
     Workers that compute, then queue for the parameter server, are a closed queueing network. By Schweitzer's
@@ -54,7 +54,7 @@ def update_s(workers: Sequence[Training], parameter_server: NodeState) -> list[f
     return [link + there for link, there in zip(links_s, there_s, strict=True)]
 
 
-def state_after(worker: Training) -> NodeState:
+def state_after(worker: EdgeTraining) -> NodeState:
     """Returns X_i^new while a training runs (Figure 5).
 
     Memory grows with the batch (Figure 9d); above 1 the operating system kills the training.
@@ -67,7 +67,7 @@ def state_after(worker: Training) -> NodeState:
     )
 
 
-def after_updates(workers: Sequence[Training], parameter_server: NodeState) -> NodeState:
+def after_updates(workers: Sequence[EdgeTraining], parameter_server: NodeState) -> NodeState:
     """Returns the state of the parameter server while workers push to it."""
     updates_s = update_s(workers, parameter_server)
     busy = sum(
@@ -93,7 +93,7 @@ def exec_s(kind: str, app: str, state: NodeState) -> float:
     return float(law.sift_s * (1 + 0.5 * waits + 0.15 * state.gpu**2 + 0.5 * pages))
 
 
-def _step_s(worker: Training) -> float:
+def _step_s(worker: EdgeTraining) -> float:
     return worker.batch * compute_s(worker)
 
 

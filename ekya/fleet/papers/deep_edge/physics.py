@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, PI, WORKERS
-from ekya.fleet.policy.assignment import Assignment, Part
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.policy.view import FleetView, JobState
@@ -27,7 +27,7 @@ class EdgePhysics:
 
     truth: Mapping[NodeName, NodeState]
 
-    def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
+    def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
         """Returns violations of constraints (1) to (3), memory overflows, and machines assigned twice.
 
         Violations of constraint (4), the deadlines, are counted in the stage instead: the baseline breaks it.
@@ -49,7 +49,7 @@ class EdgePhysics:
         return faults
 
     def stage(
-        self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
+        self, view: FleetView, state: JobState, assignment: JobAssignment, others: Sequence[JobAssignment]
     ) -> Stage:
         """Returns one epoch, as long as that of the slowest worker."""
         nodes, name = view.places.nodes, assignment.parameter_server
@@ -69,10 +69,10 @@ class EdgePhysics:
         left = replace(state.left, epochs=epochs) if epochs else None
         return Stage(seconds_to_us(takes_s), left, late_apps=late)
 
-    def _training(self, node: Node, part: Part) -> Training:
-        return Training(node.kind, self.truth[node.name], part.batch, part.share_milli)
+    def _training(self, node: Node, part: NodePart) -> EdgeTraining:
+        return EdgeTraining(node.kind, self.truth[node.name], part.batch, part.share_milli)
 
-    def _part_faults(self, view: FleetView, part: Part) -> list[str]:
+    def _part_faults(self, view: FleetView, part: NodePart) -> list[str]:
         node = view.places.nodes[part.node]
         if node.kind not in WORKERS:
             return [f"{part.node} does not train"]
@@ -88,7 +88,7 @@ class EdgePhysics:
         return faults
 
 
-def _shard_s(samples: int, training: Training, update_s: float) -> float:
+def _shard_s(samples: int, training: EdgeTraining, update_s: float) -> float:
     """Returns epochTime_i of a shard, in whole steps; a smaller last batch takes a full update."""
     whole, rest = divmod(samples, training.batch)
     takes_s = whole * (training.batch * laws.compute_s(training) + update_s)

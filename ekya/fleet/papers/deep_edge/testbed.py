@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
-from ekya.fleet.fitting.judged import Judged, Models, reckoned, row, split
+from ekya.fleet.fitting.judged import JudgedModel, Models, reckoned, row, split
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED
@@ -58,7 +58,7 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
 
 def judged_parameter_server(
     train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint]
-) -> list[Judged]:
+) -> list[JudgedModel]:
     """Returns the parameter server's rows: its CPU and memory while workers push to it."""
     rows = []
     for metric in ("cpu", "mem"):

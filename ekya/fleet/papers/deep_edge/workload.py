@@ -10,7 +10,7 @@ import numpy as np
 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVER, SIFT, TX2, WORKERS
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -102,7 +102,7 @@ def profile_points(
     while len(points) < count:
         state, pi = _stressed(kind, rng), _loaded_pi(rng)
         batch, share = int(rng.integers(BATCH_MIN, BATCH_MAX + 1)), int(rng.choice(shares_milli))
-        training = Training(kind, state, batch, share)
+        training = EdgeTraining(kind, state, batch, share)
         after = laws.state_after(training)
         if after.mem > 1:
             continue
@@ -138,10 +138,10 @@ def pi_points(count: int = POINTS[PI]) -> list[ParameterServerPoint]:
     return points
 
 
-def _companion(rng: np.random.Generator) -> Training:
+def _companion(rng: np.random.Generator) -> EdgeTraining:
     """Draws another worker of the training."""
     kind = str(rng.choice(sorted(WORKERS)))
-    return Training(kind, _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1)))
+    return EdgeTraining(kind, _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1)))
 
 
 def _stressed(kind: str, rng: np.random.Generator) -> NodeState:

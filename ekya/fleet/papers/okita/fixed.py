@@ -23,10 +23,10 @@ from math import floor
 
 import numpy as np
 
-from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.names import JobName
-from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, slot_of
-from ekya.fleet.policy.okita.placing import Weights, most_workers, place
+from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, OkitaTask, as_assignment, slot_of
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, place
 from ekya.fleet.policy.okita.transfer import moves_of, this_slot
 from ekya.fleet.policy.view import FleetView
 
@@ -94,10 +94,10 @@ class _Slot:
     """
 
     ground: Ground
-    tasks: list[Task]
-    waiting: list[Task]
+    tasks: list[OkitaTask]
+    waiting: list[OkitaTask]
     free: Floats
-    assignments: list[Assignment]
+    assignments: list[JobAssignment]
 
     @classmethod
     def of(cls, view: FleetView, slot_us: int) -> "_Slot":
@@ -117,10 +117,10 @@ class _Slot:
             slot._assign(task, workers, place_of[assignment.parameter_server], reason)
         return slot
 
-    def starts(self, task: Task, count: int) -> bool:
+    def starts(self, task: OkitaTask, count: int) -> bool:
         """Starts a job with a number of workers, placed by Q and PA; returns whether they fit."""
         counts = np.array([count])
-        found = place(self.ground, task, self.free, counts, Weights())
+        found = place(self.ground, task, self.free, counts, OkitaWeights())
         if found.parameter_servers[0] < 0:
             return False
         workers = found.workers(np.array([0]), counts)[0]
@@ -128,7 +128,7 @@ class _Slot:
         self._assign(task, workers, int(found.parameter_servers[0]), reason)
         return True
 
-    def _assign(self, task: Task, workers: Ints, parameter_server: int, reason: str) -> None:
+    def _assign(self, task: OkitaTask, workers: Ints, parameter_server: int, reason: str) -> None:
         """Dispatches all data to where it is trained, a site's own first; this slot moves a part of it."""
         np.subtract(self.free, task.needs(workers, parameter_server), out=self.free)
         slots = int(task.slots(np.array([workers.sum()]))[0])
@@ -137,7 +137,7 @@ class _Slot:
         self.assignments.append(as_assignment(self.ground, task, workers, parameter_server, moves, reason))
 
 
-def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
+def fair_numbers(ground: Ground, tasks: Sequence[OkitaTask]) -> dict[JobName, tuple[int, float]]:
     """Returns the number of workers and the dominant share of each present job at max-min fairness.
 
     Progressive filling: the job with the smallest dominant share that can use another worker gets one, as

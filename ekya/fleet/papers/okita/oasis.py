@@ -28,21 +28,21 @@ from math import ceil, inf
 import numpy as np
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.okita.ground import (
     Floats,
     Ground,
     Ints,
-    Task,
+    OkitaTask,
     as_assignment,
     first_of,
     room,
     room_beside,
     slot_of,
 )
-from ekya.fleet.policy.okita.placing import Weights, most_workers, quality
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, quality
 from ekya.fleet.policy.okita.transfer import moves_of
 from ekya.fleet.policy.view import FleetView
 
@@ -50,7 +50,7 @@ _LONGEST = 400
 """Upper bound of the planned slots; a schedule ends long before."""
 
 
-Prices = Callable[[Ground, Task, Floats, Floats], Floats]
+Prices = Callable[[Ground, OkitaTask, Floats, Floats], Floats]
 """Returns what a container costs at each site, R: of a task, with these needs, K, at a utilisation, R x K."""
 
 
@@ -127,7 +127,7 @@ class Bounds:
                 lowest = min(lowest, stake / (4 * units))
         return cls(lowest if highest else 1.0, highest)
 
-    def __call__(self, ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
+    def __call__(self, ground: Ground, task: OkitaTask, needs: Floats, taken: Floats) -> Floats:
         """Returns the prices of a container; see ``Prices``."""
         highest = np.array([self.highest.get(name, self.lowest) for name in ground.resources])
         return np.asarray((needs * self.lowest * (highest / self.lowest) ** taken).sum(axis=1))
@@ -163,13 +163,13 @@ class _Plan:
         arrays = (self.workers, self.parameter_servers, self.order)
         return json.dumps([self.begins, self.sites, *(one.tolist() for one in arrays)])
 
-    def take(self, task: Task, free: list[Floats]) -> None:
+    def take(self, task: OkitaTask, free: list[Floats]) -> None:
         """Takes its resources from the slots, which are at least as many."""
         for slot, (workers, site) in enumerate(zip(self.workers, self.parameter_servers, strict=True)):
             if workers.any():
                 free[slot] = free[slot] - task.needs(workers, int(site))
 
-    def rest(self, ground: Ground, task: Task) -> "_Plan | None":
+    def rest(self, ground: Ground, task: OkitaTask) -> "_Plan | None":
         """Returns it from now on; None where it is over, or a site of it cannot be used any more."""
         slot = task.now_us // task.slot_us
         done = slot - self.begins
@@ -183,15 +183,15 @@ class _Plan:
         return None if rest.workers[:, failed].any() or np.isin(parameter_servers, failed).any() else rest
 
 
-def _in_order(view: FleetView, slot_us: int) -> tuple[Ground, list[Task]]:
+def _in_order(view: FleetView, slot_us: int) -> tuple[Ground, list[OkitaTask]]:
     """Returns a slot, with its jobs in the order of arrival."""
     ground, tasks = slot_of(view, slot_us)
     return ground, sorted(tasks, key=lambda task: (task.job.arrives_us, task.job.name))
 
 
-def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Decision:
+def _decided(ground: Ground, plans: Iterable[tuple[OkitaTask, _Plan | None]]) -> Decision:
     """Assigns the first slot of each plan."""
-    assignments, waiting = list[Assignment](), {}
+    assignments, waiting = list[JobAssignment](), {}
     for task, plan in plans:
         if plan is None:
             waiting[task.job.name] = "no site can hold its parameter server and a worker"
@@ -209,11 +209,11 @@ def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Deci
     return Decision(tuple(assignments), waiting)
 
 
-def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) -> _Plan | None:
+def _cheapest(ground: Ground, task: OkitaTask, free: list[Floats], prices: Prices) -> _Plan | None:
     """Returns the cheapest plan over all lengths; extends ``free`` by the slots that it examines."""
     if not most_workers(task, ground.capacity):
         return None
-    order = np.argsort(-quality(ground, task, ground.capacity, Weights()), kind="stable")
+    order = np.argsort(-quality(ground, task, ground.capacity, OkitaWeights()), kind="stable")
     wanted = task.workers_at_most()
     # Lower bound: all workers and one parameter server on free resources.
     nothing = np.zeros_like(ground.capacity)
@@ -244,7 +244,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
     return _Plan(task.now_us // task.slot_us, ground.sites, workers, sites, order)
 
 
-def _of_job(ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
+def _of_job(ground: Ground, task: OkitaTask, needs: Floats, taken: Floats) -> Floats:
     """Returns the prices of a container between the bounds of its own job; see ``Prices``."""
     needed, wanted = needs > 0, task.workers_at_most()
     prices = task.waiting_cost(1) / (4 * wanted) * (4.0 * wanted) ** taken
@@ -252,7 +252,7 @@ def _of_job(ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
 
 
 def _slot(
-    ground: Ground, task: Task, free: Floats, order: Ints, prices: Prices
+    ground: Ground, task: OkitaTask, free: Floats, order: Ints, prices: Prices
 ) -> tuple[Ints, Floats, int, float]:
     """Returns workers that fit and their unit cost, by ``order``; the parameter server's site and cost."""
     taken = 1 - np.divide(free, ground.capacity, out=np.ones_like(free), where=ground.capacity > 0)

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.okita.ground import ROUNDING
 from ekya.fleet.policy.view import FleetView, JobState
@@ -27,13 +27,13 @@ class OkitaPhysics:
 
     slot_us: int
 
-    def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
+    def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
         """Returns violations of (2a) to (2e)."""
         faults = [fault for assignment in assignments for fault in _data_faults(view, assignment)]
         return [*faults, *_resource_faults(view, assignments)]
 
     def stage(
-        self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
+        self, view: FleetView, state: JobState, assignment: JobAssignment, others: Sequence[JobAssignment]
     ) -> Stage:
         """Returns one slot, in which the data that is sent is trained for all epochs."""
         job, left = state.job, dict(state.left.chunks)
@@ -56,7 +56,7 @@ class OkitaPhysics:
         return Stage(self.slot_us, None if done else replace(state.left, chunks=left), moved_mb, cost)
 
 
-def _data_faults(view: FleetView, assignment: Assignment) -> Iterator[str]:
+def _data_faults(view: FleetView, assignment: JobAssignment) -> Iterator[str]:
     state = view.state(assignment.job)
     job, sent, got = state.job, Counter[SiteName](), Counter[SiteName]()
     for (origin, target), chunks in assignment.moves.items():
@@ -86,7 +86,7 @@ def _data_faults(view: FleetView, assignment: Assignment) -> Iterator[str]:
         yield f"(2e) {job.name} is active and trains nothing"
 
 
-def _resource_faults(view: FleetView, assignments: Sequence[Assignment]) -> Iterator[str]:
+def _resource_faults(view: FleetView, assignments: Sequence[JobAssignment]) -> Iterator[str]:
     used = defaultdict[tuple[NodeName, str], float](float)
     for assignment in assignments:
         job = view.state(assignment.job).job

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.names import NodeName
 
 
@@ -106,8 +106,8 @@ def decision_of(point: Point, config: Ints, node: Ints) -> Decision:
             waiting[state.job.name] = _why_not(point, row)
         else:
             column = int(config[row])
-            part = Part(names[int(node[row])], gpus=int(point.gpus[column]))
-            assignments.append(Assignment(state.job.name, (part,), _why(point, row, column)))
+            part = NodePart(names[int(node[row])], gpus=int(point.gpus[column]))
+            assignments.append(JobAssignment(state.job.name, (part,), _why(point, row, column)))
     return Decision(tuple(assignments), waiting)
 
 

@@ -9,7 +9,7 @@ from ekya.fleet.policy.places import NodeState
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class EdgeTraining:
     """Input of the estimators for one worker.
 
     Attributes:
@@ -27,13 +27,13 @@ class Training:
 class EdgeEstimates(Protocol):
     """The paper's estimators, extended by the share to which a worker is throttled."""
 
-    def compute_s(self, worker: Training) -> float:
+    def compute_s(self, worker: EdgeTraining) -> float:
         """Returns EstComputeTime: t_i^compute, for one sample."""
 
-    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[EdgeTraining], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime: t_i^update of each worker, for one step."""
 
-    def state_after(self, worker: Training) -> NodeState:
+    def state_after(self, worker: EdgeTraining) -> NodeState:
         """Returns EstState: X_i^new, while it trains."""
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf, sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Part, whole
+from ekya.fleet.policy.assignment import NodePart, whole
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
@@ -105,7 +105,7 @@ class _Search:
         """Returns the plan of the remaining workers, in whole samples."""
         shards = whole({node.name: self.shards[node.name] for node in self.workers}, self.task.samples)
         parts = (
-            Part(node.name, workers=1, chunks=shards[node.name], batch=self.batches[node.name])
+            NodePart(node.name, workers=1, chunks=shards[node.name], batch=self.batches[node.name])
             for node in self.workers
         )
         return EdgePlan(tuple(part for part in parts if part.chunks), epoch_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.steps import Chosen, Found, Steps
+from ekya.fleet.policy.deep_edge.steps import Chosen, Found, WholeSteps
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 from ekya.fleet.policy.places import Node
 
@@ -40,7 +40,7 @@ class Joint:
                 chosen.append(found)
         if not chosen:
             return EdgePlan((), inf, left_out)
-        steps = Steps(task)
+        steps = WholeSteps(task)
         tried: list[Found] = [self._shrunk(steps, chosen), self._grown(steps, chosen)]
         parts, epoch_s = min(tried, key=lambda one: one[1])
         kept = {part.node for part in parts}
@@ -62,7 +62,7 @@ class Joint:
             why = late
         return why
 
-    def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> Found:
+    def _shrunk(self, steps: WholeSteps, chosen: list[Chosen]) -> Found:
         """Starts with all workers and removes one at a time, as long as the epoch gets shorter."""
         (best,), there = steps.of([chosen]), chosen
         while len(there) > 1:
@@ -73,7 +73,7 @@ class Joint:
             best, there = found
         return best
 
-    def _grown(self, steps: Steps, chosen: list[Chosen]) -> Found:
+    def _grown(self, steps: WholeSteps, chosen: list[Chosen]) -> Found:
         """Starts with the best single worker and adds one at a time, as long as the epoch gets shorter."""
         there: list[Chosen] = []
         best: Found = ((), inf)
@@ -86,7 +86,7 @@ class Joint:
         return best
 
 
-def _promising(steps: Steps, workers: list[Chosen], fast: bool) -> list[Chosen]:
+def _promising(steps: WholeSteps, workers: list[Chosen], fast: bool) -> list[Chosen]:
     """Returns the workers to add or, if not ``fast``, to remove: of many those at the ends of two orders.
 
     Those are the compute time of a sample, and the batch: with small batches a worker pushes often, which
@@ -100,7 +100,9 @@ def _promising(steps: Steps, workers: list[Chosen], fast: bool) -> list[Chosen]:
     return [one for one in workers if one[0].name in names]
 
 
-def _shorter(steps: Steps, sets: list[list[Chosen]], below_s: float) -> tuple[Found, list[Chosen]] | None:
+def _shorter(
+    steps: WholeSteps, sets: list[list[Chosen]], below_s: float
+) -> tuple[Found, list[Chosen]] | None:
     """Returns the set with the shortest epoch below a time; None where there is none."""
     best = min(zip(steps.of(sets, below_s), sets, strict=True), key=lambda one: one[0][1])
     return best if best[0][1] < below_s else None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits
 from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
 from ekya.fleet.policy.names import NodeName
@@ -34,13 +34,13 @@ class EdgePolicy:
         for state in sorted(view.jobs, key=lambda state: (state.job.arrives_us, state.job.name)):
             if state.assignment is None:
                 found = self._spread(view, state, {part.node for one in given for part in one.parts})
-                if isinstance(found, Assignment):
+                if isinstance(found, JobAssignment):
                     given.append(found)
                 else:
                     waiting[state.job.name] = found
         return Decision(tuple(given), waiting)
 
-    def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> Assignment | str:
+    def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> JobAssignment | str:
         job, nodes = state.job, [node for _, node in sorted(view.places.nodes.items())]
         parameter_server = next(
             (node for node in nodes if _holds(node, job.parameter_server) and state.may_use(node.name)), None
@@ -62,7 +62,7 @@ class EdgePolicy:
         left_out |= plan.left_out
         if not plan.parts:
             return f"no worker is free for it{_told(left_out)}"
-        return Assignment(
+        return JobAssignment(
             job.name, plan.parts, _reason(plan, samples, left_out), parameter_server.name, mode="asynchronous"
         )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 INFERENCE = "inference"
@@ -39,9 +39,9 @@ class ProfilePoint:
     exec_s: float
 
     @property
-    def training(self) -> Training:
+    def training(self) -> EdgeTraining:
         """Input of the estimators for this worker."""
-        return Training(self.kind, self.before, self.batch, self.share_milli)
+        return EdgeTraining(self.kind, self.before, self.batch, self.share_milli)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class EdgeWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ProfileSetting:
     """Requested settings of a point; the point itself has the measured values.
 
     Attributes:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
 
-from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.assignment import NodePart
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.deep_edge.task import EdgeTask, training_on
 from ekya.fleet.policy.places import Node
 
 Chosen = tuple[Node, int, int]
 """A worker, its batch and its share."""
 
-Found = tuple[tuple[Part, ...], float]
+Found = tuple[tuple[NodePart, ...], float]
 """Parts with a shard, and the epoch in seconds."""
 
 _HALVINGS = 40
@@ -26,7 +26,7 @@ _NEARER = 0.97
 """Part of a time that is tried first, in the search for one at which not all samples are done."""
 
 
-class Steps:
+class WholeSteps:
     """Computes the best shards for given workers, and the estimated epoch.
 
     Compute times of batches are cached, because they do not depend on the set of workers.
@@ -34,7 +34,7 @@ class Steps:
 
     def __init__(self, task: EdgeTask) -> None:
         self._task = task
-        self._known: dict[tuple[str, int, int], tuple[Training, list[float]]] = {}
+        self._known: dict[tuple[str, int, int], tuple[EdgeTraining, list[float]]] = {}
 
     def of(self, sets: Sequence[Sequence[Chosen]], below_s: float = inf) -> list[Found]:
         """Returns the shortest epoch of sets of workers, equally many in each.
@@ -64,14 +64,14 @@ class Steps:
             given = min(most, samples)
             samples -= given
             if given:
-                parts.append(Part(node.name, workers=1, chunks=given, batch=batch, share_milli=share))
+                parts.append(NodePart(node.name, workers=1, chunks=given, batch=batch, share_milli=share))
         return tuple(parts), epoch_s
 
     def sample_s(self, worker: Chosen) -> float:
         """Returns the compute time of a sample in a whole batch."""
         return self._of(*worker)[1][-1] / worker[1]
 
-    def _of(self, node: Node, batch: int, share: int) -> tuple[Training, list[float]]:
+    def _of(self, node: Node, batch: int, share: int) -> tuple[EdgeTraining, list[float]]:
         """Returns a worker's training, and the seconds of batches of 1, 2, ... samples; non-decreasing."""
         key = node.name, batch, share
         if key not in self._known:

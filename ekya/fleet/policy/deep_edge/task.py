@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, Training
+from ekya.fleet.policy.assignment import NodePart
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, EdgeTraining
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 
 
-def training_on(node: Node, batch: int, share_milli: int) -> Training:
+def training_on(node: Node, batch: int, share_milli: int) -> EdgeTraining:
     """Returns the estimators' input for a training on a node."""
-    return Training(node.kind, node.state, batch, share_milli)
+    return EdgeTraining(node.kind, node.state, batch, share_milli)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class EdgeTask:
     samples: int
     estimates: EdgeEstimates
     limits: EdgeLimits = ANY_EDGE
-    updates_s: Callable[[Sequence[Sequence[Training]], NodeState], list[list[float]]] | None = None
+    updates_s: Callable[[Sequence[Sequence[EdgeTraining]], NodeState], list[list[float]]] | None = None
 
-    def updates_of(self, sets: Sequence[Sequence[Training]]) -> list[list[float]]:
+    def updates_of(self, sets: Sequence[Sequence[EdgeTraining]]) -> list[list[float]]:
         """Returns EstUpdateTime of each worker of several sets, equally many in each."""
         if self.updates_s is not None:
             return self.updates_s(sets, self.parameter_server)
@@ -89,7 +89,7 @@ class EdgePlan:
         left_out: reasons of the workers that do not train.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[NodePart, ...]
     epoch_s: float
     left_out: Mapping[NodeName, str] = field(default_factory=dict)
 

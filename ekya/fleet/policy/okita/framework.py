@@ -21,9 +21,18 @@ from math import inf
 import numpy as np
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, Decision
-from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, fits, slot_of
-from ekya.fleet.policy.okita.placing import Weights, most_workers, place
+from ekya.fleet.policy.assignment import Decision, JobAssignment
+from ekya.fleet.policy.okita.ground import (
+    ROUNDING,
+    Floats,
+    Ground,
+    Ints,
+    OkitaTask,
+    as_assignment,
+    fits,
+    slot_of,
+)
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, place
 from ekya.fleet.policy.okita.transfer import least_transfer_costs, moves_of, transfer_costs, workloads
 from ekya.fleet.policy.view import FleetView
 
@@ -76,7 +85,7 @@ class Okita:
     """
 
     every_us: int
-    weights: Weights = field(default_factory=Weights)
+    weights: OkitaWeights = field(default_factory=OkitaWeights)
     until_us: int | None = None
     name: str = "okita"
     on_events: bool = False
@@ -86,7 +95,7 @@ class Okita:
         ground, tasks = slot_of(view, self.every_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
-        assignments, waiting = list[Assignment](), {}
+        assignments, waiting = list[JobAssignment](), {}
         placed = list[Schedule]()
         for number, task in enumerate(ordered, 1):
             turn = f"its turn is {number} of {len(ordered)}"
@@ -103,7 +112,7 @@ class Okita:
         return Decision(tuple(assignments), waiting)
 
     def _schedule(
-        self, ground: Ground, task: Task, free: Floats, placed: Sequence[Schedule]
+        self, ground: Ground, task: OkitaTask, free: Floats, placed: Sequence[Schedule]
     ) -> tuple[Schedule | None, str]:
         """Runs lines 4 to 21: returns a job's schedule beside those placed before it, and the reason."""
         most = most_workers(task, free)
@@ -127,14 +136,14 @@ class Okita:
         return moved, f", since its best sites are taken and waiting for them costs {delayed:.0f}"
 
 
-def by_priority(tasks: Sequence[Task], weights: Weights) -> list[Task]:
+def by_priority(tasks: Sequence[OkitaTask], weights: OkitaWeights) -> list[OkitaTask]:
     """Sorts jobs in decreasing order of O_i(t) (Eq. 4), ties in the order of arrival."""
     waited = [task.job.waiting.per_s * task.waited for task in tasks if task.job.waiting.due_s is None]
     longest = max(waited, default=0.0)
     until_due = [_until_due(task) for task in tasks if task.job.waiting.due_s is not None]
     farthest = max(until_due, default=0.0)
 
-    def value(task: Task) -> float:
+    def value(task: OkitaTask) -> float:
         if task.job.waiting.due_s is None:
             first = task.job.waiting.per_s * task.waited / longest if longest > 0 else 0.0
         else:
@@ -145,14 +154,14 @@ def by_priority(tasks: Sequence[Task], weights: Weights) -> list[Task]:
     return sorted(tasks, key=lambda task: (-value(task), task.job.arrives_us, task.job.name))
 
 
-def _until_due(task: Task) -> float:
+def _until_due(task: OkitaTask) -> float:
     """Returns c - (t - a_i): slots in which the job can still end before its cost jumps."""
     due_s = task.job.waiting.due_s or 0.0
     return due_s * US_PER_S / task.slot_us - 1 - task.waited
 
 
 def tentative(
-    ground: Ground, task: Task, free: Floats, weights: Weights, until_us: int | None
+    ground: Ground, task: OkitaTask, free: Floats, weights: OkitaWeights, until_us: int | None
 ) -> Schedule | None:
     """Runs lines 4 to 10: returns the cheapest schedule over all numbers of workers; None where none fits.
 
@@ -169,7 +178,9 @@ def tentative(
     return osf(ground, task, free, counts, weights)
 
 
-def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights) -> Schedule | None:
+def osf(
+    ground: Ground, task: OkitaTask, free: Floats, counts: Ints, weights: OkitaWeights
+) -> Schedule | None:
     """Runs OSF for several numbers of workers; returns the cheapest schedule, in a tie the fewest workers.
 
     The data transfers of a number are computed only where a lower bound of its cost can still win; the result

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.view import FleetView, JobState
@@ -90,7 +90,7 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class OkitaTask:
     """A job as arrays.
 
     Attributes:
@@ -111,7 +111,7 @@ class Task:
     slot_us: int
 
     @classmethod
-    def of(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "Task":
+    def of(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "OkitaTask":
         """Converts a job of the view."""
         job = state.job
         worker, parameter_server = (
@@ -167,10 +167,10 @@ class Task:
         return taken
 
 
-def slot_of(view: FleetView, slot_us: int) -> tuple[Ground, list[Task]]:
+def slot_of(view: FleetView, slot_us: int) -> tuple[Ground, list[OkitaTask]]:
     """Converts a view at the beginning of a slot."""
     ground = Ground.of(view)
-    return ground, [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+    return ground, [OkitaTask.of(ground, state, view.now_us, slot_us) for state in view.jobs]
 
 
 def first_of(held: Ints, count: Ints | int) -> Ints:
@@ -184,7 +184,7 @@ def fits(free: Floats, taken: Floats) -> bool:
     return bool((taken <= free + ROUNDING).all())
 
 
-def room(free: Floats, task: Task) -> Ints:
+def room(free: Floats, task: OkitaTask) -> Ints:
     """Returns A_i^r, the workers that fit on each site; R, negative where a resource is overbooked."""
     asked = task.worker > 0
     if not asked.any():
@@ -193,7 +193,7 @@ def room(free: Floats, task: Task) -> Ints:
     return np.where(task.closed, 0, whole.min(axis=1)).astype(np.int64)
 
 
-def room_beside(free: Floats, task: Task) -> Ints:
+def room_beside(free: Floats, task: OkitaTask) -> Ints:
     """Returns A_i^r beside the parameter server; negative where the parameter server does not fit."""
     left = free - task.parameter_server
     fits_there = (left >= -ROUNDING).all(axis=1) & ~task.closed
@@ -201,8 +201,8 @@ def room_beside(free: Floats, task: Task) -> Ints:
 
 
 def as_assignment(
-    ground: Ground, task: Task, workers: Ints, parameter_server: int, moves: Ints, reason: str
-) -> Assignment:
+    ground: Ground, task: OkitaTask, workers: Ints, parameter_server: int, moves: Ints, reason: str
+) -> JobAssignment:
     """Converts a deployment to an assignment.
 
     Args:
@@ -217,9 +217,9 @@ def as_assignment(
         node = ground.nodes[place]
         if node is not None:
             count = int(workers[place])
-            parts.append(Part(node, int(gpus * count), count, int(trained[place])))
+            parts.append(NodePart(node, int(gpus * count), count, int(trained[place])))
     sent = {
         (ground.sites[origin], ground.sites[target]): int(moves[origin, target])
         for origin, target in np.argwhere(moves)
     }
-    return Assignment(task.job.name, tuple(parts), reason, ground.nodes[parameter_server], sent)
+    return JobAssignment(task.job.name, tuple(parts), reason, ground.nodes[parameter_server], sent)

@@ -17,21 +17,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.okita.framework import by_priority
 from ekya.fleet.policy.okita.ground import (
     ROUNDING,
     Floats,
     Ground,
     Ints,
-    Task,
+    OkitaTask,
     as_assignment,
     first_of,
     room,
     room_beside,
     slot_of,
 )
-from ekya.fleet.policy.okita.placing import Weights, most_workers
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers
 from ekya.fleet.policy.okita.transfer import this_slot
 from ekya.fleet.policy.view import FleetView
 
@@ -42,7 +42,7 @@ _PROMISING = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Course:
+class OkitaCourse:
     """A schedule from now on, if the free resources do not change.
 
     Attributes:
@@ -70,7 +70,7 @@ class OkitaJoint:
     """
 
     every_us: int
-    weights: Weights = field(default_factory=Weights)
+    weights: OkitaWeights = field(default_factory=OkitaWeights)
     parameter_servers: int = 6
     until_us: int | None = None
     name: str = "okita-joint"
@@ -81,7 +81,7 @@ class OkitaJoint:
         ground, tasks = slot_of(view, self.every_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
-        assignments, waiting = list[Assignment](), {}
+        assignments, waiting = list[JobAssignment](), {}
         for turn, task in enumerate(ordered, 1):
             course = self.course(ground, task, free)
             told = f"its turn is {turn} of {len(ordered)}"
@@ -97,7 +97,7 @@ class OkitaJoint:
             assignments.append(as_assignment(ground, task, workers, course.parameter_server, moves, reason))
         return Decision(tuple(assignments), waiting)
 
-    def course(self, ground: Ground, task: Task, free: Floats) -> Course | None:
+    def course(self, ground: Ground, task: OkitaTask, free: Floats) -> OkitaCourse | None:
         """Returns the cheapest course on free resources; None where no parameter server and worker fit."""
         if not most_workers(task, free):
             return None
@@ -127,11 +127,11 @@ class OkitaJoint:
             moves[case] = filled_up(ground, task, moves[case], int(sites[case]), time_for)
         links[promising] = link_costs(ground, task, moves[promising], sites[promising])
         best = int(promising[np.argmin((links + waiting)[promising])])
-        return Course(
+        return OkitaCourse(
             int(sites[best]), int(slots[best]), moves[best], float(links[best]), float(waiting[best])
         )
 
-    def _in_time(self, task: Task, cases: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _in_time(self, task: OkitaTask, cases: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Returns the cases that end by T; where none does, the shortest."""
         if self.until_us is None:
             return list(cases)
@@ -140,7 +140,7 @@ class OkitaJoint:
         return [case for case in cases if case[1] <= longest]
 
 
-def _rooms(task: Task, free: Floats) -> Ints:
+def _rooms(task: OkitaTask, free: Floats) -> Ints:
     """Returns workers that fit, by the parameter server's site; P x R, zeros where that does not fit."""
     most = task.workers_at_most()
     alone, beside = np.clip(room(free, task), 0, most), room_beside(free, task)
@@ -150,7 +150,7 @@ def _rooms(task: Task, free: Floats) -> Ints:
     return rooms
 
 
-def _unit_costs(ground: Ground, task: Task, servers: Ints, sources: Ints | slice) -> Floats:
+def _unit_costs(ground: Ground, task: OkitaTask, servers: Ints, sources: Ints | slice) -> Floats:
     """Returns δ q^{rr'} + (π E / ρ) q^{r'p} for some p, some r, and all r'."""
     exchanged_mb = task.job.model_mb / task.job.chunks_per_slot
     moved = task.job.chunk_mb * ground.mb_cost[sources]
@@ -194,7 +194,7 @@ def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
     return moves
 
 
-def filled_up(ground: Ground, task: Task, moves: Ints, parameter_server: int, chunks_there: int) -> Ints:
+def filled_up(ground: Ground, task: OkitaTask, moves: Ints, parameter_server: int, chunks_there: int) -> Ints:
     """Removes partly used worker-slots where sending their chunks to workers with idle time is cheaper.
 
     Args:
@@ -226,7 +226,7 @@ def filled_up(ground: Ground, task: Task, moves: Ints, parameter_server: int, ch
     return moves
 
 
-def link_costs(ground: Ground, task: Task, moves: Ints, parameter_servers: Ints) -> Floats:
+def link_costs(ground: Ground, task: OkitaTask, moves: Ints, parameter_servers: Ints) -> Floats:
     """Returns the cost of moved data, and of exchanged parameters by whole worker-slots; B."""
     worker_slots = np.ceil(moves.sum(axis=1) / task.job.chunks_per_slot - ROUNDING)
     exchanged = (worker_slots * ground.mb_cost[:, parameter_servers].T).sum(axis=1)
@@ -234,7 +234,7 @@ def link_costs(ground: Ground, task: Task, moves: Ints, parameter_servers: Ints)
     return np.asarray(task.job.model_mb * exchanged + task.job.chunk_mb * moved)
 
 
-def first_slot(task: Task, course: Course, free: Floats) -> tuple[Ints, Ints]:
+def first_slot(task: OkitaTask, course: OkitaCourse, free: Floats) -> tuple[Ints, Ints]:
     """Returns workers and moves of a course's first slot on the free resources; R, and R x R."""
     rooms = np.maximum(room(free, task), 0)
     rooms[course.parameter_server] = max(0, int(room_beside(free, task)[course.parameter_server]))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of, room, room_beside
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, OkitaTask, first_of, room, room_beside
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class OkitaWeights:
     """Proportional factors of Okita's two metrics; the paper gives no values and finds them uncritical.
 
     Attributes:
@@ -53,7 +53,7 @@ class Placed:
         return workers
 
 
-def quality(ground: Ground, task: Task, free: Floats, weights: Weights) -> Floats:
+def quality(ground: Ground, task: OkitaTask, free: Floats, weights: OkitaWeights) -> Floats:
     """Returns Q_i^r (Eq. 6); R.
 
     The mean link cost is for 100 MB, the unit of §V.B's table; for one MB it would be a tenth of the other
@@ -65,7 +65,7 @@ def quality(ground: Ground, task: Task, free: Floats, weights: Weights) -> Float
     return np.asarray(spare - weights.links * ground.link_mean + weights.data * data)
 
 
-def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights) -> Placed:
+def place(ground: Ground, task: OkitaTask, free: Floats, counts: Ints, weights: OkitaWeights) -> Placed:
     """Runs Algorithm 2 (PA) for several numbers of workers in one batch.
 
     For every site of the parameter server, workers fill sites in the order of Q; the cheapest such site wins,
@@ -97,7 +97,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
     return Placed(order, parameter_servers, task.job.model_mb * cheapest, alone, beside)
 
 
-def most_workers(task: Task, free: Floats) -> int:
+def most_workers(task: OkitaTask, free: Floats) -> int:
     """Returns A_i, the workers that fit beside their parameter server; 0 where that does not fit."""
     alone, beside = np.maximum(room(free, task), 0), room_beside(free, task)
     possible = beside >= 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, OkitaTask, first_of
 
 
 def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
@@ -68,7 +68,7 @@ def _collected(ground: Ground, left: Ints, loads: Ints) -> Iterator[tuple[int, I
         yield int(target), sources, sent
 
 
-def moves_of(ground: Ground, task: Task, worker_slots: Ints, order: Ints) -> Ints:
+def moves_of(ground: Ground, task: OkitaTask, worker_slots: Ints, order: Ints) -> Ints:
     """Returns g_i^{rr'} where the worker-slots of the sites, R, train as much as they can; R x R."""
     loads = workloads(task.left, task.can_train(worker_slots)[None], order)[0]
     return transfers(ground, task.left, loads)

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.profile import INFERENCE, EdgeWork, ProfilePoint, Tried
+from ekya.fleet.policy.deep_edge.profile import INFERENCE, EdgeWork, ProfilePoint, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.states import watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
@@ -38,10 +38,10 @@ class ProfileRun:
     shares_milli: tuple[int, ...] = (FULL_GPU_MILLI,)
     points: tuple[StressPoint, ...] = (StressPoint(),)
 
-    def tried(self) -> tuple[Tried, ...]:
+    def tried(self) -> tuple[ProfileSetting, ...]:
         """Returns the conditions of each data point, in the order of measurement."""
         return tuple(
-            Tried(self.work, stress.cpu, stress.mem, batch, share)
+            ProfileSetting(self.work, stress.cpu, stress.mem, batch, share)
             for stress in self.points
             for batch in self.batches
             for share in self.shares_milli
@@ -49,8 +49,8 @@ class ProfileRun:
 
 
 def profiled(
-    run: ProfileRun, backend: ShareBackend, done: Collection[Tried] = ()
-) -> Iterator[tuple[Tried, ProfilePoint]]:
+    run: ProfileRun, backend: ShareBackend, done: Collection[ProfileSetting] = ()
+) -> Iterator[tuple[ProfileSetting, ProfilePoint]]:
     """Measures one data point after the other, and yields each with its conditions.
 
     Args:
@@ -67,8 +67,8 @@ def profiled(
 
 
 def _at(
-    run: ProfileRun, backend: ShareBackend, stress: StressPoint, batch: int, shares: Sequence[Tried]
-) -> Iterator[tuple[Tried, ProfilePoint]]:
+    run: ProfileRun, backend: ShareBackend, stress: StressPoint, batch: int, shares: Sequence[ProfileSetting]
+) -> Iterator[tuple[ProfileSetting, ProfilePoint]]:
     work = run.work
     config = RetrainConfig(
         epochs=1, batch_size=batch, head_width=0, trainable_blocks=work.trainable_blocks, data_fraction=1.0

@@ -14,11 +14,11 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.calls import CallError, Handle, PartHandle
-from ekya.fleet.run.coordinator import Coordinator
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
@@ -46,7 +46,7 @@ REPEATS_EVERY_S = 1.0
 
 def live_coordinator(
     tier: Tier, links: Links, seed: int, loans: Path, peers: Mapping[SiteName, Peer]
-) -> Coordinator:
+) -> LoanCoordinator:
     """Makes the coordinator of live servers.
 
     One that is started again after a death takes up the loans that servers still have. Meanwhile these go
@@ -62,7 +62,7 @@ def live_coordinator(
     file = LoanFile(loans)  # first, since it removes a line that a crash has cut off
     before = read_loans(loans)
     # The real length of a training is unknown: it keeps its share until it is over, or its window is.
-    coordinator = Coordinator(
+    coordinator = LoanCoordinator(
         tier,
         links,
         seed,
@@ -103,7 +103,7 @@ class RemoteCoordinator:
         """Sets where the coordinator is from now on."""
         self._coordinator = coordinator
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         """Requests a loan; none where the coordinator is not reached or does not reply in time."""
         if self._repeats or (self._unanswered is not None and not self._unanswered.done()):
             return Answer()  # After a timeout no new request until that one has been handled.

@@ -17,7 +17,7 @@ from ekya.fleet.run.calls import CallError, Handle, public_methods
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.crew import SILENT_S
-from ekya.fleet.run.training.processes import Processes
+from ekya.fleet.run.training.processes import TrainingProcesses
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.system.processes import find_process, still_runs
@@ -54,7 +54,7 @@ class LentProcesses:
     ) -> None:
         # A process outlives the shares of its users, and begins with none.
         self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
-        self._processes, self._doors = Processes(shares), doors
+        self._processes, self._doors = TrainingProcesses(shares), doors
         self._taken: dict[Handle, _Taken] = {}
         self._now_s = now_s
         self._heard_s: dict[SiteName, float] = {}

@@ -9,14 +9,14 @@ from ekya.core import commands as cmd
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.weights import RemoteCheckpoint
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingTask
-from ekya.fleet.run.training.trainer import ProcessFleetTrainer, Training
+from ekya.fleet.run.training.protocol import FleetNode, TrainingProgress, TrainingTask
+from ekya.fleet.run.training.trainer import FleetTraining, ProcessFleetTrainer
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class _Away:
 
     command: cmd.StartRetraining
     loan: Loan
-    handle: Training | None = None
+    handle: FleetTraining | None = None
     epochs_home: int = 0
     told_us: int = 0
     failed: str = ""
@@ -114,7 +114,7 @@ class TrainedElsewhere:
         gathered = self._gather(command, self._home)
         threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
 
-    def training(self, stream: StreamId) -> Training | None:
+    def training(self, stream: StreamId) -> FleetTraining | None:
         """Returns the training of a stream's retraining; None while its inputs are collected."""
         with self._lock:
             away = self._away.get(stream)
@@ -198,7 +198,7 @@ class TrainedElsewhere:
             _LOG.exception("%s: its retraining elsewhere cannot begin", away.command.stream)
             away.failed = f"{type(error).__name__}: {error}"
 
-    def _assignment(self, away: _Away) -> Assignment:
+    def _assignment(self, away: _Away) -> JobAssignment:
         """Returns the loan as an assignment to separate nodes, since a node has the loan's share."""
         command, loan = away.command, away.loan
         names = {host: node_of(host, command.stream) for host in loan.hosts}
@@ -208,11 +208,11 @@ class TrainedElsewhere:
             machine = self._neighbours.at(part.host).machine
             self._trainer.know(FleetNode(name, part.host, machine, part.share_milli))
         parts = tuple(
-            Part(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
+            NodePart(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
             for part in loan.parts
         )
         job = JobName(f"{command.stream}, retraining {command.job}")
-        return Assignment(job, parts, loan.reason, names[loan.parameter_server])
+        return JobAssignment(job, parts, loan.reason, names[loan.parameter_server])
 
     def _come(self, away: _Away, now_us: int) -> Came | None:
         command, handle, failed = away.command, away.handle, away.failed
@@ -233,7 +233,7 @@ class TrainedElsewhere:
             return self._ended(away, "" if epochs >= command.config.epochs or shortened else reason)
         return Came(command, False, "", {}) if news else None
 
-    def _is_over(self, away: _Away, handle: Training, now: Progress, now_us: int) -> bool:
+    def _is_over(self, away: _Away, handle: FleetTraining, now: TrainingProgress, now_us: int) -> bool:
         if now.state != "stranded":
             away.stranded_us = None
         elif away.stranded_us is None:
@@ -255,19 +255,19 @@ class TrainedElsewhere:
         away.handle.stop()
         return self._newly_moved(away, away.handle.poll())
 
-    def _tell_rest(self, away: _Away, handle: Training) -> None:
+    def _tell_rest(self, away: _Away, handle: FleetTraining) -> None:
         handle.wait(ENDS_WITHIN_S)
         with self._lock:
             moved_mb = self._newly_moved(away, handle.poll())
         if any(moved_mb.values()):
             self._moved_since(away.command.stream, moved_mb)
 
-    def _newly_moved(self, away: _Away, now: Progress) -> Mapping[Way, float]:
+    def _newly_moved(self, away: _Away, now: TrainingProgress) -> Mapping[Way, float]:
         """Returns traffic that was not reported before, and marks it as reported."""
         before, away.counted_mb = away.counted_mb, self._all_mb(now)
         return {way: mb - before.get(way, 0.0) for way, mb in away.counted_mb.items()}
 
-    def _all_mb(self, now: Progress) -> dict[Way, float]:
+    def _all_mb(self, now: TrainingProgress) -> dict[Way, float]:
         """Returns the traffic between sites; traffic within a site is left out."""
         moved: dict[Way, float] = {}
         for (origin, target, _), count in now.traffic.sent.items():
@@ -282,7 +282,7 @@ def node_of(host: SiteName, stream: StreamId) -> NodeName:
     return NodeName(f"{host}, for {stream}")
 
 
-def _best(handle: Training) -> RemoteCheckpoint:
+def _best(handle: FleetTraining) -> RemoteCheckpoint:
     trained = handle.best_yet()
     if trained is None:
         raise RuntimeError("an epoch was told of that has left no weights")

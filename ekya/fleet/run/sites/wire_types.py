@@ -3,18 +3,18 @@
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import SpeedCurve
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room, ServedStream
 from ekya.fleet.run.elsewhere import Interrupted
-from ekya.fleet.run.host_facts import HostFacts, Link
+from ekya.fleet.run.host_facts import Link, SiteHostFacts
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.peers import Answer
 
 COORDINATION: tuple[type, ...] = (
     Answer,
-    HostFacts,
+    SiteHostFacts,
     Interrupted,
     Lent,
     Link,
@@ -22,7 +22,7 @@ COORDINATION: tuple[type, ...] = (
     LoanPart,
     Neighbour,
     NodeState,
-    Offer,
+    TrainingOffer,
     RetrainConfig,
     Room,
     RunOrder,
@@ -35,9 +35,9 @@ COORDINATION: tuple[type, ...] = (
 
 def training_types() -> tuple[type, ...]:
     """Returns those between the processes of a training; they need torch, which a coordinator does not."""
-    from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
-    from ekya.fleet.run.training.server import EpochEnd
-    from ekya.fleet.run.training.workers import EpochPlan, Shard, Work, WorkerId
+    from ekya.fleet.run.training.messages import LessonPlan, Push, ValidationCrops
+    from ekya.fleet.run.training.server import ServedEpoch
+    from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Shard, WorkerId
     from ekya.models.training.adamw import AdamWRecipe
     from ekya.models.training.frames import FrameObjects, LabelledFrames
     from ekya.models.training.labelled import LabelledCrops
@@ -46,7 +46,7 @@ def training_types() -> tuple[type, ...]:
 
     return (
         AdamWRecipe,
-        EpochEnd,
+        ServedEpoch,
         EpochPlan,
         EpochResult,
         FrameObjects,
@@ -56,7 +56,7 @@ def training_types() -> tuple[type, ...]:
         Push,
         SgdRecipe,
         Shard,
-        Validation,
-        Work,
+        ValidationCrops,
+        EpochWork,
         WorkerId,
     )

@@ -13,12 +13,12 @@ from pydantic import Field
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.fleet.described import Part, read_described
+from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.fitting.points_file import read_points, read_tried
 from ekya.fleet.policy.names import STORES, JobName, NodeName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.link_sizes import sizes_with
-from ekya.fleet.run.stores.memory import Picture, StoreMemory, pictures
+from ekya.fleet.run.stores.memory import StoredPicture, StoreMemory, pictures
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
@@ -49,7 +49,7 @@ _LEAST_GAIN = 0.001
 _EXAMPLE = "; a file of stores looks like stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
 
 
-class TriggerSpec(Part):
+class TriggerSpec(DescribedPart):
     """Condition under which a store triggers an update.
 
     Attributes:
@@ -62,7 +62,7 @@ class TriggerSpec(Part):
     accuracy: float | None = Field(default=None, gt=0, le=1)
 
 
-class StoreSpec(Part):
+class StoreSpec(DescribedPart):
     """Description of a store.
 
     Attributes:
@@ -94,7 +94,7 @@ class StoreSpec(Part):
     weight: float = Field(default=1.0, gt=0)
 
 
-class StoresFile(Part):
+class StoresFile(DescribedPart):
     """Schema of the file of stores.
 
     Attributes:
@@ -228,7 +228,7 @@ class FolderStore:
             )
         return accuracy(model, crops)
 
-    def offer(self, epochs: int, weight: float, now_us: int, until_us: int) -> Offer:
+    def offer(self, epochs: int, weight: float, now_us: int, until_us: int) -> TrainingOffer:
         """Returns an update with the pictures in the folders now, of which about a fifth validates.
 
         Its gain is that of former updates on average; of the first one, half of what the model's accuracy on
@@ -246,7 +246,7 @@ class FolderStore:
             gain = (1.0 - self.accuracy(_JUDGED if spec.trigger is None else spec.trigger.new_samples)) / 2
         config = RetrainConfig(epochs, spec.batch_size, self.model.head_width, spec.trainable_blocks, 1.0)
         sizes = sizes_with(self.model, spec.side, len(self.classes))
-        return Offer(
+        return TrainingOffer(
             site=STORES,
             stream=self.name,
             config=config,
@@ -319,7 +319,7 @@ class FolderStore:
     def _serving(self) -> EdgeModel:
         return load_model(self.out) if self.out.exists() else self.model
 
-    def _new(self) -> list[Picture]:
+    def _new(self) -> list[StoredPicture]:
         return self.memory.since(pictures(self.roots, self.classes))
 
     def _crops(

@@ -15,7 +15,7 @@ _LAST = 10
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Picture:
+class StoredPicture:
     """A version of a picture: a rewritten file counts as a new picture.
 
     Attributes:
@@ -31,7 +31,7 @@ class Picture:
     file: str
 
 
-def pictures(roots: Mapping[str, Path], classes: tuple[str, ...]) -> frozenset[Picture]:
+def pictures(roots: Mapping[str, Path], classes: tuple[str, ...]) -> frozenset[StoredPicture]:
     """Lists all pictures in the folders now.
 
     Raises:
@@ -57,13 +57,13 @@ class StoreMemory:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._had: frozenset[Picture] = frozenset()
+        self._had: frozenset[StoredPicture] = frozenset()
         self._former: list[tuple[float, float]] = []
         if not path.exists():
             return
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            self._had = frozenset(Picture(int(row[0]), *map(str, row[1:])) for row in kept["began"])
+            self._had = frozenset(StoredPicture(int(row[0]), *map(str, row[1:])) for row in kept["began"])
             self._former = [(float(crop_gpu_s), float(gain)) for crop_gpu_s, gain in kept["updates"]]
         except (OSError, ValueError, TypeError, LookupError) as error:
             raise UserError(
@@ -81,11 +81,11 @@ class StoreMemory:
         """Gain in accuracy on held-out pictures, on average; None before the first update."""
         return fmean(row[1] for row in self._former) if self._former else None
 
-    def since(self, there: frozenset[Picture]) -> list[Picture]:
+    def since(self, there: frozenset[StoredPicture]) -> list[StoredPicture]:
         """Returns the pictures added since the last update began, oldest first; all where none has begun."""
         return sorted(there - self._had)
 
-    def begins(self, there: frozenset[Picture]) -> None:
+    def begins(self, there: frozenset[StoredPicture]) -> None:
         """Stores the pictures of an update that has begun.
 
         Raises:
@@ -104,8 +104,8 @@ class StoreMemory:
         write_text_atomic(self._path, json.dumps(kept))
 
 
-def _written(root: Path, part: str, label: str, file: str) -> Iterable[Picture]:
+def _written(root: Path, part: str, label: str, file: str) -> Iterable[StoredPicture]:
     try:
-        yield Picture((root / label / file).stat().st_mtime_ns, part, label, file)
+        yield StoredPicture((root / label / file).stat().st_mtime_ns, part, label, file)
     except FileNotFoundError:  # deleted since its folder was listed
         return

@@ -7,9 +7,9 @@ from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook
 from ekya.fleet.policy.loans import Loan
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.live.trained_elsewhere import node_of
-from ekya.fleet.run.training.protocol import Progress
+from ekya.fleet.run.training.protocol import TrainingProgress
 
 OrderedBy = Literal["request", "trigger"]
 """Origin of an update: a request over REST or in Python, or the store's own trigger."""
@@ -76,17 +76,17 @@ class Update:
     """
 
     order: UpdateOrder
-    offer: Offer | None
+    offer: TrainingOffer | None
     attempts: int = 0
     again_us: int = 0
     loan: Loan | None = None
     why: str = ""
     judged: int = 0
     outlook: Outlook | None = None
-    result: tuple[RemoteCheckpoint, Progress] | None = None
+    result: tuple[RemoteCheckpoint, TrainingProgress] | None = None
 
 
-def crop_gpu_s(loan: Loan, progress: Progress) -> float | None:
+def crop_gpu_s(loan: Loan, progress: TrainingProgress) -> float | None:
     """Returns the GPU-seconds that a sample has taken, by its hosts' shares; None where it is unknown."""
     took_s, crops = 0.0, 0
     for part in loan.parts:

@@ -11,10 +11,10 @@ from typing import Any
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.stores.folder_store import FolderStore
 from ekya.fleet.run.stores.update import Ended, OrderedBy, Update, UpdateOrder
-from ekya.fleet.run.training.protocol import Progress
+from ekya.fleet.run.training.protocol import TrainingProgress
 from ekya.system.json_lines import JsonLines, read_json_lines
 
 _LOG = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class UpdateBook:
         epochs: int | None = None,
         due_s: float | None = None,
         weight: float | None = None,
-    ) -> tuple[Update, Offer]:
+    ) -> tuple[Update, TrainingOffer]:
         """Returns an update that is not ordered yet, and its offer; it may take long to measure the model.
 
         Args:
@@ -159,7 +159,7 @@ class UpdateBook:
                     _LOG.warning("%s: its trigger gets no update yet: %s", name, error)
                 self._said[name] = str(error)
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[TrainingOffer]:
         """Returns the offers of the updates that wait."""
         with self.lock:
             waiting = [
@@ -189,7 +189,7 @@ class UpdateBook:
             self._lines.append({**home, "weights": sha256(weights).hexdigest()})
         self.store(update.order.store).update(weights, accuracy)
 
-    def failed(self, update: Update, reason: str, progress: Progress | None = None) -> None:
+    def failed(self, update: Update, reason: str, progress: TrainingProgress | None = None) -> None:
         """Lets an update be offered again after a while, or ends it after too many attempts."""
         update.attempts += 1
         if update.attempts >= MOST_ATTEMPTS:
@@ -205,7 +205,7 @@ class UpdateBook:
         update: Update,
         reason: str,
         accuracy: float | None = None,
-        progress: Progress | None = None,
+        progress: TrainingProgress | None = None,
     ) -> None:
         """Ends an update, with the reason why it was not done or not whole."""
         order, name = update.order, update.order.store
@@ -227,7 +227,7 @@ class UpdateBook:
             self._closed = True
             self._lines.close()
 
-    def _offer(self, order: UpdateOrder) -> Offer:
+    def _offer(self, order: UpdateOrder) -> TrainingOffer:
         return self.store(order.store).offer(order.epochs, order.weight, self.now_us, order.until_us)
 
     def _due(self, store: FolderStore) -> str:

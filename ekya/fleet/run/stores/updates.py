@@ -24,7 +24,7 @@ from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.stores.update import Update, crop_gpu_s
 from ekya.fleet.run.stores.update_book import UpdateBook
-from ekya.fleet.run.training.protocol import Progress, TrainingTask
+from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class StoreUpdates:
         answer: Answer = self._asked("would_get", self._book.now_us, offer)
         return answer
 
-    def forecast(self, store: StreamId) -> tuple[Progress | None, Outlook | None]:
+    def forecast(self, store: StreamId) -> tuple[TrainingProgress | None, Outlook | None]:
         """Returns the progress of an update and the accuracy monitor's estimate.
 
         Raises:
@@ -312,7 +312,7 @@ class StoreUpdates:
             "due_in_s": (one.order.until_us - self._book.now_us) / US_PER_S,
         }
 
-    def _progress(self, one: Update) -> Progress | None:
+    def _progress(self, one: Update) -> TrainingProgress | None:
         training = self._elsewhere.training(one.order.store)
         return None if training is None else training.poll()
 

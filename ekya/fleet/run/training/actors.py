@@ -7,11 +7,11 @@ import numpy as np
 import ray
 
 from ekya.fleet.run.calls import Handle, call_part
-from ekya.fleet.run.training.messages import LessonPlan, Validation
+from ekya.fleet.run.training.messages import LessonPlan, ValidationCrops
 from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer, server_of
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import LoneWorker, Worker
-from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
+from ekya.fleet.run.training.workers import EpochWork, Positions, Shard, WorkerId
 from ekya.gpu.backends.backend import ShareBackend, ShareHandle, ShareJob
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.system.priority import GUEST_NICENESS, lower_priority
@@ -43,10 +43,10 @@ class TrainingActor:
         self._worker: Worker | LoneWorker | None = None
         self._held: tuple[Positions, Examples] | None = None
         self._start: bytes | None = None
-        self._validation: Validation | None = None
+        self._validation: ValidationCrops | None = None
 
     def serve(
-        self, start: bytes | None, plan: LessonPlan, validation: Validation | None, share_milli: int
+        self, start: bytes | None, plan: LessonPlan, validation: ValidationCrops | None, share_milli: int
     ) -> None:
         """Becomes the parameter server of another training, or serves the same one in another way.
 
@@ -110,7 +110,7 @@ class TrainingActor:
         start, scope = self._kept(start), self._at_share(share_milli).scope
         self._worker = Worker(me, number, start, plan, shard, crops, device=self._device, scope=scope)
 
-    def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
+    def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
         """Runs all steps of an epoch with the parameter server of this process, or another one."""
         if self._worker is None:
             raise LookupError("this worker works on no training")

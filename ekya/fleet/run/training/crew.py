@@ -14,13 +14,13 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
-from ekya.fleet.run.training.homecoming import CheckpointThere
+from ekya.fleet.run.training.homecoming import RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.fleet.run.training.server import EpochEnd, server_of
-from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
+from ekya.fleet.run.training.server import ServedEpoch, server_of
+from ekya.fleet.run.training.traffic import PayloadKind
+from ekya.fleet.run.training.workers import EpochWork, Positions, Shard, WorkerId
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0
@@ -57,10 +57,10 @@ class ProcessSource(Protocol):
 class Ledger(Protocol):
     """Receives reports of traffic and work."""
 
-    def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
+    def sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
         """Counts bytes sent from node to node."""
 
-    def did(self, worker: WorkerId, work: Work) -> None:
+    def did(self, worker: WorkerId, work: EpochWork) -> None:
         """Counts a worker's work in an epoch, complete or not."""
 
 
@@ -189,14 +189,14 @@ class Crew:
             begun |= self._begin_worker(worker, number, plan, shard, shares[worker])
         self._gather(begun)
         if snapshot is not None:
-            self._ledger.sent(self._material.task.home, server, Kind.CHECKPOINT, len(snapshot))
+            self._ledger.sent(self._material.task.home, server, PayloadKind.CHECKPOINT, len(snapshot))
         member = self._members[None]
         restored = self._gather({member: server_of(member.process).call("restore", snapshot)})
         return float(restored[member])
 
     def run_epoch(
         self, epoch: int, interrupted: Callable[[], bool], above: float = ALWAYS
-    ) -> tuple[EpochEnd, CheckpointThere | None] | None:
+    ) -> tuple[ServedEpoch, RemoteEpochCheckpoint | None] | None:
         """Runs an epoch on all shards.
 
         Args:
@@ -218,18 +218,20 @@ class Crew:
             member: member.process.call("run_epoch", server.process, token, epoch)
             for member in workers.values()
         }
-        told: dict[_Member, Work] = {}
+        told: dict[_Member, EpochWork] = {}
         try:
             self._gather(asked, told, interrupted)
             if interrupted():
                 return None
-            end: EpochEnd = self._gather({server: server_of(server.process).call("end_epoch", above)})[server]
+            end: ServedEpoch = self._gather({server: server_of(server.process).call("end_epoch", above)})[
+                server
+            ]
         finally:
             self._tell_work(server, {who: told[member] for who, member in workers.items() if member in told})
         result = end.result
         if not end.kept:
             return end, None
-        return end, CheckpointThere(
+        return end, RemoteEpochCheckpoint(
             server.node,
             result.epoch,
             result.validation_accuracy,
@@ -271,15 +273,15 @@ class Crew:
         for process, on in {member.process: member.on for member in members}.items():
             self._processes.give_back(on, process)
 
-    def _tell_work(self, server: _Member, told: Mapping[WorkerId, Work]) -> None:
+    def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
         """Reports an epoch's traffic and work. The server's count includes workers that have died."""
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:
             with suppress(CallError, TimeoutError):
                 exchanged = server_of(server.process).call("exchanged").result(SILENT_S)
         for who, (pushed, pulled) in exchanged.items():
-            self._ledger.sent(who.node, server.node, Kind.PUSHED, pushed)
-            self._ledger.sent(server.node, who.node, Kind.PULLED, pulled)
+            self._ledger.sent(who.node, server.node, PayloadKind.PUSHED, pushed)
+            self._ledger.sent(server.node, who.node, PayloadKind.PULLED, pulled)
         for who, work in told.items():
             self._ledger.did(who, work)
 
@@ -291,8 +293,8 @@ class Crew:
         if member.set_to is None:
             task, validation = self._material.task, self._material.validation
             start = task.start
-            self._ledger.sent(task.home, member.node, Kind.MODEL, len(start))
-            self._ledger.sent(task.home, member.node, Kind.DATA, validation.labelled.nbytes)
+            self._ledger.sent(task.home, member.node, PayloadKind.MODEL, len(start))
+            self._ledger.sent(task.home, member.node, PayloadKind.DATA, validation.labelled.nbytes)
         member.set_to = (plan, None, share_milli)
         return {member: member.process.call("serve", start, plan, validation, share_milli)}
 
@@ -306,9 +308,9 @@ class Crew:
         missing = shard.positions[~np.isin(shard.positions, member.has)]
         start = self._material.task.start if anew and not self._alone else None
         if start is not None:
-            self._ledger.sent(self._material.task.home, member.node, Kind.MODEL, len(start))
+            self._ledger.sent(self._material.task.home, member.node, PayloadKind.MODEL, len(start))
         for origin, count in self._material.sent(missing).items():
-            self._ledger.sent(origin, member.node, Kind.DATA, count)
+            self._ledger.sent(origin, member.node, PayloadKind.DATA, count)
         member.has, member.set_to = np.union1d(member.has, missing), (plan, shard, share_milli)
         told = member.process.call(
             "work",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.fleet.policy.assignment import Assignment, Part, whole
+from ekya.fleet.policy.assignment import JobAssignment, NodePart, whole
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
 
@@ -29,11 +29,11 @@ class Lying:
     batch: int
 
 
-def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
+def deal(lying: Lying, assignment: JobAssignment) -> dict[WorkerId, Shard]:
     """Deals every crop to exactly one worker.
 
-    The nodes' counts are proportional to ``Part.chunks`` (to workers where all are 0), so a chunk may be one
-    crop or many. A node takes its own crops first, then those of its site, then others; the assignment's
+    The nodes' counts are proportional to ``NodePart.chunks`` (to workers where all are 0), so a chunk may be
+    one crop or many. A node takes its own crops first, then those of its site, then others; the assignment's
     moves between sites are kept up to rounding. Crops are drawn at random, so that a shard is not from one
     period only.
     """
@@ -57,7 +57,7 @@ def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
 
 
 def deal_again(
-    shards: Mapping[WorkerId, Shard], out: Collection[NodeName], assignment: Assignment
+    shards: Mapping[WorkerId, Shard], out: Collection[NodeName], assignment: JobAssignment
 ) -> dict[WorkerId, Shard]:
     """Deals the crops of excluded nodes to the remaining workers, which keep what they have.
 
@@ -85,7 +85,7 @@ def deal_again(
     }
 
 
-def workers_of(part: Part) -> tuple[WorkerId, ...]:
+def workers_of(part: NodePart) -> tuple[WorkerId, ...]:
     """Returns the workers of one node; one where the policy does not count workers."""
     return tuple(WorkerId(part.node, place) for place in range(max(1, part.workers)))
 
@@ -96,7 +96,7 @@ def apportion(total: int, weights: Mapping[NodeName, float]) -> dict[NodeName, i
     return whole({node: total * weight / of_all for node, weight in weights.items()}, total)
 
 
-def weight_of(parts: Mapping[NodeName, Part], node: NodeName) -> float:
+def weight_of(parts: Mapping[NodeName, NodePart], node: NodeName) -> float:
     """Returns a node's weight in the distribution of crops."""
     part = parts[node]
     return float(part.chunks) if any(other.chunks for other in parts.values()) else max(1.0, part.workers)
@@ -106,7 +106,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _dealt_fresh(
-    lying: Lying, assignment: Assignment, wanted: Mapping[NodeName, int], rng: np.random.Generator
+    lying: Lying, assignment: JobAssignment, wanted: Mapping[NodeName, int], rng: np.random.Generator
 ) -> dict[NodeName, list[int]]:
     """Returns the fresh crops of each node, as many as it wants; the nearest first, and within the moves."""
     piles: dict[NodeName, list[int]] = {}

@@ -14,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CheckpointThere:
+class RemoteEpochCheckpoint:
     """A checkpoint on the node where its epoch ended.
 
     Attributes:
@@ -31,7 +31,7 @@ class CheckpointThere:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
+class HomeCheckpoint:
     """A checkpoint at home.
 
     Attributes:
@@ -59,29 +59,29 @@ class Homecoming:
 
     def __init__(
         self,
-        arrived: Callable[[CheckpointThere, int], None],
+        arrived: Callable[[RemoteEpochCheckpoint, int], None],
         part: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._arrived, self._part, self._clock = arrived, part, clock
         self._changed = threading.Condition(threading.RLock())
-        self._newest_there: CheckpointThere | None = None
-        self._best_there: CheckpointThere | None = None
+        self._newest_there: RemoteEpochCheckpoint | None = None
+        self._best_there: RemoteEpochCheckpoint | None = None
         self._under_way = False
         self._waits = 0
         self._rests = False
         self._stopped = False
-        self._newest: Checkpoint | None = None
-        self._best: Checkpoint | None = None
+        self._newest: HomeCheckpoint | None = None
+        self._best: HomeCheckpoint | None = None
 
     @property
-    def newest(self) -> Checkpoint | None:
+    def newest(self) -> HomeCheckpoint | None:
         """Checkpoint at home to resume from."""
         with self._changed:
             return self._newest
 
     @property
-    def best(self) -> Checkpoint | None:
+    def best(self) -> HomeCheckpoint | None:
         """Best checkpoint at home; of equals the last one."""
         with self._changed:
             return self._best
@@ -93,7 +93,7 @@ class Homecoming:
             best = self._best_there or self._best
             return ALWAYS if best is None or not self._rests else best.accuracy
 
-    def add(self, there: CheckpointThere) -> None:
+    def add(self, there: RemoteEpochCheckpoint) -> None:
         """Adds the checkpoint of an epoch that is over."""
         with self._changed:
             self._newest_there = there
@@ -140,7 +140,7 @@ class Homecoming:
             self._changed.wait_for(lambda: self._waits > 0 or self._stopped, seconds)
             self._rests = False
 
-    def _next(self) -> CheckpointThere | None:
+    def _next(self) -> RemoteEpochCheckpoint | None:
         """Returns the best, then the newest; None ends the transfers in the same critical section."""
         with self._changed:
             wanted = self._waits > 0 or not self._stopped
@@ -155,7 +155,7 @@ class Homecoming:
             self._under_way = False
             self._changed.notify_all()
 
-    def _bring(self, there: CheckpointThere | None) -> None:
+    def _bring(self, there: RemoteEpochCheckpoint | None) -> None:
         """Fetches a checkpoint unless it is home or lost."""
         with self._changed:
             if there is None or self._is_home(there):
@@ -169,7 +169,7 @@ class Homecoming:
                 self._newest_there = _unless(there, self._newest_there)
                 self._best_there = _unless(there, self._best_there)
             return
-        home = Checkpoint(there.epochs, there.accuracy, data)
+        home = HomeCheckpoint(there.epochs, there.accuracy, data)
         with self._changed:
             if self._newest is None or home.epochs > self._newest.epochs:
                 self._newest = home
@@ -178,7 +178,7 @@ class Homecoming:
                 self._best = home
         self._arrived(there, len(data))
 
-    def _is_home(self, there: CheckpointThere) -> bool:
+    def _is_home(self, there: RemoteEpochCheckpoint) -> bool:
         """Returns whether a checkpoint is home.
 
         The epochs tell: an older one comes after a newer one only if it is the best, which none resumes from.
@@ -186,5 +186,5 @@ class Homecoming:
         return any(home is not None and home.epochs == there.epochs for home in (self._newest, self._best))
 
 
-def _unless(lost: CheckpointThere, there: CheckpointThere | None) -> CheckpointThere | None:
+def _unless(lost: RemoteEpochCheckpoint, there: RemoteEpochCheckpoint | None) -> RemoteEpochCheckpoint | None:
     return None if there is lost else there

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.dealing import Lying, workers_of
-from ekya.fleet.run.training.messages import LessonPlan, Validation
+from ekya.fleet.run.training.messages import LessonPlan, ValidationCrops
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.workers import EpochPlan, Positions
 from ekya.models.training.labelled import Examples, concatenate
@@ -31,7 +31,7 @@ class Material:
     crops: Examples
     origins: tuple[NodeName, ...]
     fresh: int
-    validation: Validation
+    validation: ValidationCrops
 
     @classmethod
     def of(cls, task: TrainingTask) -> "Material":
@@ -57,7 +57,7 @@ class Material:
             concatenate([everything.take(taken), replay]),
             tuple(origins),
             len(taken),
-            Validation(task.validation, weights),
+            ValidationCrops(task.validation, weights),
         )
 
     def lying(self, sites: Mapping[NodeName, SiteName]) -> Lying:
@@ -66,7 +66,7 @@ class Material:
         fresh = self.origins[: self.fresh]
         return Lying(fresh, len(self.origins) - self.fresh, sites, task.seed, task.config.batch_size)
 
-    def plan(self, assignment: Assignment) -> LessonPlan:
+    def plan(self, assignment: JobAssignment) -> LessonPlan:
         """Returns the configuration that all processes share under this assignment."""
         task = self.task
         together = task.mode == "synchronous"

@@ -42,7 +42,7 @@ class LessonPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Validation:
+class ValidationCrops:
     """Data for measuring accuracy.
 
     Attributes:

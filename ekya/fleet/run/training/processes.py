@@ -17,7 +17,7 @@ _ALIVE_S = 10.0
 """Timeout of an idle process's heartbeat; afterwards another is made."""
 
 
-class Processes:
+class TrainingProcesses:
     """A ``ProcessSource`` of Ray actors. It keeps idle ones, as loading torch is slow. Thread-safe.
 
     Args:

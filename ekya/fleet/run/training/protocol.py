@@ -7,8 +7,8 @@ from typing import Literal
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.run.training.traffic import Traffic
-from ekya.fleet.run.training.workers import Work
+from ekya.fleet.run.training.traffic import TrainingTraffic
+from ekya.fleet.run.training.workers import EpochWork
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe
@@ -109,7 +109,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """Progress of a training.
 
     Attributes:
@@ -134,8 +134,8 @@ class Progress:
     epochs_home: int = 0
     epoch_s: tuple[float, ...] = ()
     failures: tuple[Failure, ...] = ()
-    traffic: Traffic = field(default_factory=Traffic)
-    work: Mapping[NodeName, Work] = field(default_factory=dict)
+    traffic: TrainingTraffic = field(default_factory=TrainingTraffic)
+    work: Mapping[NodeName, EpochWork] = field(default_factory=dict)
     stalest: int = 0
     moves: int = 0
     reason: str = ""

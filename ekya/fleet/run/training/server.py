@@ -20,7 +20,7 @@ REMOTE_METHODS = ("restore", "begin_epoch", "pull", "push", "leave", "exchanged"
 
 
 @dataclass(frozen=True, slots=True)
-class EpochEnd:
+class ServedEpoch:
     """Outcome of an epoch.
 
     Attributes:
@@ -137,7 +137,7 @@ class ParameterServer:
         with self._changed:
             self._end()
 
-    def end_epoch(self, above: float = ALWAYS) -> EpochEnd:
+    def end_epoch(self, above: float = ALWAYS) -> ServedEpoch:
         """Ends the epoch, as in ``Updates``, and keeps its snapshot. All workers have pushed their last."""
         with self._changed:
             result, snapshot = self._updates.end_epoch(above)
@@ -148,7 +148,7 @@ class ParameterServer:
                 self._kept = (best, newest)
             self._epoch = None
             gate = self._updates.gate
-            return EpochEnd(result, gate.version, gate.stalest, snapshot is not None)
+            return ServedEpoch(result, gate.version, gate.stalest, snapshot is not None)
 
     def snapshot(self, token: object) -> bytes:
         """Returns the snapshot of an epoch since the last ``restore``, if it is the newest or the best.

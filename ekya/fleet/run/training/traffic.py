@@ -10,7 +10,7 @@ from enum import StrEnum
 from ekya.fleet.policy.names import NodeName
 
 
-class Kind(StrEnum):
+class PayloadKind(StrEnum):
     """Kind of payload."""
 
     DATA = "data"
@@ -25,12 +25,12 @@ class Kind(StrEnum):
     """Snapshots, from the parameter server to home and from home to the next parameter server."""
 
 
-Way = tuple[NodeName, NodeName, Kind]
+Way = tuple[NodeName, NodeName, PayloadKind]
 """Origin, target and kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class TrainingTraffic:
     """Bytes by way.
 
     Attributes:
@@ -39,12 +39,12 @@ class Traffic:
 
     sent: Mapping[Way, int] = field(default_factory=dict)
 
-    def plus(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> "Traffic":
+    def plus(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> "TrainingTraffic":
         """Returns a copy with this number of bytes more."""
         way = (origin, target, kind)
-        return Traffic({**self.sent, way: self.sent.get(way, 0) + count}) if count else self
+        return TrainingTraffic({**self.sent, way: self.sent.get(way, 0) + count}) if count else self
 
-    def crossed(self, kind: Kind | None = None) -> int:
+    def crossed(self, kind: PayloadKind | None = None) -> int:
         """Returns the bytes that left a node, of one kind or of all."""
         return sum(
             count

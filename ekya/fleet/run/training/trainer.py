@@ -9,25 +9,25 @@ from typing import Any
 
 from ekya.core.errors import UserError
 from ekya.core.weights import RemoteCheckpoint
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.strikes import Strikes
 from ekya.fleet.run.training.crew import Crew, CrewLostError, ProcessSource
 from ekya.fleet.run.training.dealing import deal, deal_again
-from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
+from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
-    Progress,
     State,
     TrainingFailedError,
+    TrainingProgress,
     TrainingTask,
 )
-from ekya.fleet.run.training.server import EpochEnd
-from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.workers import Shard, Work, WorkerId
+from ekya.fleet.run.training.server import ServedEpoch
+from ekya.fleet.run.training.traffic import PayloadKind
+from ekya.fleet.run.training.workers import EpochWork, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.training.snapshot import Snapshot, restore_weights
 from ekya.models.training.trainee import Trainee
@@ -55,7 +55,7 @@ class ProcessFleetTrainer:
         """
         self._nodes[node.name] = node
 
-    def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
+    def start(self, task: TrainingTask, assignment: JobAssignment) -> "FleetTraining":
         """Begins a training; its processes start in the background.
 
         Raises:
@@ -63,7 +63,7 @@ class ProcessFleetTrainer:
             ValueError: the task cannot be trained on several nodes.
         """
         _check(task.job, assignment, (task.home, *task.training), self._nodes)
-        training = Training(task, assignment, self._nodes, self._processes)
+        training = FleetTraining(task, assignment, self._nodes, self._processes)
         training.begin()
         return training
 
@@ -76,19 +76,19 @@ class ProcessFleetTrainer:
 class _Setting:
     """Present distribution of a training."""
 
-    assignment: Assignment
+    assignment: JobAssignment
     plan: LessonPlan
     shards: Mapping[WorkerId, Shard]
     server: NodeName
 
 
-class Training:
+class FleetTraining:
     """One training, driven by a separate thread. Thread-safe; only ``wait`` and ``result`` block."""
 
     def __init__(
         self,
         task: TrainingTask,
-        assignment: Assignment,
+        assignment: JobAssignment,
         nodes: Mapping[NodeName, FleetNode],
         processes: ProcessSource,
     ) -> None:
@@ -96,8 +96,8 @@ class Training:
         self._material = Material.of(task)
         self._crew = Crew(self._material, nodes, processes, self)
         self._lock = threading.Condition()
-        self._progress = Progress("starting", task.config.epochs)
-        self._next: Assignment | None = assignment
+        self._progress = TrainingProgress("starting", task.config.epochs)
+        self._next: JobAssignment | None = assignment
         self._stopped = threading.Event()
         self._strikes = Strikes()
         self._checkpoints = Homecoming(self._came_home, task.checkpoints_part)
@@ -107,7 +107,7 @@ class Training:
         """Starts its thread."""
         self._thread.start()
 
-    def poll(self) -> Progress:
+    def poll(self) -> TrainingProgress:
         """Returns the progress."""
         with self._lock:
             return self._progress
@@ -125,7 +125,7 @@ class Training:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
         self._note(planned_epochs=epochs)
 
-    def move(self, assignment: Assignment) -> None:
+    def move(self, assignment: JobAssignment) -> None:
         """Continues under another assignment after the epoch under way, from its checkpoint.
 
         A stranded training continues immediately. Excluded nodes stay excluded.
@@ -179,16 +179,16 @@ class Training:
         restore_weights(Snapshot.from_bytes(best.data), trainee)
         return RemoteCheckpoint(to_bytes(trainee.model()), best.accuracy, best.epochs)
 
-    def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
+    def sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
         """Counts traffic of its crew."""
         with self._lock:
             self._note(traffic=self._progress.traffic.plus(origin, target, kind, count))
 
-    def did(self, worker: WorkerId, work: Work) -> None:
+    def did(self, worker: WorkerId, work: EpochWork) -> None:
         """Counts work of its crew."""
         with self._lock:
             before = self._progress.work
-            self._note(work={**before, worker.node: before.get(worker.node, Work()).plus(work)})
+            self._note(work={**before, worker.node: before.get(worker.node, EpochWork()).plus(work)})
 
     def _run(self) -> None:
         try:
@@ -309,8 +309,8 @@ class Training:
         with self._lock:
             self._note(epochs=self._progress.epochs[:home], epoch_s=self._progress.epoch_s[:home])
 
-    def _came_home(self, checkpoint: CheckpointThere, count: int) -> None:
-        self.sent(checkpoint.node, self._task.home, Kind.CHECKPOINT, count)
+    def _came_home(self, checkpoint: RemoteEpochCheckpoint, count: int) -> None:
+        self.sent(checkpoint.node, self._task.home, PayloadKind.CHECKPOINT, count)
         with self._lock:
             self._note(epochs_home=max(self._progress.epochs_home, checkpoint.epochs))
 
@@ -324,7 +324,7 @@ class Training:
             with self._lock:
                 self._note(failures=(*self._progress.failures, failure))
 
-    def _note_epoch(self, end: EpochEnd, took_s: float) -> None:
+    def _note_epoch(self, end: ServedEpoch, took_s: float) -> None:
         with self._lock:
             now = self._progress
             self._note(
@@ -340,7 +340,7 @@ class Training:
 
 
 def _check(
-    job: JobName, assignment: Assignment, others: Iterable[NodeName], known: Mapping[NodeName, FleetNode]
+    job: JobName, assignment: JobAssignment, others: Iterable[NodeName], known: Mapping[NodeName, FleetNode]
 ) -> None:
     """Raises UserError where a node does not exist, or the assignment names none."""
     server = () if assignment.parameter_server is None else (assignment.parameter_server,)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.fleet.run.training.gate import Gate, within
 from ekya.fleet.run.training.gate import together as all_together
-from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, ValidationCrops
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
@@ -39,7 +39,7 @@ class Updates:
         self,
         start: bytes,
         plan: LessonPlan,
-        validation: Validation,
+        validation: ValidationCrops,
         *,
         device: str = "cpu",
         scope: Scope = nullcontext,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.messages import LessonPlan, Push
 from ekya.fleet.run.training.server import ParameterServer
-from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
+from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Positions, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
 from ekya.models.training.trainee import Trainee
@@ -54,7 +54,7 @@ class Worker:
             inputs = self._trainee.inputs_of(crops.images)
             self._lesson = self._trainee.lesson(inputs, self._trainee.goal(crops), plan.distillation_weight)
 
-    def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
+    def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
         """Runs all steps of an epoch, until the server ends it.
 
         Args:
@@ -65,10 +65,10 @@ class Worker:
         steps = self.steps(epoch)
         if not steps:
             _told(server, "leave", token, self._me)
-            return Work()
+            return EpochWork()
         began_s = time.monotonic()
         weights = _told(server, "pull", token, self._me)
-        work = Work(update_s=time.monotonic() - began_s)
+        work = EpochWork(update_s=time.monotonic() - began_s)
         for place, step in enumerate(steps):
             if weights is None:
                 return work
@@ -78,7 +78,7 @@ class Worker:
             pulled = weights.nbytes
             weights = _told(server, "push", token, self._me, push)
             work = work.plus(
-                Work(
+                EpochWork(
                     steps=int(bool(push.crops)),
                     crops=push.crops,
                     compute_s=computed_s - began_s,
@@ -138,7 +138,7 @@ class LoneWorker:
         self._me, self._server, self._epochs, self._shard = me, server, epochs, shard
         self._lesson = server.lesson(crops)
 
-    def run_epoch(self, token: object, epoch: int) -> Work:
+    def run_epoch(self, token: object, epoch: int) -> EpochWork:
         """Runs all steps of an epoch, until the server ends it.
 
         Args:
@@ -152,4 +152,4 @@ class LoneWorker:
             if not self._server.step(token, self._me, self._lesson, batch, self._shard.batch, last):
                 break
             steps, crops = steps + 1, crops + len(batch)
-        return Work(steps, crops, compute_s=time.monotonic() - began_s)
+        return EpochWork(steps, crops, compute_s=time.monotonic() - began_s)

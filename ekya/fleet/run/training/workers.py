@@ -47,7 +47,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class EpochWork:
     """Work of a worker in an epoch, complete or not, or of several.
 
     Attributes:
@@ -64,9 +64,9 @@ class Work:
     pushed: int = 0
     pulled: int = 0
 
-    def plus(self, other: "Work") -> "Work":
+    def plus(self, other: "EpochWork") -> "EpochWork":
         """Returns the sum."""
-        return Work(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
+        return EpochWork(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

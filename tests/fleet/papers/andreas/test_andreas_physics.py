@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.papers.andreas.workload import TURING, V100, node, places
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.view import FleetView, JobState
@@ -28,7 +28,7 @@ def view(left=None):
 
 
 def on(name, gpus):
-    return Assignment(JOB.name, (Part(NodeName(name), gpus),), "why")
+    return JobAssignment(JOB.name, (NodePart(NodeName(name), gpus),), "why")
 
 
 def stage(physics, name="big", gpus=1, left=None):
@@ -78,7 +78,7 @@ def test_what_is_kept_and_what_is_lost_is_all_that_was_worked(worked_us, snapsho
     ("assignment", "fault"),
     [
         (on("small", 2), "a has no profile of 2 GPUs of TURING"),
-        (Assignment(JOB.name, (Part("big", 1), Part("small", 1)), "why"), "a is on 2 nodes"),
+        (JobAssignment(JOB.name, (NodePart("big", 1), NodePart("small", 1)), "why"), "a is on 2 nodes"),
     ],
 )
 def test_what_was_not_profiled_is_a_fault(assignment, fault) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, SERVER, SIFT, TX2, WORKERS
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 CLUSTER = (TX2, NANO, NANO, NANO)
@@ -16,7 +16,7 @@ CLUSTER = (TX2, NANO, NANO, NANO)
 
 def step_s(states, which):
     """Returns the step time of one worker of the cluster."""
-    workers = [Training(kind, state, 32) for kind, state in zip(CLUSTER, states, strict=True)]
+    workers = [EdgeTraining(kind, state, 32) for kind, state in zip(CLUSTER, states, strict=True)]
     return 32 * laws.compute_s(workers[which]) + laws.update_s(workers, SERVER.rest)[which]
 
 
@@ -41,7 +41,7 @@ part = st.floats(0.0, 0.9)
 states = st.builds(NodeState, part, part, st.floats(0.2, 0.5))
 kinds = st.sampled_from([TX2, NANO])
 batches = st.integers(2, 31)
-trainings = st.builds(Training, kinds, states, batches)
+trainings = st.builds(EdgeTraining, kinds, states, batches)
 
 
 def busier(worker, **more):
@@ -66,7 +66,7 @@ def test_an_update_takes_longer_with_more_workers_smaller_batches_and_a_busier_s
 ) -> None:
     server = NodeState(cpu=server_cpu)
     takes_s = laws.update_s(workers, server)[0]
-    assert laws.update_s([*workers, Training(NANO, NodeState(cpu=0.3), 16)], server)[0] > takes_s
+    assert laws.update_s([*workers, EdgeTraining(NANO, NodeState(cpu=0.3), 16)], server)[0] > takes_s
     larger = [replace(worker, batch=2 * worker.batch) for worker in workers]
     assert laws.update_s(larger, server)[0] <= takes_s + 1e-9
     assert laws.update_s(workers, NodeState(cpu=server_cpu + 0.1))[0] > takes_s
@@ -84,7 +84,7 @@ def test_a_training_uses_more_of_everything_and_never_more_than_there_is(worker,
 
 
 def test_an_idle_nano_holds_the_largest_batch_and_no_sample_more() -> None:
-    most, more = (Training(NANO, WORKERS[NANO].rest, batch) for batch in (32, 33))
+    most, more = (EdgeTraining(NANO, WORKERS[NANO].rest, batch) for batch in (32, 33))
     assert laws.state_after(most).mem <= MEM_LIMIT + 1e-9 < laws.state_after(more).mem
 
 
@@ -97,7 +97,7 @@ def test_an_application_takes_longer_on_a_busier_machine(kind, state, more) -> N
 
 
 def test_a_server_is_busier_with_more_workers() -> None:
-    worker = Training(NANO, WORKERS[NANO].rest, 16)
+    worker = EdgeTraining(NANO, WORKERS[NANO].rest, 16)
     one, three = (laws.after_updates([worker] * count, SERVER.rest) for count in (1, 3))
     assert three.cpu > one.cpu
     assert three.mem > one.mem

@@ -15,7 +15,7 @@ from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.sim.engine import FleetEngine, Outage
+from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 S = 1_000_000
 
@@ -56,7 +56,7 @@ def test_exhaustive_search_bounds_what_any_finds() -> None:
 
 def test_who_fails_three_times_under_a_training_is_not_given_it_again() -> None:
     experiment = edge_experiment(2020, kinds=(TX2,), epochs=2)
-    outages = [Outage(NodeName("tx2-0"), at_s * S, (at_s + 5) * S) for at_s in (20, 50, 80)]
+    outages = [NodeOutage(NodeName("tx2-0"), at_s * S, (at_s + 5) * S) for at_s in (20, 50, 80)]
     assert one(play(experiment, Heuristic(), outages[:2])).lost_us == 45 * S
     outcome = play(experiment, Heuristic(), outages)
     assert outcome.unfinished == (experiment.job.name,)

@@ -15,8 +15,8 @@ from ekya.fleet.papers.deep_edge.workload import (
     pi_points,
     profile_points,
 )
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
 
@@ -27,7 +27,7 @@ class Says:
         self.parts, self.server = parts, server
 
     def decide(self, view):
-        return Decision((Assignment(view.jobs[0].job.name, self.parts, "so", self.server),))
+        return Decision((JobAssignment(view.jobs[0].job.name, self.parts, "so", self.server),))
 
 
 def play(experiment, *parts, server="server"):
@@ -75,8 +75,8 @@ def test_held_back_points_say_to_which_share() -> None:
 def test_an_epoch_is_as_long_as_its_slowest_workers_whole_steps() -> None:
     experiment = edge_experiment(2020, kinds=(TX2, NANO), epochs=3)
     fast, slow = (name for name, node in experiment.places.nodes.items() if node.kind != PI)
-    record = play(experiment, Part(fast, chunks=2000, batch=32), Part(slow, chunks=1855, batch=8))
-    workers = [Training(TX2, experiment.truth[fast], 32), Training(NANO, experiment.truth[slow], 8)]
+    record = play(experiment, NodePart(fast, chunks=2000, batch=32), NodePart(slow, chunks=1855, batch=8))
+    workers = [EdgeTraining(TX2, experiment.truth[fast], 32), EdgeTraining(NANO, experiment.truth[slow], 8)]
     updating_s = laws.update_s(workers, experiment.truth["server"])[1]
     last_s = 7 * laws.compute_s(dataclasses.replace(workers[1], batch=7)) + updating_s
     epoch_s = 231 * (8 * laws.compute_s(workers[1]) + updating_s) + last_s
@@ -89,9 +89,9 @@ def test_a_deadline_that_training_breaks_is_counted_and_holding_it_back_keeps_it
     (name,) = (name for name, node in calm.places.nodes.items() if node.kind == NANO)
     experiment = dataclasses.replace(calm, truth={**calm.truth, name: busy})
     assert laws.exec_s(NANO, SIFT, busy) < DEADLINE_S
-    assert play(experiment, Part(name, chunks=3855, batch=16)).late_apps == 2
-    held = play(experiment, Part(name, chunks=3855, batch=16, share_milli=300))
-    free = play(experiment, Part(name, chunks=3855, batch=16))
+    assert play(experiment, NodePart(name, chunks=3855, batch=16)).late_apps == 2
+    held = play(experiment, NodePart(name, chunks=3855, batch=16, share_milli=300))
+    free = play(experiment, NodePart(name, chunks=3855, batch=16))
     assert held.late_apps == 0
     assert held.ended_us > free.ended_us
 
@@ -109,17 +109,17 @@ def test_a_deadline_that_training_breaks_is_counted_and_holding_it_back_keeps_it
 def test_a_decision_that_breaks_a_constraint_is_found_out(part, fault) -> None:
     experiment = edge_experiment(2020, kinds=(TX2,))
     with pytest.raises(BrokenConstraintError, match=fault):
-        play(experiment, Part("tx2-0", **part))
+        play(experiment, NodePart("tx2-0", **part))
 
 
 def test_memory_that_is_not_there_and_machines_that_do_not_train_are_found_out() -> None:
     experiment = edge_experiment(2020, kinds=(NANO, TX2))
     full = {**experiment.truth, "nano-0": dataclasses.replace(WORKERS[NANO].rest, mem=0.6)}
     with pytest.raises(BrokenConstraintError, match="no memory for batches of 32"):
-        play(dataclasses.replace(experiment, truth=full), Part("nano-0", chunks=3855, batch=32))
+        play(dataclasses.replace(experiment, truth=full), NodePart("nano-0", chunks=3855, batch=32))
     with pytest.raises(BrokenConstraintError, match="server does not train"):
-        play(experiment, Part("server", chunks=3855, batch=32))
+        play(experiment, NodePart("server", chunks=3855, batch=32))
     with pytest.raises(BrokenConstraintError, match="has no parameter server"):
-        play(experiment, Part("tx2-1", chunks=3855, batch=32), server=None)
+        play(experiment, NodePart("tx2-1", chunks=3855, batch=32), server=None)
     with pytest.raises(BrokenConstraintError, match="tx2-1 trains twice"):
-        play(experiment, Part("tx2-1", chunks=3855, batch=32), Part("tx2-1", chunks=3855, batch=32))
+        play(experiment, NodePart("tx2-1", chunks=3855, batch=32), NodePart("tx2-1", chunks=3855, batch=32))

@@ -7,7 +7,7 @@ import pytest
 
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, TESTBED, OkitaSetting, of_testbed, simulation
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.view import FleetView, JobState
@@ -91,9 +91,9 @@ PLACES = Places(
     {("a", "b"): 0.02, ("b", "a"): 0.03},
 )
 VIEW = FleetView(0, (JobState(JOB, Left.all_of(JOB)),), PLACES)
-GOOD = Assignment(
+GOOD = JobAssignment(
     "j",
-    (Part("a", workers=1, chunks=5), Part("b", workers=2, chunks=7)),
+    (NodePart("a", workers=1, chunks=5), NodePart("b", workers=2, chunks=7)),
     "why",
     "a",
     {("a", "a"): 5, ("b", "b"): 4, ("a", "b"): 3},
@@ -117,14 +117,17 @@ def test_a_slot_trains_what_is_sent_and_pays_for_what_crosses_a_link() -> None:
         ({"moves": {("a", "a"): 5, ("b", "b"): 7}}, r"\(2a\) b sends 7 chunks of j and has 4"),
         ({"moves": {("a", "a"): 5, ("b", "b"): 4}}, r"\(2a\) b trains 7 chunks of j and is sent 4"),
         ({"moves": {**GOOD.moves, ("b", "a"): -1}}, r"\(2a\) b sends -1"),
-        ({"parts": (Part("a", workers=2, chunks=5), Part("b", workers=1, chunks=7))}, r"\(2b\) .*time for 5"),
+        (
+            {"parts": (NodePart("a", workers=2, chunks=5), NodePart("b", workers=1, chunks=7))},
+            r"\(2b\) .*time for 5",
+        ),
         ({"parameter_server": None}, r"\(2c\) j is active without"),
         ({"parameter_server": "b"}, r"\(2d\) b has 6 vcpu, and 7 are given out"),
         (
-            {"parts": (Part("a", workers=1), Part("b", workers=1)), "moves": {}},
+            {"parts": (NodePart("a", workers=1), NodePart("b", workers=1)), "moves": {}},
             r"\(2e\) j is active and trains nothing",
         ),
-        ({"parts": (Part("a", workers=3, chunks=12),), "moves": {("a", "a"): 12}}, r"\(2d\) a has 2 gpu"),
+        ({"parts": (NodePart("a", workers=3, chunks=12),), "moves": {("a", "a"): 12}}, r"\(2d\) a has 2 gpu"),
     ],
 )
 def test_every_constraint_is_checked_in_every_slot(change, told) -> None:

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
@@ -40,7 +40,7 @@ def job(name, epochs=10, epoch_s=60.0, due_s=1000.0, weight=2e-4, slower=1.8, al
 
 
 def state(one, left=None, on=None):
-    part = None if on is None else Assignment(one.name, (Part(NodeName(on[0]), on[1]),), "it was so")
+    part = None if on is None else JobAssignment(one.name, (NodePart(NodeName(on[0]), on[1]),), "it was so")
     return JobState(one, Left(left or one.epochs, {}), part)
 
 

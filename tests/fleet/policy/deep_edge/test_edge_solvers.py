@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.policy.assignment import whole
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
-from ekya.fleet.policy.deep_edge.steps import Steps
+from ekya.fleet.policy.deep_edge.steps import WholeSteps
 from ekya.fleet.policy.deep_edge.task import EdgeTask
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
@@ -195,16 +195,16 @@ def test_nobody_beats_exhaustive_search(drawn) -> None:
 def test_whole_steps_are_the_best_shards_for_the_workers_that_the_paper_chose(drawn) -> None:
     paper = Heuristic()(drawn)
     if paper.parts:
-        steps, nodes = Steps(drawn), {node.name: node for node in drawn.workers}
+        steps, nodes = WholeSteps(drawn), {node.name: node for node in drawn.workers}
         chosen = [(nodes[part.node], part.batch, part.share_milli) for part in paper.parts]
         ((_, epoch_s),) = steps.of([chosen])
         updates_s = [
-            batch * (each_s - Hand().compute_s(Training(node.kind, node.state, batch)))
+            batch * (each_s - Hand().compute_s(EdgeTraining(node.kind, node.state, batch)))
             for (node, batch, _), each_s in zip(chosen, drawn.sample_s(chosen), strict=True)
         ]
         took_s = [
             part.chunks
-            * Hand().compute_s(Training(nodes[part.node].kind, nodes[part.node].state, part.batch))
+            * Hand().compute_s(EdgeTraining(nodes[part.node].kind, nodes[part.node].state, part.batch))
             + -(-part.chunks // part.batch) * update_s
             for part, update_s in zip(paper.parts, updates_s, strict=True)
         ]

@@ -14,7 +14,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.elsewhere import Interrupted
@@ -27,7 +27,7 @@ S = 1_000_000
 CAM, OTHER_CAM = StreamId("cam"), StreamId("other cam")
 HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
 SITES = (HOME, EAST, WEST)
-OFFER = Offer(
+OFFER = TrainingOffer(
     HOME, CAM, RetrainConfig(4, 16, 0, 1, 1.0), 4, 10.0, 0.1, 0.0, 0, 100 * S, 300, 1.0, 45.0, 0.1, 45.0
 )
 OTHER = replace(OFFER, stream=OTHER_CAM)

@@ -13,14 +13,14 @@ from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
-from ekya.fleet.run.training.protocol import Progress, TrainingTask
-from ekya.fleet.run.training.traffic import Kind
+from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
+from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
@@ -30,7 +30,7 @@ HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
 AT_HOME, AT_EAST, AT_WEST = map(NodeName, ("home, at home", "east, for cam", "west, for cam"))
 CONFIG = RetrainConfig(4, 16, 0, 1, 1.0)
 START = StartRetraining(CAM, JOB, 1, CONFIG, 0, 0.9, 5.0, Elsewhere(40 * S))
-OFFER = Offer(HOME, CAM, CONFIG, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
+OFFER = TrainingOffer(HOME, CAM, CONFIG, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
 
 
 def loan(*hosts, epochs=4, **changes):
@@ -45,7 +45,7 @@ class Handle:
 
     def __init__(self, task, assignment):
         self.task, self.assignments = task, [assignment]
-        self.now = Progress("training", task.config.epochs)
+        self.now = TrainingProgress("training", task.config.epochs)
         self.stopped, self.steps_on = threading.Event(), lambda: None
 
     def poll(self):
@@ -66,7 +66,7 @@ class Handle:
         return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
 
     def sends(self, origin, target, size_mb):
-        traffic = self.now.traffic.plus(origin, target, Kind.MODEL, size_mb * MB)
+        traffic = self.now.traffic.plus(origin, target, PayloadKind.MODEL, size_mb * MB)
         self.now = replace(self.now, traffic=traffic)
 
     def ends_epoch(self, accuracy=0.5, home=True):

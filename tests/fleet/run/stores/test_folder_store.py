@@ -15,7 +15,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import write_points
 from ekya.fleet.papers.deep_edge.devices import NANO
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
 from ekya.fleet.policy.names import STORES, JobName, NodeName
 from ekya.fleet.run.stores import folder_store
 from ekya.fleet.run.stores.folder_store import read_stores
@@ -109,7 +109,7 @@ def test_the_first_update_is_estimated_by_a_profile_at_the_nearest_batch(folder)
             profile_points(NANO, 4), (8, 8, 32, 2), (1000, 500, 1000, 1000), (0.1, 0.4, 9, 9), strict=True
         )
     ]
-    tried = Tried(EdgeWork(NANO, "mobilenet_v3_small", 16, 1), 0.0, 0.0, 8, 1000)
+    tried = ProfileSetting(EdgeWork(NANO, "mobilenet_v3_small", 16, 1), 0.0, 0.0, 8, 1000)
     write_points(folder / "points.parquet", points, [tried])
     described(folder, BOTH + ", batch_size: 10")
     assert read_stores(folder / "stores.yaml", folder / "points.parquet")["cam"].crop_gpu_s == pytest.approx(

@@ -18,7 +18,7 @@ from ekya.core.units import StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, NodeName, SiteName
-from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.calls import LocalHandle
@@ -30,8 +30,8 @@ from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import Progress, TrainingTask
-from ekya.fleet.run.training.workers import Work
+from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
+from ekya.fleet.run.training.workers import EpochWork
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
@@ -46,7 +46,7 @@ class Training:
 
     def __init__(self, task, assignment):
         self.task, self.assignments, self.epochs = task, [assignment], []
-        self.now, self.stopped = Progress("training", task.config.epochs, 0.6), False
+        self.now, self.stopped = TrainingProgress("training", task.config.epochs, 0.6), False
 
     def poll(self):
         return self.now
@@ -118,7 +118,9 @@ class Store:
             raise UserError(self.broken)
         config = replace(CONFIG, epochs=epochs)
         sizes = (100, 1.0, 9.0, 2.0, 4.0)
-        return Offer(STORES, self.name, config, epochs, epochs, 0.1 * weight, 0.0, now_us, until_us, *sizes)
+        return TrainingOffer(
+            STORES, self.name, config, epochs, epochs, 0.1 * weight, 0.0, now_us, until_us, *sizes
+        )
 
     def task(self, job, config, home):
         self.read, self.new = self.read + 1, 0
@@ -230,7 +232,7 @@ def test_what_is_ordered_trains_where_room_is_and_its_store_gets_the_best_weight
     assert one.updates.status()["updates"]["cam"]["hosts"] == [
         {"host": EAST, "share_milli": 400, "crops": 1.0}
     ]
-    training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", work={AT_EAST: Work(9, 1200, 30.0)})
+    training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", work={AT_EAST: EpochWork(9, 1200, 30.0)})
     one.look(10)
     store = one.stores[CAM]
     assert store.came == [(b"weights 2", 0.9)]

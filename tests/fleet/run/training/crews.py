@@ -10,7 +10,7 @@ from torch import nn
 from waiting import HANG_GUARD_S
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.training.actors import TrainingActor
@@ -18,7 +18,7 @@ from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS
 from ekya.fleet.run.training.protocol import TrainingTask
-from ekya.fleet.run.training.server import EpochEnd, ParameterServer
+from ekya.fleet.run.training.server import ParameterServer, ServedEpoch
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.models.edge.architectures import Trunk
@@ -66,10 +66,10 @@ def task_of(model, mode="synchronous", config=GAMMA, **options):
 
 
 def parted(*parts, server=None, moves=None):
-    return Assignment(JobName("job"), parts, "as it is", server, moves or {})
+    return JobAssignment(JobName("job"), parts, "as it is", server, moves or {})
 
 
-HALVES = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=1))
+HALVES = parted(NodePart(EAST, workers=1, chunks=1), NodePart(WEST, workers=2, chunks=1))
 
 
 def process(name):
@@ -130,7 +130,7 @@ def in_turn(updates, workers, epoch):
 class Ended:
     """Result and snapshot of an epoch."""
 
-    end: EpochEnd
+    end: ServedEpoch
     snapshot: bytes | None
 
     @property

@@ -11,7 +11,7 @@ from crews import EAST, HALVES, SITES, WEST, parted, process, task_of
 from waiting import wait_until, wait_until_blocked
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import crew as crew_module
 from ekya.fleet.run.training.crew import SILENT_S, Crew, CrewLostError, Dead, NoProcessError
@@ -104,7 +104,7 @@ class Assembled:
         return self.crew.run_epoch(epoch, interrupted)
 
 
-BESIDE = parted(Part(EAST), Part(WEST))
+BESIDE = parted(NodePart(EAST), NodePart(WEST))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_who_gives_no_process_away_is_lost_by_name_and_nobody_elses_process_is(m
 def test_a_start_model_is_sent_to_each_process_once(there) -> None:
     processes = (there.worker, there.server, there.west)
     assert [one.models for one in processes] == [1, 1, 1]
-    there.assignment = parted(Part(EAST, share_milli=500), Part(WEST, share_milli=400))
+    there.assignment = parted(NodePart(EAST, share_milli=500), NodePart(WEST, share_milli=400))
     there.shards = deal(there.material.lying(SITES), there.assignment)
     there.assemble()
     assert [one.models for one in processes] == [1, 1, 1]
@@ -139,7 +139,7 @@ def test_a_start_model_is_sent_to_each_process_once(there) -> None:
 
 
 def test_a_start_model_is_sent_to_a_lone_worker_once(model) -> None:
-    lone = Assembled(task_of(model), parted(Part(EAST)))
+    lone = Assembled(task_of(model), parted(NodePart(EAST)))
     lone.assemble()
     (process,) = lone.source.made[EAST]
     assert (process.models, process.called["work"]) == (1, 1)
@@ -221,7 +221,7 @@ def test_an_epoch_that_is_interrupted_ends_and_its_abort_meets_no_later_one(ther
 
 
 def test_a_server_keeps_the_newest_and_the_best_checkpoint_until_it_is_restored(model, monkeypatch) -> None:
-    made = Assembled(task_of(model), parted(Part(EAST)))
+    made = Assembled(task_of(model), parted(NodePart(EAST)))
     made.assemble()
     (process,) = made.source.made[EAST]
     accuracies = iter((0.5, 0.8, 0.8, 0.6, 0.7))
@@ -246,7 +246,7 @@ def test_a_server_keeps_the_newest_and_the_best_checkpoint_until_it_is_restored(
 
 
 def test_a_process_that_is_given_back_answers_with_no_other_trainings_checkpoint(model) -> None:
-    one, other = (Assembled(task_of(model), parted(Part(EAST))) for _ in range(2))
+    one, other = (Assembled(task_of(model), parted(NodePart(EAST))) for _ in range(2))
     one.assemble()
     (process,) = one.source.made[EAST]
     _, checkpoint = one.run_epoch(0)

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.dealing import Lying, apportion, deal, deal_again
-from ekya.fleet.run.training.traffic import Kind, Traffic
+from ekya.fleet.run.training.traffic import PayloadKind, TrainingTraffic
 from ekya.fleet.run.training.workers import EpochPlan
 
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
@@ -14,7 +14,7 @@ SITES = {A: SiteName("east"), B: SiteName("east"), C: SiteName("west")}
 
 
 def assigned(*parts, moves=None):
-    return Assignment(JobName("job"), parts, "as it is", moves=moves or {})
+    return JobAssignment(JobName("job"), parts, "as it is", moves=moves or {})
 
 
 def lying(*counts, exemplars=0, seed=1):
@@ -31,7 +31,7 @@ def by_node(shards):
 
 parts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=3).map(
     lambda drawn: [
-        Part(node, workers=workers, chunks=chunks)
+        NodePart(node, workers=workers, chunks=chunks)
         for node, (workers, chunks) in zip((A, B, C), drawn, strict=False)
     ]
 )
@@ -67,7 +67,9 @@ def test_what_a_node_leaves_behind_is_dealt_to_the_others_and_these_keep_what_th
 
 
 def test_nodes_get_what_the_assignment_says_and_their_own_crops_first():
-    shards = deal(lying(30, 0, 10), assigned(Part(A, chunks=1), Part(B, chunks=1), Part(C, chunks=2)))
+    shards = deal(
+        lying(30, 0, 10), assigned(NodePart(A, chunks=1), NodePart(B, chunks=1), NodePart(C, chunks=2))
+    )
     assert by_node(shards) == {A: 10, B: 10, C: 20}
     (of_c,) = [shard for worker, shard in shards.items() if worker.node == C]
     assert set(range(30, 40)) <= set(of_c.fresh)
@@ -75,13 +77,13 @@ def test_nodes_get_what_the_assignment_says_and_their_own_crops_first():
 
 def test_what_moves_between_sites_is_what_the_policy_said():
     moves = {(SITES[A], SITES[A]): 10, (SITES[A], SITES[C]): 10, (SITES[C], SITES[A]): 10}
-    shards = deal(lying(20, 0, 10), assigned(Part(A, chunks=2), Part(C, chunks=1), moves=moves))
+    shards = deal(lying(20, 0, 10), assigned(NodePart(A, chunks=2), NodePart(C, chunks=1), moves=moves))
     (of_c,) = [shard for worker, shard in shards.items() if worker.node == C]
     assert all(of_c.fresh < 20), "its own crops were wanted in the east"
 
 
 def test_all_nodes_out_is_an_error():
-    assignment = assigned(Part(A, chunks=1))
+    assignment = assigned(NodePart(A, chunks=1))
     with pytest.raises(ValueError, match="out"):
         deal_again(deal(lying(4), assignment), {A}, assignment)
 
@@ -97,11 +99,11 @@ def test_whole_numbers_add_up_and_are_nearly_in_proportion(total, weights):
 
 @given(counts, st.integers(0, 9), st.integers(0, 3), st.integers(2, 7))
 def test_together_the_shards_steps_are_those_of_one_node(counts, exemplars, epoch, batch):
-    assignment = assigned(Part(A, chunks=1), Part(B, workers=2, chunks=2))
+    assignment = assigned(NodePart(A, chunks=1), NodePart(B, workers=2, chunks=2))
     fresh = sum(counts)
     shards = deal(lying(*counts, exemplars=exemplars), assignment)
     plan = EpochPlan(True, fresh, exemplars, batch, seed=3)
-    (whole,) = deal(lying(*counts, exemplars=exemplars), assigned(Part(A))).values()
+    (whole,) = deal(lying(*counts, exemplars=exemplars), assigned(NodePart(A))).values()
     expected = [sorted(whole.positions[step]) for step in plan.steps(whole, 0, epoch)]
     steps = [
         [shard.positions[step] for step in plan.steps(shard, number, epoch)]
@@ -111,7 +113,7 @@ def test_together_the_shards_steps_are_those_of_one_node(counts, exemplars, epoc
 
 
 def test_alone_each_worker_goes_through_its_own_crops_in_its_own_order():
-    shards = deal(lying(20, exemplars=4), assigned(Part(A, chunks=1, batch=4), Part(B, chunks=3)))
+    shards = deal(lying(20, exemplars=4), assigned(NodePart(A, chunks=1, batch=4), NodePart(B, chunks=3)))
     plan = EpochPlan(False, 20, 4, 16, seed=3)
     for number, (worker, shard) in enumerate(shards.items()):
         steps = plan.steps(shard, number, epoch=2)
@@ -121,16 +123,21 @@ def test_alone_each_worker_goes_through_its_own_crops_in_its_own_order():
 
 
 def test_bytes_that_stay_on_a_node_are_counted_and_have_not_crossed():
-    traffic = Traffic().plus(A, A, Kind.PUSHED, 5).plus(A, B, Kind.PUSHED, 7).plus(A, B, Kind.PUSHED, 1)
-    traffic = traffic.plus(B, A, Kind.PULLED, 4)
+    traffic = (
+        TrainingTraffic()
+        .plus(A, A, PayloadKind.PUSHED, 5)
+        .plus(A, B, PayloadKind.PUSHED, 7)
+        .plus(A, B, PayloadKind.PUSHED, 1)
+    )
+    traffic = traffic.plus(B, A, PayloadKind.PULLED, 4)
     assert sum(traffic.sent.values()) == 17
     assert traffic.crossed() == 12
-    assert traffic.crossed(Kind.PUSHED) == 8
+    assert traffic.crossed(PayloadKind.PUSHED) == 8
     assert traffic.left(B) == 4
 
 
 def test_workers_are_held_to_the_shares_of_their_parts_also_when_others_are_gone() -> None:
-    assignment = assigned(Part(A, workers=2, chunks=1, share_milli=400), Part(B, chunks=1))
+    assignment = assigned(NodePart(A, workers=2, chunks=1, share_milli=400), NodePart(B, chunks=1))
     shards = deal(lying(4, 4), assignment)
     assert {worker.node: shard.share_milli for worker, shard in shards.items()} == {A: 400, B: 1000}
     again = deal_again(shards, {B}, assignment)

@@ -11,7 +11,7 @@ from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.material import Material
@@ -94,7 +94,7 @@ def test_it_takes_along_what_its_own_server_would_train_on(material):
 
 def test_one_worker_elsewhere_learns_what_its_own_server_would_to_the_bit(material):
     task = guest_task(JobName("east/cam/6"), COMMAND, material, EAST)
-    ends, _ = run_epochs(*crew_of(task, parted(Part(WEST))), range(CONFIG.epochs))
+    ends, _ = run_epochs(*crew_of(task, parted(NodePart(WEST))), range(CONFIG.epochs))
     accuracies, retraining = at_home(material)
     assert [end.result.validation_accuracy for end in ends] == accuracies
     model = retraining.model()

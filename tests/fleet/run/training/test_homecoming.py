@@ -8,7 +8,7 @@ from crews import EAST
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
+from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
 from ekya.fleet.run.training.messages import ALWAYS
 
 
@@ -29,7 +29,7 @@ class Link:
             self.sent.append(epochs)
             return bytes([epochs])
 
-        return CheckpointThere(EAST, epochs, accuracy, fetch)
+        return RemoteEpochCheckpoint(EAST, epochs, accuracy, fetch)
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.policy.offers import CropCounts, offers
 from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.training.crew import Crew
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.fleet.run.training.traffic import Kind
+from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.planning.schedulers.registry import make_scheduler
 
@@ -55,19 +55,19 @@ def test_a_loan_by_one_host_sends_what_was_offered(model, blocks) -> None:
         validation=bars(COUNTS.validation, 3, 500),
         memory=ExemplarMemory(20, bars(COUNTS.exemplars, 9, 900)),
     )
-    assignment, material, counted = parted(Part(WEST), server=WEST), Material.of(task), Counted()
+    assignment, material, counted = parted(NodePart(WEST), server=WEST), Material.of(task), Counted()
     nodes = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
     crew = Crew(material, nodes, InThisProcess(), counted)
     crew.assemble(material.plan(assignment), deal(material.lying(SITES), assignment), WEST, None)
     offer = offered(config, model)
-    assert counted.mb[Kind.MODEL] == offer.model_mb
-    assert counted.mb[Kind.DATA] == pytest.approx(offer.crops_mb + offer.validation_mb)
+    assert counted.mb[PayloadKind.MODEL] == offer.model_mb
+    assert counted.mb[PayloadKind.DATA] == pytest.approx(offer.crops_mb + offer.validation_mb)
     assert counted.mb.total() == pytest.approx(offer.sent_mb(SITES[WEST]))
     for epoch in range(config.epochs):
         _, snapshot = crew.run_epoch(epoch, lambda: False)
         # The snapshot also holds names of weights and normalisation statistics.
         assert len(snapshot.fetch()) / 1e6 == pytest.approx(offer.back_mb, rel=0.05, abs=0.002)
-    assert set(counted.mb) == {Kind.MODEL, Kind.DATA}
+    assert set(counted.mb) == {PayloadKind.MODEL, PayloadKind.DATA}
 
 
 def offered(config, model):

@@ -12,16 +12,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import LONG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.calls import RayHandle
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.sites.server import SiteServer
-from ekya.fleet.run.training.processes import Processes
+from ekya.fleet.run.training.processes import TrainingProcesses
 from ekya.fleet.run.training.protocol import TrainingFailedError
-from ekya.fleet.run.training.traffic import Kind
+from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.fleet.run.training.trainer import ProcessFleetTrainer
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import from_bytes
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.live
 
 HEAD = replace(GAMMA, trainable_blocks=0, epochs=6)
 HUB = NodeName("hub")
-UNEQUAL = parted(Part(EAST, chunks=2), Part(WEST, chunks=1), server=EAST)
+UNEQUAL = parted(NodePart(EAST, chunks=2), NodePart(WEST, chunks=1), server=EAST)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def fleet():
 
 @pytest.fixture(scope="module")
 def trainer(fleet):
-    made = ProcessFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
+    made = ProcessFleetTrainer(fleet.nodes(), TrainingProcesses(CpuShares(2)))
     yield made
     made.close()
 
@@ -98,10 +98,10 @@ def test_on_two_unequal_nodes_a_mode_ends_within_a_point_of_one_node(trainer, mo
     assert told.state == "done"
     assert trained.accuracy == pytest.approx(max(expected), abs=0.01)
     assert accuracy(from_bytes(trained.weights), task.validation) >= 0.9
-    pushed = {way: count for way, count in told.traffic.sent.items() if way[2] is Kind.PUSHED}
+    pushed = {way: count for way, count in told.traffic.sent.items() if way[2] is PayloadKind.PUSHED}
     head = 4 * 3 * (512 + 1)
-    assert pushed[WEST, EAST, Kind.PUSHED] == told.work[WEST].steps * head
-    assert told.traffic.crossed(Kind.PULLED) >= told.traffic.crossed(Kind.PUSHED) > 0
+    assert pushed[WEST, EAST, PayloadKind.PUSHED] == told.work[WEST].steps * head
+    assert told.traffic.crossed(PayloadKind.PULLED) >= told.traffic.crossed(PayloadKind.PUSHED) > 0
     assert told.work[EAST].crops == 2 * told.work[WEST].crops == 40 * 6
     if mode == "synchronous":
         same = [result.validation_accuracy for result in told.epochs]
@@ -120,7 +120,7 @@ def test_who_watches_the_accuracy_may_end_it_sooner(trainer, model):
 
 def test_what_is_wrong_is_said_and_what_is_stopped_has_its_best_epoch(trainer, model):
     with pytest.raises(UserError, match="no node nowhere"):
-        trainer.start(gentle(model, "synchronous"), parted(Part(NodeName("nowhere"))))
+        trainer.start(gentle(model, "synchronous"), parted(NodePart(NodeName("nowhere"))))
     damaged = replace(gentle(model, "synchronous"), start=b"no weights")
     handle = trainer.start(damaged, UNEQUAL)
     with pytest.raises(TrainingFailedError, match="safetensors"):
@@ -159,7 +159,7 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     hosted.meet({WEST: Neighbour(host, ray_node)})
     trainer = ProcessFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
     task = gentle(model, "synchronous", epochs=2)
-    handle = trainer.start(task, parted(Part(WEST, workers=2)))
+    handle = trainer.start(task, parted(NodePart(WEST, workers=2)))
     handle.result(LONG_GUARD_S)
     told = handle.poll()
     expected = one_node_accuracies(task, model)
@@ -177,7 +177,7 @@ def test_a_training_that_moves_learns_the_same(trainer, model):
     unmoved = stayed.result(LONG_GUARD_S)
     moved = trainer.start(gentle(model, "synchronous", epochs=40), UNEQUAL)
     wait_for_epoch(moved, 2)
-    moved.move(parted(Part(WEST, workers=2, chunks=3), Part(EAST, chunks=1), server=WEST))
+    moved.move(parted(NodePart(WEST, workers=2, chunks=3), NodePart(EAST, chunks=1), server=WEST))
     trained = moved.result(LONG_GUARD_S)
     told = moved.poll()
     assert told.moves == 1
@@ -186,7 +186,7 @@ def test_a_training_that_moves_learns_the_same(trainer, model):
     )
     weights = [from_bytes(done.weights).head.weight.detach() for done in (unmoved, trained)]
     assert float((weights[0] - weights[1]).abs().max()) < 1e-4
-    assert told.traffic.sent[EAST, WEST, Kind.CHECKPOINT] > 0
+    assert told.traffic.sent[EAST, WEST, PayloadKind.CHECKPOINT] > 0
 
 
 @pytest.mark.long
@@ -228,7 +228,7 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
 @pytest.mark.long
 def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model):
     # From here on, west and east are other Ray nodes than those that the ``trainer`` fixture knows.
-    trainer = ProcessFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
+    trainer = ProcessFleetTrainer(fleet.nodes(), TrainingProcesses(CpuShares(2)))
     handle = trainer.start(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
@@ -237,7 +237,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
     stranded = handle.poll()
     assert len(stranded.epochs) >= 2
     trainer.know(fleet.begin(WEST, 500))
-    handle.move(parted(Part(WEST, workers=2)))
+    handle.move(parted(NodePart(WEST, workers=2)))
     wait_for_epoch(handle, len(stranded.epochs) + 2)
     told = handle.poll()
     assert told.epochs[: len(stranded.epochs)] == stranded.epochs
@@ -252,7 +252,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
 @pytest.mark.long
 def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fleet, model):
     # The last test of this fleet: nothing restores the node.
-    trainer = ProcessFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
+    trainer = ProcessFleetTrainer(fleet.nodes(), TrainingProcesses(CpuShares(2)))
     handle = trainer.start(gentle(model, "asynchronous", epochs=300), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)

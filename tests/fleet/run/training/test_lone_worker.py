@@ -6,7 +6,7 @@ import pytest
 import torch
 from crews import GAMMA, WEST, bars, crew_of, parted, run_epochs, task_of
 
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
@@ -19,7 +19,7 @@ from ekya.models.training.snapshot import Snapshot
 
 def lone(task):
     """Returns the parameter server with its worker in it."""
-    material, assignment = Material.of(task), parted(Part(WEST))
+    material, assignment = Material.of(task), parted(NodePart(WEST))
     plan = material.plan(assignment)
     ((me, shard),) = deal(
         material.lying(dict.fromkeys((*task.training, WEST), SiteName("here"))), assignment
@@ -35,7 +35,7 @@ def test_it_learns_what_a_worker_of_another_process_would_to_the_bit(model, head
     memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
     config = replace(GAMMA, head_width=head_width, data_fraction=0.5)
     task = task_of(model, config=config, memory=memory)
-    ends, works = run_epochs(*crew_of(task, parted(Part(WEST))), range(3))
+    ends, works = run_epochs(*crew_of(task, parted(NodePart(WEST))), range(3))
     me, server, worker = lone(task)
     for epoch, end in enumerate(ends):
         server.begin_epoch(epoch, (me,))

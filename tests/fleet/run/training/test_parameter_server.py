@@ -19,7 +19,7 @@ from crews import (
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import Push
@@ -69,7 +69,7 @@ def test_one_worker_and_a_server_are_the_retraining_to_the_bit(model, head_width
     memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
     config = replace(GAMMA, head_width=head_width, data_fraction=0.5)
     task = task_of(model, config=config, memory=memory)
-    ends, _ = run_epochs(*crew_of(task, parted(Part(WEST))), range(3))
+    ends, _ = run_epochs(*crew_of(task, parted(NodePart(WEST))), range(3))
     results, expected = on_one_node(task, model)
     assert [end.result.validation_accuracy for end in ends] == [
         result.validation_accuracy for result in results
@@ -82,7 +82,7 @@ def test_together_many_workers_learn_what_one_node_learns_whoever_holds_what(mod
     memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
     task = task_of(model, memory=memory)
     results, expected = on_one_node(task, model)
-    for assignment in (HALVES, parted(Part(EAST, workers=3, chunks=1), Part(WEST, chunks=9))):
+    for assignment in (HALVES, parted(NodePart(EAST, workers=3, chunks=1), NodePart(WEST, chunks=9))):
         ends, works = run_epochs(*crew_of(task, assignment), range(3))
         assert furthest(ends[-1], expected, model) < 1e-5
         assert ends[-1].result.training_loss == pytest.approx(results[-1].training_loss, rel=0.05)
@@ -92,7 +92,7 @@ def test_together_many_workers_learn_what_one_node_learns_whoever_holds_what(mod
 
 def test_batches_of_an_assignment_make_up_the_step_together(model):
     task = task_of(model)
-    assignment = parted(Part(EAST, workers=2, batch=4), Part(WEST, batch=7))
+    assignment = parted(NodePart(EAST, workers=2, batch=4), NodePart(WEST, batch=7))
     ends, _ = run_epochs(*crew_of(task, assignment), range(3))
     _, expected = on_one_node(task, model, batch_size=15)
     assert furthest(ends[-1], expected, model) < 1e-5
@@ -102,7 +102,7 @@ def test_between_two_epochs_a_training_moves_through_its_snapshot_and_learns_the
     task = task_of(model)
     stayed, _ = run_epochs(*crew_of(task, HALVES), range(3))
     first, _ = run_epochs(*crew_of(task, HALVES), range(2))
-    elsewhere = parted(Part(EAST, workers=2, chunks=5), Part(WEST, chunks=1))
+    elsewhere = parted(NodePart(EAST, workers=2, chunks=5), NodePart(WEST, chunks=1))
     moved, _ = run_epochs(*crew_of(task, elsewhere, first[-1].snapshot), range(2, 3))
     whole = trained_weights(stayed[-1], model)
     assert furthest(moved[-1], whole, model) < 1e-5

@@ -9,7 +9,7 @@ from by_hand import ByHand
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import processes as processes_module
-from ekya.fleet.run.training.processes import Processes
+from ekya.fleet.run.training.processes import TrainingProcesses
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
@@ -66,7 +66,7 @@ def ray(monkeypatch):
 
 @pytest.fixture
 def processes(ray):
-    return Processes(OPENED)
+    return TrainingProcesses(OPENED)
 
 
 @pytest.mark.parametrize("gpu", [0, 1])

@@ -9,22 +9,22 @@ from crews import EAST, GAMMA, SITES, WEST, crew_with, parted, run_epochs, task_
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import trainer as trainer_module
 from ekya.fleet.run.training.crew import CrewLostError, Dead
 from ekya.fleet.run.training.crew_shares import shares_of
 from ekya.fleet.run.training.dealing import deal
-from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
+from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
-from ekya.fleet.run.training.trainer import Training
+from ekya.fleet.run.training.trainer import FleetTraining
 from ekya.models.edge.checkpoints import from_bytes
 
 HUB = NodeName("hub")
-BOTH = parted(Part(EAST, chunks=1), Part(WEST, chunks=2))
-AT_HUB = parted(Part(HUB, workers=2), server=HUB)
+BOTH = parted(NodePart(EAST, chunks=1), NodePart(WEST, chunks=2))
+AT_HUB = parted(NodePart(HUB, workers=2), server=HUB)
 
 
 def node(name, machine_id, share_milli=300):
@@ -82,7 +82,7 @@ class CrewInThreads:
             return ended.snapshot
 
         accuracy = result.validation_accuracy
-        return ended.end, CheckpointThere(server.name, result.epoch, accuracy, fetch)
+        return ended.end, RemoteEpochCheckpoint(server.name, result.epoch, accuracy, fetch)
 
     def look(self):
         off = self.power.off | self.power.deadly
@@ -107,7 +107,7 @@ def begun(monkeypatch, model):
 
     def begin(power, nodes=None, assignment=BOTH, **options):
         task = task_of(model, **{"waits": True, **options})
-        training = Training(task, assignment, nodes or three_nodes(), power)
+        training = FleetTraining(task, assignment, nodes or three_nodes(), power)
         made.append(training)
         training.begin()
         return training
@@ -200,7 +200,7 @@ def test_one_that_finds_no_node_from_the_start_waits_too_and_begins_when_it_is_m
 
 def test_three_strikes_leave_nobody_and_another_share_forgives_none(begun):
     nodes = three_nodes()
-    alone = parted(Part(EAST), server=HUB)
+    alone = parted(NodePart(EAST), server=HUB)
     power = Power(deadly=["e"])
     training = begun(power, nodes, alone)
     told = until(training, "stranded")
@@ -257,7 +257,7 @@ def test_an_order_of_nobody_or_to_nowhere_is_refused_and_it_stays_stranded(begun
     training = begun(Power(e=1, w=1))
     until(training, "stranded")
     with pytest.raises(UserError, match="no node nowhere"):
-        training.move(parted(Part(NodeName("nowhere"))))
+        training.move(parted(NodePart(NodeName("nowhere"))))
     with pytest.raises(UserError, match="names no node"):
         training.move(parted())
     assert training.poll().state == "stranded"

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from crews import EAST, GAMMA, WEST, in_turn, parted, task_of, updates_of
 
-from ekya.fleet.policy.assignment import Part
+from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.run.training.messages import Push
 from ekya.models.training.sgd import SgdRecipe
 
 LARGE = SgdRecipe(learning_rate=0.02, head_learning_rate=0.06)
 """Four times the recipe's rates, at which workers without look-ahead weights learn nothing that lasts."""
 
-THREE = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=2))
+THREE = parted(NodePart(EAST, workers=1, chunks=1), NodePart(WEST, workers=2, chunks=2))
 
 
 def late(model, **options):
@@ -100,7 +100,7 @@ def test_gradients_that_are_two_updates_late_bear_rates_at_which_they_led_astray
 
 def test_a_snapshot_is_made_of_an_epoch_that_is_more_accurate_than_that_and_no_other(model):
     for above, kept in ((-1.0, True), (1.0, False)):
-        updates, workers = updates_of(task_of(model), parted(Part(EAST)))
+        updates, workers = updates_of(task_of(model), parted(NodePart(EAST)))
         updates.begin_epoch(tuple(workers))
         for me, worker in workers.items():
             steps = worker.steps(0)
