@@ -20,7 +20,7 @@ from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
-from ekya.pipeline.detector_work import random_images
+from ekya.pipeline.speed_jobs import random_images
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 ROUNDS, MOST_S = 100, 2.0

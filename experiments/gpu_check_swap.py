@@ -27,7 +27,7 @@ from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
-from ekya.pipeline.detector_work import random_images
+from ekya.pipeline.speed_jobs import random_images
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 BEFORE, COMING, CHECKING = "before", "coming", "checking"

@@ -46,11 +46,11 @@ from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, Labelle
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.default_student import teacher_warnings
-from ekya.pipeline.detector_work import random_frames, random_images
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.host_probe import ProbedHost
-from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
+from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
+from ekya.pipeline.speed_jobs import random_frames, random_images
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame

@@ -25,8 +25,7 @@ from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.labelling import Scope
-from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
+from ekya.pipeline.labels import LabelPool, StreamLabels, judge_pooled
 from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation
 from ekya.planning.adaptation.kept_models import should_try
 from ekya.planning.preparation.steps import (

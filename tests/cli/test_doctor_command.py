@@ -13,7 +13,7 @@ from ekya.config.sizing import resolutions_to_measure
 from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import GpuInventory
 from ekya.models.edge.forward import ForwardWay, SelfTest
-from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
+from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.runtime.driver.machine_report import examination_as_json, examine_machine
 
 

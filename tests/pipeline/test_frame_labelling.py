@@ -21,8 +21,8 @@ from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_labelling import SPANS, spread
+from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.labelling import SAMPLE_PART
-from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation
 from ekya.pipeline.window_preparation import profile_inference

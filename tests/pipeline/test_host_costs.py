@@ -12,7 +12,6 @@ from ekya.core.units import StreamId
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
-from ekya.pipeline.detector_work import random_frames, random_images
 from ekya.pipeline.measure_host import (
     SampledSource,
     Timer,
@@ -25,6 +24,7 @@ from ekya.pipeline.measure_host import (
     passing_gpu_s,
     sample_sources,
 )
+from ekya.pipeline.speed_jobs import random_frames, random_images
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.synthetic.source import CitySpec

@@ -12,8 +12,8 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.golden_model import calls_for
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.labelling import affordable_count
-from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
 

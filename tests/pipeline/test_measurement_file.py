@@ -7,8 +7,7 @@ import pytest
 from ekya.core.errors import UserError
 from ekya.core.speed import CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.models.edge.forward import PLAIN, ForwardWay, SelfTest, Tried
-from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
-from ekya.pipeline.speeds import SPEEDS
+from ekya.pipeline.kept_measurements import SELF_TESTS, SPEEDS, self_test_key
 
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
 MEASURED = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT))

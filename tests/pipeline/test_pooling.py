@@ -8,8 +8,7 @@ from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import PooledLabels, SceneOf
 from ekya.models.training.frames import NOTHING, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
-from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.pooled_labels import LabelPool, judge_pooled
+from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels, judge_pooled
 from ekya.planning.adaptation.label_pooling import LABELLINGS, MOST_POOLED
 
 A, B = StreamId("a"), StreamId("b")

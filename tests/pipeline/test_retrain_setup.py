@@ -8,8 +8,7 @@ from ekya.core.weights import SceneOf
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.pooled_labels import LabelPool
+from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels
 from ekya.pipeline.retrain_setup import data_of
 from ekya.pipeline.settings import PreparationSettings
 

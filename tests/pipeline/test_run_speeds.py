@@ -10,7 +10,7 @@ from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import choose_backend
-from ekya.pipeline.speeds import SPEEDS, keep_refined, kept_speeds, speed_key, training_speed
+from ekya.pipeline.kept_measurements import SPEEDS, keep_refined, kept_speeds, speed_key, training_speed
 
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
 MEASURED = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT, (CoRun(2, 1.0),)))
@@ -30,7 +30,7 @@ def measured(monkeypatch):
         progress()
         return MEASURED
 
-    monkeypatch.setattr("ekya.pipeline.speed_probe.measure_speeds", measure)
+    monkeypatch.setattr("ekya.pipeline.speed_jobs.measure_speeds", measure)
     return asked
 
 

@@ -8,7 +8,7 @@ from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.units import StreamId
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
 from ekya.pipeline.audit import DrawnFrames, audit
-from ekya.pipeline.metered_golden import MeteredGolden
+from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actors.preparation_job import PreparationJob
 from ekya.runtime.shares.job_share import JobStoppedError

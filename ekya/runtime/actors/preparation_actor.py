@@ -26,9 +26,9 @@ from ekya.pipeline.base_model import base_model
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import price_by
 from ekya.pipeline.discover_classes import fleet_classes
+from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
 from ekya.pipeline.stream_preparation import StreamPreparation

@@ -12,9 +12,9 @@ from ekya.core.units import StreamId
 from ekya.core.weights import KeptModel
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
 from ekya.models.training.microprofile import MicroProfile, Price, Trying
+from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.metered_golden import MeteredGolden
 from ekya.pipeline.stream_preparation import OtherModel
 from ekya.pipeline.window_preparation import FrameCosts, LabelMemory, StepCost, WindowPreparation
 from ekya.planning.preparation.steps import LabelStep, PreparationStep, TrialStep

@@ -20,7 +20,7 @@ from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
 from ekya.pipeline.host_probe import Probe, ProbedHost
-from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
+from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
 from ekya.runtime.driver.local_ray import fit_object_store
 from ekya.system.host import cpu_limit, instruction_set, processor_name, read_host_memory

@@ -13,8 +13,8 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
 from ekya.pipeline.host_probe import Probe, ProbedHost
+from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
-from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
 from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.hour_tables import newest_rows

@@ -23,10 +23,10 @@ from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.window_meter import GpuMeter, open_meter
+from ekya.pipeline.kept_measurements import keep_refined
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
-from ekya.pipeline.speeds import keep_refined
 from ekya.pipeline.zoo_folder import ZooFolder, open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts

@@ -29,10 +29,10 @@ from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.costs import CostCard, EdgeRates
-from ekya.pipeline.detector_work import random_frames
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.measure_host import kept_self_test
 from ekya.pipeline.setup import crop_side
+from ekya.pipeline.speed_jobs import random_frames
 
 _REPEATS = 15
 _HEAD_REPEATS = 60

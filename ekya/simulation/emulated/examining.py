@@ -21,8 +21,7 @@ from ekya.planning.profiling.inference_profile import (
     period_gpu_s,
 )
 from ekya.results.metrics.accuracy import ScoreSeries, WindowScore
-from ekya.simulation.emulated.answers import Answers
-from ekya.simulation.emulated.image_batches import ImageBatch
+from ekya.simulation.emulated.answers import Answers, ImageBatch
 from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames
 
 PARTS = 8

@@ -53,17 +53,30 @@ def cost_of_frames(
     card: CostCard,
     proposer_operations: int,
     objects: float,
+    followed: float,
     configs: Sequence[InferenceConfig],
-    burst: Sequence[BurstFrame],
 ) -> FrameCosts:
-    """Returns what frames with this number of objects cost under these λ, by a cost card."""
+    """Returns what frames cost under these λ, by a cost card.
+
+    Args:
+        golden: the golden model.
+        card: costs of all work.
+        proposer_operations: counted operations of proposing objects in one frame.
+        objects: in a frame that is analysed.
+        followed: boxes that are followed from one frame into the next.
+        configs: λ.
+    """
     frame_gpu_s = {side: card.frame_gpu_s(objects, side, proposer_operations) for side in sides_of(configs)}
     following_gpu_s: dict[int, float] = {}
     if any(config.by_golden for config in configs):
-        boxes = mean(len(frame.labels) for frame in burst) if burst else TYPICAL_OBJECTS
-        following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(boxes)
+        following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(followed)
         frame_gpu_s[GOLDEN_RESOLUTION] = golden_gpu_s(golden, card, [TYPICAL_QUESTION])
     return frame_gpu_s, following_gpu_s
+
+
+def boxes_in(burst: Sequence[BurstFrame]) -> float:
+    """Returns the mean number of boxes in a frame of a burst; a typical one if it is empty."""
+    return mean(len(frame.labels) for frame in burst) if burst else TYPICAL_OBJECTS
 
 
 def step_cost(work: StepWork, golden: Labels, card: CostCard) -> StepCost:
@@ -209,7 +222,8 @@ class PreparingWindows:
     ) -> FrameCosts:
         """Returns the costs by the card."""
         objects = self.streams[stream].material.mean_objects
-        return cost_of_frames(self._golden, self._card, self._proposer_operations, objects, configs, burst)
+        operations, followed = self._proposer_operations, boxes_in(burst)
+        return cost_of_frames(self._golden, self._card, operations, objects, followed, configs)
 
     def run_trial(self, step: TrialStep, trial: MicroProfile) -> tuple[FamilyCurve, float]:
         """Runs a trial; returns its curve and its cost by the card."""

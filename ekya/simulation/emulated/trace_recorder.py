@@ -12,7 +12,6 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import Profiler, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
@@ -34,28 +33,26 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.models.training.operations import retraining_cost
-from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
 from ekya.pipeline.window_preparation import (
+    FrameCosts,
     LabelledStream,
     check_teacher,
     label_stream,
     profile_inference,
 )
-from ekya.planning.adaptation.shadow_gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.estimate import estimate_options as estimated_options
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
-from ekya.simulation.emulated.candidates import Candidate, Candidates
-from ekya.simulation.emulated.courses import Common, Course
+from ekya.simulation.emulated.answers import ImageBatch, image_batch
+from ekya.simulation.emulated.courses import Candidate, Candidates, Common, Course, TrainedCourse
 from ekya.simulation.emulated.examining import Exam, true_options
-from ekya.simulation.emulated.image_batches import ImageBatch, image_batch
 from ekya.simulation.emulated.model_inputs import model_input_of
-from ekya.simulation.emulated.preparing import cost_of_frames, golden_gpu_s, step_cost
+from ekya.simulation.emulated.preparing import boxes_in, cost_of_frames, golden_gpu_s, step_cost
 from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames, SeenWindow
 from ekya.simulation.retraining import Checkpoint
 
@@ -70,19 +67,6 @@ SCORED_PER_S, MOST_SCORED = 4.0, 120
 
 _JUDGES = 2
 """Number of newest models that measure the accuracy that λ keeps."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """A recorded training and its best weights."""
-
-    training: RecordedTraining
-    validation_accuracy: float
-    model: EdgeModel
-
-    def would_serve(self, serving: float) -> bool:
-        """Returns whether it would replace a model with this validation accuracy."""
-        return why_not(self.validation_accuracy, serving, SERVE_MARGIN) is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,8 +204,11 @@ class StreamRecorder:
         labels, golden, card = labelled.labels, self.common.golden, self.common.card
         prepared = self._preparation(known.window, serving)
         objects = prepared.material.mean_objects
-        costs = partial(cost_of_frames, golden, card, self.proposer_operations, objects)
-        profiled, work = profile_inference(prepared, self.common.inference_configs, costs)
+        profiled, work = profile_inference(
+            prepared,
+            self.common.inference_configs,
+            lambda _, burst: self._frame_costs(objects, boxes_in(burst)),
+        )
         return replace(
             known,
             training_crops=len(labels.training.examples),
@@ -281,7 +268,7 @@ class StreamRecorder:
         labels: StreamLabels,
         exams: Sequence[Exam],
         passed: ActivationCache,
-    ) -> _Run:
+    ) -> TrainedCourse:
         window = exams[0].window
         retraining = retraining_of(
             start.model, course.config, labels, start.memory, self.settings, window, passed=passed
@@ -302,7 +289,7 @@ class StreamRecorder:
                 later = tuple(exam.standing(best.model) for exam in exams[1:])
                 epochs[best.epoch - 1] = replace(serving, standings=(*serving.standings, *later))
         training = RecordedTraining(course.family, course.config.data_fraction, start.origin, tuple(epochs))
-        return _Run(training, best.validation_accuracy, best.model)
+        return TrainedCourse(training, best.validation_accuracy, best.model)
 
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
         configs, model_input, answers = self.common.inference_configs, self._model_input, {}
@@ -311,39 +298,32 @@ class StreamRecorder:
             answers[resolution] = tuple(model_input.answers(frames, images.answer(model)) for model in models)
         every = self.windows[frames.window].frames
         objects = sum(self._histogram(frames.window)) / max(len(every.frame), 1)
+        frame_gpu_s, following_gpu_s = self._frame_costs(every.mean_objects, objects)
         return true_options(
             configs,
             frames,
             answers,
             len(self.settings.classes),
-            self._frame_gpu_s(every.mean_objects),
+            frame_gpu_s,
             self.settings.fps,
-            self._following_gpu_s(objects),
+            following_gpu_s,
         )
 
     def _guessed_options(self) -> tuple[InferenceOption, ...]:
         """Returns Λ before anything is profiled, as at the start of a run."""
+        frame_gpu_s, following_gpu_s = self._frame_costs(TYPICAL_OBJECTS, TYPICAL_OBJECTS)
         return inference_options(
             self.common.inference_configs,
             (),
-            self._frame_gpu_s(TYPICAL_OBJECTS),
+            frame_gpu_s,
             self.settings.fps,
-            following_gpu_s=self._following_gpu_s(TYPICAL_OBJECTS),
+            following_gpu_s=following_gpu_s,
         )
 
-    def _frame_gpu_s(self, objects: float) -> dict[int, float]:
-        """Returns the GPU-seconds to analyse a frame with this number of boxes, by resolution."""
-        common, operations = self.common, self.proposer_operations
-        sides = sides_of(common.inference_configs)
-        costs = {side: common.card.frame_gpu_s(objects, side, operations) for side in sides}
-        if common.offers_golden:
-            costs[GOLDEN_RESOLUTION] = golden_gpu_s(common.golden, common.card, [TYPICAL_QUESTION])
-        return costs
-
-    def _following_gpu_s(self, objects: float) -> dict[int, float]:
-        """Returns the GPU-seconds to follow this number of boxes, by resolution where they are followed."""
-        card = self.common.card
-        return {GOLDEN_RESOLUTION: card.following_gpu_s(objects)} if self.common.offers_golden else {}
+    def _frame_costs(self, objects: float, followed: float) -> FrameCosts:
+        """Returns the costs of frames with this number of objects, and of following so many boxes."""
+        golden, card, configs = self.common.golden, self.common.card, self.common.inference_configs
+        return cost_of_frames(golden, card, self.proposer_operations, objects, followed, configs)
 
     def _histogram(self, window: int) -> tuple[int, ...]:
         seen = self.windows[window].frames.reference.classes
