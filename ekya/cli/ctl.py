@@ -148,7 +148,7 @@ def status(config: CtlConfig, output: Output) -> None:
     Below the estimated accuracy is the 95% interval of the audited one.
     """
     client = _client(config.runs, config.name)
-    told = client.get("status")
+    told = client.get_json("status")
     output.report(told)
     window = f"window {told['window']}" if told["window"] >= 0 else "starting"
     output.say(f"{told['name']}: {window}, scheduler {told['scheduler']}, {client.place.url}")
@@ -247,10 +247,10 @@ def roll_back(config: CtlRollBackConfig, output: Output) -> None:
 
     client = _client(config.runs, config.name)
     values = None if config.version is None else {"version": config.version}
-    client.change("POST", camera_path(config.camera, "/roll-back"), values)
+    client.send_change("POST", camera_path(config.camera, "/roll-back"), values)
     if config.freeze:
         try:
-            client.change("POST", camera_path(config.camera, "/freeze"))
+            client.send_change("POST", camera_path(config.camera, "/freeze"))
         except UserError as error:
             raise UserError(f"{config.camera} is rolled back, but not frozen: {error}") from error
     output.report({"subject": config.camera, "change": "roll-back"})
@@ -261,7 +261,7 @@ def roll_back(config: CtlRollBackConfig, output: Output) -> None:
 def _client(runs: Path, name: str | None) -> "ServiceClient":
     from ekya.service.http.client import ServiceClient
 
-    return ServiceClient.find(runs, name)
+    return ServiceClient.find_service(runs, name)
 
 
 def _change(
@@ -273,7 +273,7 @@ def _change(
     told: tuple[str, str, str],
 ) -> None:
     """Changes something of a service, and tells what is changed, by what, how it is now, and what follows."""
-    answer = _client(config.runs, config.name).change(method, path, values) or {}
+    answer = _client(config.runs, config.name).send_change(method, path, values) or {}
     subject, what, done = told
     output.report({"subject": subject, "change": what, **answer})
     output.say("; ".join([f"{subject} {done}", *answer.values()]))

@@ -46,13 +46,13 @@ def gc(config: GcConfig, output: Output) -> None:
     What serves, what a report or a restart needs and kept models stay. A service does this itself. Of a
     camera that was removed from a service nothing is needed, so its pictures go as well when they are old.
     """
-    from ekya.service.retention import collect
+    from ekya.service.retention import remove_surplus
     from ekya.system.files import holder_of
 
     folder = opt.run_folder_of(config.run, config.runs)
     limits = _limits(config, folder)
     running = holder_of(folder.path) is not None
-    collected = collect(
+    collected = remove_surplus(
         folder, limits, streams=_cameras(folder), with_models=not running, only_look=config.dry_run
     )
     output.report(_values(collected, folder, config.dry_run))

@@ -100,7 +100,7 @@ def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
 def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
     import resource
 
-    from ekya.service.supervisor import Patience, supervise
+    from ekya.service.supervisor import Patience, supervise_service
 
     # Pictures, answers and logs are for this user alone; a core dump would hold passwords too.
     os.umask(0o077)
@@ -108,7 +108,7 @@ def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
     if (folder / "fleet.yaml").is_file():
         output.say(f"Goes on with {folder}, and with the fleet as it is there.")
     output.say(f"Log: {folder}/logs/service.jsonl. Stop it with Ctrl-C or SIGTERM.")
-    code = supervise(_argv(config, folder), folder, Patience(stop_s=config.stop_timeout))
+    code = supervise_service(_argv(config, folder), folder, Patience(stop_s=config.stop_timeout))
     raise typer.Exit(code)
 
 
@@ -141,7 +141,7 @@ def _print_unit(config: ServeConfig, folder: Path) -> None:
     unit = ServiceUnit(
         folder.name, argv, getpass.getuser(), Path.cwd(), config.runs.resolve(), config.stop_timeout
     )
-    typer.echo(unit.text(), nl=False)
+    typer.echo(unit.unit_text(), nl=False)
 
 
 def _argv(config: ServeConfig, folder: Path) -> list[str]:

@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 class ArchiveWriter:
-    """Adds files to an archive; see ``writing``.
+    """Adds files to an archive; see ``writing_archive``.
 
     Args:
         tar: open for writing.
@@ -39,7 +39,7 @@ class ArchiveWriter:
         self._tar = tar
         self._checksums: dict[str, str] = {}
 
-    def add(self, name: str, path: Path, size_bytes: int | None = None) -> None:
+    def add_file(self, name: str, path: Path, size_bytes: int | None = None) -> None:
         """Adds a file, or the first bytes of it.
 
         Args:
@@ -80,7 +80,7 @@ class ArchiveWriter:
 
 
 @contextmanager
-def writing(path: Path, name: Path, header: Mapping[str, object]) -> Iterator[ArchiveWriter]:
+def writing_archive(path: Path, name: Path, header: Mapping[str, object]) -> Iterator[ArchiveWriter]:
     """Writes an archive; its checksums come last, so that one that was cut off is known.
 
     Args:
@@ -121,7 +121,7 @@ class Archive:
         with self._opened() as tar:
             return self._first(tar)
 
-    def extract(self, folder: Path, belongs: Callable[[str], bool]) -> None:
+    def extract_files(self, folder: Path, belongs: Callable[[str], bool]) -> None:
         """Writes all files below an existing, empty folder, and compares their checksums.
 
         Names that lead out of the folder, links and devices are refused, and what does not belong there.

@@ -12,7 +12,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
 from ekya.runtime.driver.operator_control import LiveControl
-from ekya.service.answers.messages import newest
+from ekya.service.answers.messages import newest_message
 from ekya.service.metrics import Exposition
 from ekya.service.status import RetrainingRow, Series, ServiceStatus
 from ekya.service.status_keeper import StatusKeeper
@@ -61,26 +61,26 @@ class ServiceBackend:
             for at, row in enumerate(rows)
         )
 
-    def validation(self, camera: str, job: int) -> KeptValidation:
+    def read_validation(self, camera: str, job: int) -> KeptValidation:
         """Returns the validation of a retraining of a camera."""
         self._control.require(StreamId(camera))
         return read_validation(self._folder, StreamId(camera), JobId(job))
 
-    def metrics(self) -> bytes:
+    def metrics_text(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
-        return self._metrics.text()
+        return self._metrics.metrics_text()
 
-    def picture(self, camera: str) -> bytes | None:
+    def newest_picture(self, camera: str) -> bytes | None:
         """Returns the newest frame with its boxes as JPEG; None before the first."""
         return self._control.picture(StreamId(camera))
 
-    def newest(self, camera: str) -> dict[str, object] | None:
+    def newest_answer(self, camera: str) -> dict[str, object] | None:
         """Returns the newest answer as it is sent to sinks; None before the first."""
         self._control.require(StreamId(camera))
-        message = newest(self._folder, StreamId(camera), self._classes)
+        message = newest_message(self._folder, StreamId(camera), self._classes)
         return None if message is None else cast(dict[str, object], message)
 
-    def models(self, camera: str) -> tuple[ModelRow, ...]:
+    def kept_models(self, camera: str) -> tuple[ModelRow, ...]:
         """Returns the models that served a camera and are kept, by version."""
         return self._control.models(StreamId(camera))
 
@@ -112,7 +112,7 @@ class ServiceBackend:
         """Adds a class to the fleet, for which the service starts again."""
         self._control.add_class(name)
 
-    def freeze(self, camera: str, frozen: bool) -> None:
+    def freeze_model(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
         self._control.freeze(StreamId(camera), frozen)
 
@@ -120,7 +120,7 @@ class ServiceBackend:
         """Serves a kept model again; for None the one before the one that serves now."""
         self._control.roll_back(StreamId(camera), None if version is None else ModelVersion(version))
 
-    def forget(self, camera: str) -> None:
+    def forget_pictures(self, camera: str) -> None:
         """Deletes the pictures that are kept of a camera."""
         self._control.forget(StreamId(camera))
 

@@ -20,7 +20,7 @@ from ekya.core.errors import UserError
 from ekya.pipeline.zoo_folder import INDEX
 from ekya.results.storage.run_folder import RunFolder, require_run_name
 from ekya.results.storage.run_state import WAIT_S, ModelRow, StateStore
-from ekya.service.archive import Archive, writing
+from ekya.service.archive import Archive, writing_archive
 from ekya.service.history import past_file
 from ekya.service.run_folder_contents import PieceKind, first_segment, is_service, journal_segments, pieces_of
 from ekya.streams.ingest.credentials import variables_in
@@ -67,7 +67,7 @@ class Source:
     size_bytes: int | None = None
 
 
-def belongs(name: str) -> bool:
+def belongs_in_backup(name: str) -> bool:
     """Returns whether a file of this name can be in a backup; a token, for example, cannot."""
     return _BELONGS.fullmatch(name) is not None
 
@@ -175,7 +175,7 @@ def write_backup(folder: RunFolder, path: Path) -> BackupFacts:
     with (
         _scratch_of(folder) as scratch,
         atomic_path(path) as temporary,
-        writing(temporary, path, header) as archive,
+        writing_archive(temporary, path, header) as archive,
     ):
         temporary.chmod(0o600)
         held = _hold_all(folder, scratch)
@@ -184,7 +184,7 @@ def write_backup(folder: RunFolder, path: Path) -> BackupFacts:
         for name, source in held.items():
             with suppress(FileNotFoundError):
                 os.utime(scratch)  # or what is old would be removed after an hour
-            archive.add(name, source.path, source.size_bytes)
+            archive.add_file(name, source.path, source.size_bytes)
     return facts
 
 
@@ -228,7 +228,7 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
         runs.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=runs))
     try:
-        Archive(path).extract(scratch, belongs)
+        Archive(path).extract_files(scratch, belongs_in_backup)
         for missing in missing_files([file.name for file in scratch.iterdir()], facts.service):
             raise UserError(f"{path}: the backup is not whole, {missing} is missing; use another one")
         with user_errors(target):

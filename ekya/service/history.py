@@ -57,7 +57,7 @@ class CameraHistory:
         self._slot = self._coarse_slot = -1
         self._open: list[Point] = []
 
-    def add(self, now_us: int, point: Point) -> None:
+    def add_point(self, now_us: int, point: Point) -> None:
         """Adds what holds at a moment, unless there is a point of the same ten seconds of run time.
 
         Points that are not before it are dropped: the clock of the machine was set back since.

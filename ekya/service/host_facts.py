@@ -42,7 +42,7 @@ class SinkFacts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class ServiceHostFacts:
     """What a service takes of its machine.
 
     Attributes:
@@ -87,10 +87,10 @@ class HostMeter:
         self._folder_bytes, self._walk_s = 0, -FOLDER_EVERY_S
         self._lock = threading.Lock()
 
-    def measure(self) -> HostFacts:
+    def measure_host(self) -> ServiceHostFacts:
         """Returns the facts of now; the size of the folder may be a minute old."""
         disk = shutil.disk_usage(self._folder)
-        return HostFacts(
+        return ServiceHostFacts(
             restarts=self._restarts(),
             memory_bytes=memory_bytes(),
             folder_bytes=self._size_of_folder(),

@@ -30,7 +30,9 @@ def log_file(folder: Path) -> Path:
 
 
 @contextmanager
-def logged(folder: Path, cameras: Callable[[], Collection[str]], named: Callable[[], str]) -> Iterator[None]:
+def logging_to_folder(
+    folder: Path, cameras: Callable[[], Collection[str]], named: Callable[[], str]
+) -> Iterator[None]:
     """Writes all that is logged in the block to the log of a service, beside what is done with it elsewhere.
 
     Args:
@@ -65,7 +67,7 @@ def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
     Errors that no code has caught, in any thread, are logged: Python would print their texts as they are.
 
     Args:
-        named: see ``logged``.
+        named: see ``logging_to_folder``.
 
     Raises:
         UserError: as the block raised it, without secrets.
@@ -113,7 +115,7 @@ class MaskingFormatter(logging.Formatter):
 
     Args:
         inner: the other formatter.
-        named: see ``logged``.
+        named: see ``logging_to_folder``.
     """
 
     def __init__(self, inner: logging.Formatter, named: Callable[[], str]) -> None:
@@ -129,7 +131,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as JSON: time (ISO 8601, UTC), level, logger, message, camera and traceback if known.
 
     Args:
-        cameras, named: see ``logged``.
+        cameras, named: see ``logging_to_folder``.
     """
 
     def __init__(self, cameras: Callable[[], Collection[str]], named: Callable[[], str]) -> None:

@@ -19,11 +19,11 @@ from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.results.metrics.health import HealthState
 from ekya.results.metrics.retrainings import OUTCOMES
-from ekya.service.host_facts import HostFacts, SinkFacts
+from ekya.service.host_facts import ServiceHostFacts, SinkFacts
 from ekya.service.status import STEP_BOUNDS_S, AuditedAccuracy, CameraStatus, ServiceStatus, StepTimes
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """Type of a metric."""
 
     COUNTER = "counter"
@@ -36,7 +36,7 @@ class Facts:
     """What metrics are read from."""
 
     status: ServiceStatus
-    host: HostFacts
+    host: ServiceHostFacts
 
 
 Labels = tuple[str, ...]
@@ -59,18 +59,18 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...]
     read: Callable[[Facts], Samples]
 
 
-def _service(name: str, kind: Kind, text: str, read: Callable[[Facts], float | StepTimes]) -> Metric:
+def _service(name: str, kind: MetricKind, text: str, read: Callable[[Facts], float | StepTimes]) -> Metric:
     """Declares a metric of the whole service."""
     return Metric(name, kind, text, (), lambda facts: [((), read(facts))])
 
 
-def _stream(name: str, kind: Kind, text: str, read: Callable[[CameraStatus], float | None]) -> Metric:
+def _stream(name: str, kind: MetricKind, text: str, read: Callable[[CameraStatus], float | None]) -> Metric:
     """Declares a metric of each camera; it has no sample while it is unknown."""
 
     def samples(facts: Facts) -> Samples:
@@ -85,12 +85,12 @@ def _stream(name: str, kind: Kind, text: str, read: Callable[[CameraStatus], flo
 def _audited(name: str, text: str, read: Callable[[AuditedAccuracy], float]) -> Metric:
     """Declares a gauge of each camera's audited accuracy."""
     return _stream(
-        name, Kind.GAUGE, text, lambda camera: None if camera.audited is None else read(camera.audited)
+        name, MetricKind.GAUGE, text, lambda camera: None if camera.audited is None else read(camera.audited)
     )
 
 
 def _split(
-    name: str, kind: Kind, text: str, label: str, read: Callable[[CameraStatus], Mapping[str, float]]
+    name: str, kind: MetricKind, text: str, label: str, read: Callable[[CameraStatus], Mapping[str, float]]
 ) -> Metric:
     """Declares a metric of each camera that is split by another label."""
 
@@ -102,7 +102,7 @@ def _split(
     return Metric(name, kind, text, ("stream", label), samples)
 
 
-def _sink(name: str, kind: Kind, text: str, read: Callable[[SinkFacts], float]) -> Metric:
+def _sink(name: str, kind: MetricKind, text: str, read: Callable[[SinkFacts], float]) -> Metric:
     """Declares a metric of each sink of answers."""
     return Metric(
         name, kind, text, ("sink",), lambda facts: [((one.name,), read(one)) for one in facts.host.sinks]
@@ -131,7 +131,7 @@ def _answer_ages(facts: Facts) -> Samples:
 _STREAM_METRICS = (
     _stream(
         "ekya_stream_accuracy_ratio",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Estimated accuracy of what answers: the model that serves, or the golden detector.",
         lambda camera: camera.accuracy,
     ),
@@ -157,83 +157,83 @@ _STREAM_METRICS = (
     ),
     _stream(
         "ekya_stream_inference_share_ratio",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Share of a GPU that is granted to inference.",
         lambda camera: _share(camera.inference_share_milli),
     ),
     _stream(
         "ekya_stream_retraining_share_ratio",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Share of a GPU that is granted to retraining.",
         lambda camera: _share(camera.retraining_share_milli),
     ),
     _split(
         "ekya_stream_health",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 for the health that a stream is in, 0 for the others.",
         "state",
         lambda camera: {str(state): float(camera.health == state) for state in HealthState},
     ),
     _split(
         "ekya_stream_state",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 for the state that a stream is in, 0 for the others.",
         "state",
         lambda camera: {str(state): float(camera.state == state) for state in Status},
     ),
     _stream(
         "ekya_stream_frozen",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 if an operator keeps the stream from being retrained.",
         lambda camera: float(camera.frozen),
     ),
     _stream(
         "ekya_stream_model_version",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Version of the model that serves; 0 is the base model.",
         lambda camera: camera.model_version,
     ),
     _stream(
         "ekya_stream_frames_due_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Frames that were to be analysed.",
         lambda camera: camera.frames_due,
     ),
     _stream(
         "ekya_stream_frames_analysed_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Frames that were analysed.",
         lambda camera: camera.frames_analysed,
     ),
     _split(
         "ekya_stream_retrainings_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Retrainings that are over: served, kept from serving, or failed.",
         "outcome",
         lambda camera: {outcome: getattr(camera.retrainings, outcome) for outcome in OUTCOMES},
     ),
     _stream(
         "ekya_stream_drifts_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Changes of the scene that were noticed.",
         lambda camera: camera.drifts,
     ),
     _stream(
         "ekya_stream_labels_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Labels that the golden model made.",
         lambda camera: camera.labels,
     ),
     Metric(
         "ekya_stream_last_labels_timestamp_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "When the newest labels came; before the first, when the service was started.",
         ("stream",),
         _newest_labels,
     ),
     Metric(
         "ekya_stream_answer_age_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Age of the newest answer; none before the first.",
         ("stream",),
         _answer_ages,
@@ -243,73 +243,73 @@ _STREAM_METRICS = (
 _SERVICE_METRICS = (
     _service(
         "ekya_service_start_timestamp_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "When the service was started last.",
         lambda facts: facts.status.started_unix_s,
     ),
     _service(
         "ekya_service_restarts_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "How often the service was restarted after it had died.",
         lambda facts: facts.host.restarts,
     ),
     _service(
         "ekya_service_gpus",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "GPUs that may be shared out; cores where there are none.",
         lambda facts: _share(facts.status.capacity_milli),
     ),
     _service(
         "ekya_service_window",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Index of the open retraining window.",
         lambda facts: facts.status.window,
     ),
     _service(
         "ekya_service_window_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Length of the open retraining window.",
         lambda facts: us_to_seconds(facts.status.window_ends_us - facts.status.window_opened_us),
     ),
     _service(
         "ekya_service_preparing",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "1 while labels and profiles are made.",
         lambda facts: float(facts.status.preparing),
     ),
     _service(
         "ekya_service_memory_bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Memory that the service's processes hold for themselves alone.",
         lambda facts: facts.host.memory_bytes,
     ),
     _service(
         "ekya_service_folder_bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Size of the service's folder.",
         lambda facts: facts.host.folder_bytes,
     ),
     _service(
         "ekya_service_disk_free_bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Free space on the folder's disk.",
         lambda facts: facts.host.disk_free_bytes,
     ),
     _service(
         "ekya_service_disk_size_bytes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Size of the folder's disk.",
         lambda facts: facts.host.disk_size_bytes,
     ),
     _service(
         "ekya_loop_step_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "Duration of the control loop's steps, with plans and the hand-over of commands.",
         lambda facts: facts.status.steps,
     ),
     Metric(
         "ekya_warnings_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Warnings of the service's processes.",
         ("source",),
         lambda facts: [((one.source,), one.count) for one in facts.status.warning_counts],
@@ -319,25 +319,25 @@ _SERVICE_METRICS = (
 _ANSWER_METRICS = (
     _sink(
         "ekya_answers_delivered_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Answers that a sink has confirmed.",
         lambda sink: sink.delivered,
     ),
     _sink(
         "ekya_answers_lost_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Frames that were removed before a sink had confirmed their answers.",
         lambda sink: sink.lost_frames,
     ),
     _sink(
         "ekya_answers_waiting",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Frames whose answers a sink has not confirmed yet.",
         lambda sink: sink.waiting_frames,
     ),
     _sink(
         "ekya_answers_waiting_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Age of the oldest answer that a sink has not confirmed; 0 without any.",
         lambda sink: sink.waiting_s,
     ),
@@ -348,10 +348,10 @@ METRICS = (*_STREAM_METRICS, *_SERVICE_METRICS, *_ANSWER_METRICS)
 
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-_FAMILIES: Mapping[Kind, Callable[..., _Family]] = {
-    Kind.COUNTER: CounterMetricFamily,
-    Kind.GAUGE: GaugeMetricFamily,
-    Kind.HISTOGRAM: HistogramMetricFamily,
+_FAMILIES: Mapping[MetricKind, Callable[..., _Family]] = {
+    MetricKind.COUNTER: CounterMetricFamily,
+    MetricKind.GAUGE: GaugeMetricFamily,
+    MetricKind.HISTOGRAM: HistogramMetricFamily,
 }
 
 
@@ -363,10 +363,10 @@ class Exposition:
         host: returns what it takes of its machine.
     """
 
-    def __init__(self, status: Callable[[], ServiceStatus], host: Callable[[], HostFacts]) -> None:
+    def __init__(self, status: Callable[[], ServiceStatus], host: Callable[[], ServiceHostFacts]) -> None:
         self._status, self._host = status, host
 
-    def text(self) -> bytes:
+    def metrics_text(self) -> bytes:
         """Returns the text of all metrics."""
         return generate_latest(self)
 

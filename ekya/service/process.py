@@ -37,11 +37,11 @@ from ekya.service.history import keep_past, read_past
 from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import token_of
 from ekya.service.http.server import HttpServer
-from ekya.service.logs import logged, secrets_hidden
+from ekya.service.logs import logging_to_folder, secrets_hidden
 from ekya.service.metrics import Exposition
 from ekya.service.ray_watch import ended_with_ray
 from ekya.service.retention import DiskRoom, collect_or_warn
-from ekya.service.status_keeper import CameraTerms, FleetTerms, StatusKeeper
+from ekya.service.status_keeper import KnownCameraTerms, KnownFleetTerms, StatusKeeper
 from ekya.service.supervised import Heartbeat, die_with_parent, read_restarts
 
 _LOG = logging.getLogger(__name__)
@@ -178,16 +178,16 @@ class FleetService:
         past = read_past(folder, self._cameras(), time.time())
         keeper = StatusKeeper(folder.name, control.now_us, self._unix_us, self._terms, past)
         self._keeper = keeper
-        stack.enter_context(logged(folder.path, self._cameras, self._secrets))
+        stack.enter_context(logging_to_folder(folder.path, self._cameras, self._secrets))
         publisher = Publisher(folder, self._run.fleet.answers, self._classes, lambda: keeper.status().cameras)
         meter = HostMeter(
             folder.path,
             lambda: read_restarts(folder.path).count,
-            publisher.state,
+            publisher.sink_states,
             self._answered_unix_s,
         )
         # Counters of a killed process would go on a little lower, and Prometheus count all of them again.
-        metrics = Exposition(lambda: keeper.status(since_start=True), meter.measure)
+        metrics = Exposition(lambda: keeper.status(since_start=True), meter.measure_host)
         backend = ServiceBackend(control, keeper, metrics, folder, self._classes)
         token = token_of(folder.path) if self._with_token else None
         server = HttpServer(backend, folder.path, token, self._run.fleet.http)
@@ -200,15 +200,15 @@ class FleetService:
         collecting.start()
         stack.callback(self._end_collecting, collecting)
 
-    def _terms(self, state: LoopState) -> FleetTerms:
+    def _terms(self, state: LoopState) -> KnownFleetTerms:
         weights = {} if self._control is None else {one.id: one.weight for one in self._control.fleet.streams}
         cameras = {
-            stream.stream: CameraTerms(weights.get(stream.stream, 1.0), stream.frozen)
+            stream.stream: KnownCameraTerms(weights.get(stream.stream, 1.0), stream.frozen)
             for stream in state.fleet.streams
         }
         scheduler = state.fleet.scheduler or self._run.options.scheduler
         capacity_milli = as_asked(self._run.constants, state.fleet).capacity_milli
-        return FleetTerms(capacity_milli, scheduler, cameras)
+        return KnownFleetTerms(capacity_milli, scheduler, cameras)
 
     def _cameras(self) -> tuple[str, ...]:
         return () if self._control is None else tuple(one.id for one in self._control.fleet.streams)

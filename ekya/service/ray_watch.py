@@ -15,7 +15,7 @@ from functools import partial
 
 import psutil
 
-from ekya.system.processes import runs, still_runs
+from ekya.system.processes import runs_executable, still_runs
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def ended_with_ray(end: Callable[[int], object] = os._exit, answer_s: float = _A
         answer_s: time within which a process answers a greeting.
     """
     children = psutil.Process().children()
-    watched = {name: one for one in children for name in _PROCESSES if runs(one, name)}
+    watched = {name: one for one in children for name in _PROCESSES if runs_executable(one, name)}
     over = threading.Event()
 
     def fail(said: str) -> None:

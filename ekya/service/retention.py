@@ -48,7 +48,7 @@ class Collected:
         return sum(piece.size_bytes for piece in self.pieces)
 
 
-def surplus(
+def choose_surplus(
     pieces: Sequence[Piece], total_bytes: int, limits: RetentionConfig, now_unix_s: float
 ) -> Collected:
     """Decides what is removed: what is too old, then the oldest until the rest fits.
@@ -76,7 +76,7 @@ def surplus(
     return Collected(tuple(old), total_bytes, max(0, over_bytes))
 
 
-def collect(
+def remove_surplus(
     folder: RunFolder,
     limits: RetentionConfig,
     now_unix_s: float | None = None,
@@ -106,7 +106,7 @@ def collect(
     before_bytes = folder_bytes(folder.path)
     weights = _spent_weights(folder, limits.models, only_look) if with_models else ()
     left_bytes = before_bytes - sum(piece.size_bytes for piece in weights)
-    removed = surplus(pieces_of(folder, streams), left_bytes, limits, now_unix_s)
+    removed = choose_surplus(pieces_of(folder, streams), left_bytes, limits, now_unix_s)
     if not only_look:
         for piece in removed.pieces:
             _remove(piece)
@@ -124,7 +124,7 @@ def collect_rows(
     """Removes from a service's ``state.sqlite`` old labels and windows, and models of cameras that left it.
 
     Args:
-        folder, limits, now_unix_s: see ``collect``.
+        folder, limits, now_unix_s: see ``remove_surplus``.
         unix_us: converts run time to time since 1970, both in microseconds.
         streams: that are in the run; models of others are removed when the newest has served for as long as
             answers are kept. None: all.
@@ -150,12 +150,12 @@ def collect_or_warn(
     unix_us: Callable[[int], int] | None,
     streams: Collection[StreamId],
 ) -> None:
-    """Does what a service does once a window: ``collect`` and ``collect_rows``. Errors are warnings.
+    """Does what a service does once a window: ``remove_surplus`` and ``collect_rows``. Errors are warnings.
 
     Before it begins ``unix_us`` is None, and rows are left alone: their file would not become smaller.
     """
     try:
-        collected = collect(folder, limits, streams=streams)
+        collected = remove_surplus(folder, limits, streams=streams)
         if unix_us is not None:
             collect_rows(folder, limits, unix_us, streams=streams)
     except (UserError, OSError) as error:

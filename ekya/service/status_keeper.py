@@ -53,7 +53,7 @@ OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
-class CameraTerms:
+class KnownCameraTerms:
     """What operators have set for a camera; see ``CameraStatus``."""
 
     weight: float = 1.0
@@ -61,7 +61,7 @@ class CameraTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetTerms:
+class KnownFleetTerms:
     """What operators have set.
 
     Attributes:
@@ -72,7 +72,7 @@ class FleetTerms:
 
     capacity_milli: int
     scheduler: str
-    cameras: Mapping[StreamId, CameraTerms] = field(default_factory=dict)
+    cameras: Mapping[StreamId, KnownCameraTerms] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class _Tally:
     labelled_unix_s: float | None = None
 
     @staticmethod
-    def after(past: CameraPast) -> "_Tally":
+    def continued_from(past: CameraPast) -> "_Tally":
         """Returns the tally of a camera that earlier processes of the service have served."""
         return _Tally(
             history=CameraHistory(past.history),
@@ -121,7 +121,7 @@ class StatusKeeper:
         name: str,
         now_us: Callable[[], int],
         unix_us: Callable[[int], int],
-        terms: Callable[[LoopState], FleetTerms],
+        terms: Callable[[LoopState], KnownFleetTerms],
         past: Mapping[StreamId, CameraPast] = MappingProxyType({}),
     ) -> None:
         self._name = name
@@ -229,7 +229,7 @@ class StatusKeeper:
 
     def _begin(self, name: StreamId) -> None:
         past = self._past.pop(name, None)
-        self._tallies[name] = _Tally() if past is None else _Tally.after(past)
+        self._tallies[name] = _Tally() if past is None else _Tally.continued_from(past)
 
     def _unix_s(self, t_us: int) -> float:
         return self._unix_us(t_us) / US_PER_S
@@ -290,7 +290,7 @@ class StatusKeeper:
 
     def _draw(self, stream: StreamState, now_us: int) -> None:
         accuracy = stream.answering_accuracy
-        self._tallies[stream.stream].history.add(
+        self._tallies[stream.stream].history.add_point(
             now_us,
             (
                 self._unix_s(now_us),
@@ -307,11 +307,11 @@ class StatusKeeper:
             del self._tallies[name]
 
     def _camera(
-        self, stream: StreamState, health: Health, fleet_terms: FleetTerms, since_start: bool
+        self, stream: StreamState, health: Health, fleet_terms: KnownFleetTerms, since_start: bool
     ) -> CameraStatus:
         tally, job, inference = self._tallies[stream.stream], stream.job, stream.inference
         earlier = NOT_COUNTED if since_start else tally.earlier
-        terms = fleet_terms.cameras.get(stream.stream, CameraTerms())
+        terms = fleet_terms.cameras.get(stream.stream, KnownCameraTerms())
         return CameraStatus(
             id=stream.stream,
             state=str(stream.status),

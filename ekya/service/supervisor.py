@@ -85,7 +85,7 @@ class Patience:
     healthy_s: float = 60.0
 
 
-def supervise(argv: Sequence[str], folder: Path, patience: Patience = Patience()) -> int:
+def supervise_service(argv: Sequence[str], folder: Path, patience: Patience = Patience()) -> int:
     """Runs a service until it is to stop, and returns the exit code of the command.
 
     At SIGTERM, SIGINT or SIGHUP the service gets SIGTERM; another one after a second kills it. Must be called
@@ -156,7 +156,7 @@ class _Supervisor:
     """Starts and watches one service process after the other.
 
     Args:
-        argv, folder, patience: see ``supervise``.
+        argv, folder, patience: see ``supervise_service``.
         signals: descriptor from which the numbers of arrived signals are read.
     """
 
@@ -167,7 +167,7 @@ class _Supervisor:
         self._was_started = self._was_ready = False
 
     def run(self) -> int:
-        """Returns the exit code of ``supervise``."""
+        """Returns the exit code of ``supervise_service``."""
         delay_s = self._patience.delay_s
         # What a supervisor that was killed has left still holds cameras, ports and GPU memory.
         if ended := self._end_leftovers():

@@ -87,7 +87,7 @@ class ServiceUnit:
     runs: Path
     stop_s: float = Patience().stop_s
 
-    def text(self) -> str:
+    def unit_text(self) -> str:
         """Returns the unit, to be saved as ``ekya-NAME.service``.
 
         Raises:

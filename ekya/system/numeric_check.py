@@ -72,7 +72,7 @@ class NumericGate:
             )
         ]
 
-    def check(self) -> tuple[Checked, ...]:
+    def run_checks(self) -> tuple[Checked, ...]:
         """Runs all checks on the calling thread's stream and waits for them."""
         return tuple(case.check() for case in self._cases)
 

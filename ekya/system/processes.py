@@ -42,7 +42,7 @@ def is_own(process: psutil.Process) -> bool:
     return False
 
 
-def runs(process: psutil.Process, name: str) -> bool:
+def runs_executable(process: psutil.Process, name: str) -> bool:
     """Returns whether it runs an executable, or a script in an interpreter, of this name."""
     called = arguments_of(process)[:2]
     with suppress(psutil.Error):

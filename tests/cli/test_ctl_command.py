@@ -81,7 +81,7 @@ def test_ctl_roll_back_whose_freeze_is_refused_says_what_is_done(runs, service, 
     def refuse(camera, frozen):
         raise UserError("the service is stopping")
 
-    monkeypatch.setattr(service, "freeze", refuse)
+    monkeypatch.setattr(service, "freeze_model", refuse)
     assert ctl(runs, "roll-back", "yard", "--version", "3", "--freeze") == 2
     assert service.asked == [(("roll-back", 3), "yard")]
     told = capfd.readouterr().err
@@ -175,7 +175,7 @@ def test_ctl_without_or_with_a_wrong_token_is_refused(runs, capfd):
 def test_ctl_says_that_a_service_does_not_answer(tmp_path, capfd):
     folder = tmp_path / "gone"
     folder.mkdir()
-    Place.here("127.0.0.1", 1).write(folder)
+    Place.of_this_process("127.0.0.1", 1).write_into(folder)
     assert ctl(tmp_path, "status") == 2
     assert "gone: the service does not answer at http://127.0.0.1:1" in capfd.readouterr().err
     assert ctl(tmp_path, "status", "--name", "other") == 2

@@ -9,7 +9,7 @@ from soak_facts import Cut, Sample, backs, median, slowest
 
 from ekya.config.fleet_sections import RetentionConfig
 from ekya.results.storage.run_folder import RunFolder
-from ekya.service.retention import collect
+from ekya.service.retention import remove_surplus
 
 UP_S = 1000.0
 CUT = Cut("cam-1", UP_S - 10.0, UP_S)
@@ -68,7 +68,7 @@ def test_past_is_removed_until_the_folder_is_within_its_limit(day, monkeypatch):
     day.watch_disk()
     assert day.over_s == 40.0
     folder = day.chaos.service.runs
-    collect(folder, RetentionConfig(days=1, gigabytes=soak.RETENTION_GB))
+    remove_surplus(folder, RetentionConfig(days=1, gigabytes=soak.RETENTION_GB))
     day.watch_disk()
     assert day.over_s == 40.0
     assert soak.past_removed(folder.path) == 57

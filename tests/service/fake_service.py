@@ -230,26 +230,26 @@ class FakeService:
             for window, before, after, outcome, reason in rows
         )
 
-    def validation(self, camera, job):
+    def read_validation(self, camera, job):
         self._known(camera)
         if job not in (12, 14, 17):
             raise NotThereError(f"of retraining {job} of {camera} no validation is kept")
         return KeptValidation(VALIDATION, tuple(map(mistake_of, range(len(VALIDATION.mistakes)))))
 
-    def metrics(self):
+    def metrics_text(self):
         return b"# TYPE ekya_up gauge\nekya_up 1\n"
 
-    def picture(self, camera):
+    def newest_picture(self, camera):
         self.frames += 1
         return None if self._known(camera).id == "station-hall" else picture_of(camera, self.frames)
 
-    def newest(self, camera):
+    def newest_answer(self, camera):
         self.frames += 1
         if self._known(camera).state != "serving":
             return None
         return {"id": f"{camera}/{self.frames}", "camera": camera, "frame": self.frames, "objects": []}
 
-    def models(self, camera):
+    def kept_models(self, camera):
         serving = self._known(camera).model_version
         return tuple(
             ModelRow(
@@ -299,7 +299,7 @@ class FakeService:
         if name == "zeppelin":
             raise UserError("key 'classes': the golden detector knows no 'zeppelin'")
 
-    def freeze(self, camera, frozen):
+    def freeze_model(self, camera, frozen):
         self._change("freeze" if frozen else "unfreeze", camera, frozen=frozen)
 
     def roll_back(self, camera, version=None):
@@ -313,7 +313,7 @@ class FakeService:
             raise UserError(f"{camera} has no previous model; it serves its base model")
         self._change("roll-back", camera, model_version=serving - 1)
 
-    def forget(self, camera):
+    def forget_pictures(self, camera):
         self._change("forget", camera)
 
     def ask_labels(self, camera):

@@ -8,7 +8,7 @@ from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, S
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.service.host_facts import HostFacts
+from ekya.service.host_facts import ServiceHostFacts
 from ekya.service.status import (
     AuditedAccuracy,
     CameraStatus,
@@ -18,7 +18,7 @@ from ekya.service.status import (
     WarningCount,
     WarningRow,
 )
-from ekya.service.status_keeper import CameraTerms, FleetTerms, StatusKeeper
+from ekya.service.status_keeper import KnownCameraTerms, KnownFleetTerms, StatusKeeper
 
 BEGAN_UNIX_S = 1_700_000_000
 CAMERAS = (CAM_1, CAM_2, CAM_3)
@@ -56,7 +56,7 @@ def unix_us(t_us):
 
 
 def make_keeper(clock, capacity_milli=2000, past=None, **cameras):
-    terms = FleetTerms(capacity_milli, "ekya", cameras)
+    terms = KnownFleetTerms(capacity_milli, "ekya", cameras)
     return StatusKeeper("yard", clock, unix_us, lambda state: terms, past or {})
 
 
@@ -69,7 +69,7 @@ def step_of(run, at):
 def scripted_run(scheduler="ekya", events=EVENTS, **changes):
     """Returns a run of three cameras and four windows, and a keeper that has followed it and a warning."""
     clock = Clock()
-    keeper = make_keeper(clock, **{CAM_2: CameraTerms(2.0, True)})
+    keeper = make_keeper(clock, **{CAM_2: KnownCameraTerms(2.0, True)})
 
     def follow(run):
         clock.now_us = run.turns[-1].now_us
@@ -135,7 +135,7 @@ def a_status(*cameras, **changes):
 
 def host_facts(**changes):
     """Returns what a service takes of its machine."""
-    facts = HostFacts(
+    facts = ServiceHostFacts(
         restarts=2,
         memory_bytes=2_000_000_000,
         folder_bytes=5_000_000_000,

@@ -5,7 +5,7 @@ from answering import CLASSES, a_service, row
 from ekya.core.units import StreamId
 from ekya.results.storage.hour_tables import HourWriter, next_rows
 from ekya.results.storage.wall_clock import WallClock, record_start
-from ekya.service.answers.messages import messages, newest, time_of
+from ekya.service.answers.messages import make_messages, newest_message, time_of
 
 CAM = StreamId("cam.1")
 
@@ -27,7 +27,7 @@ def test_messages_are_of_frames_with_boxes_of_their_own(tmp_path):
         row(2, analysed=False, followed=True),
         row(3, classes=()),
     )
-    made = list(messages(CAM, next_rows(folder.hours(CAM), -1), CLASSES, WallClock.read(folder)))
+    made = list(make_messages(CAM, next_rows(folder.hours(CAM), -1), CLASSES, WallClock.read(folder)))
     assert [message["id"] for message in made] == ["cam.1/0", "cam.1/2", "cam.1/3"]
     box = [1.3, 2.0, 30.0, 40.0]
     assert made[0]["objects"] == [
@@ -47,23 +47,23 @@ def test_messages_are_of_frames_with_boxes_of_their_own(tmp_path):
 
 def test_message_names_no_box_that_holds_no_object(tmp_path):
     folder = written(tmp_path, row(0, classes=(2, 0)))
-    assert [one["class"] for one in newest(folder, CAM, CLASSES)["objects"]] == ["car"]
+    assert [one["class"] for one in newest_message(folder, CAM, CLASSES)["objects"]] == ["car"]
 
 
 def test_newest_message_is_the_last_with_boxes_of_its_own(tmp_path):
     folder = a_service(tmp_path)
-    assert newest(folder, CAM, CLASSES) is None
+    assert newest_message(folder, CAM, CLASSES) is None
     writer = HourWriter(folder.hours(CAM))
     for frame in range(3):
         writer.add(row(frame, analysed=frame < 2))
         writer.flush()
-        assert newest(folder, CAM, CLASSES)["frame"] == min(frame, 1)
+        assert newest_message(folder, CAM, CLASSES)["frame"] == min(frame, 1)
 
 
 def test_message_time_leaves_out_when_the_service_was_down(tmp_path):
     folder = written(tmp_path, row(5))
     record_start(folder, 400_000, 1_764_100_000_000_000)
-    assert newest(folder, CAM, CLASSES)["time"] == "2025-11-25T19:46:40.100Z"
+    assert newest_message(folder, CAM, CLASSES)["time"] == "2025-11-25T19:46:40.100Z"
 
 
 def test_time_of_has_three_digits_after_the_second():

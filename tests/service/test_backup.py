@@ -20,7 +20,7 @@ from ekya.results.storage.run_state import StateStore
 from ekya.service import backup as backup_module
 from ekya.service.archive import ArchiveWriter
 from ekya.service.backup import missing_variables, other_sources, read_facts, restore_backup, write_backup
-from ekya.service.retention import collect
+from ekya.service.retention import remove_surplus
 from ekya.service.run_folder_contents import pieces_of
 
 TAKEN = {
@@ -139,13 +139,13 @@ def doing(monkeypatch, name, first):
 
 def doing_with_each_file(monkeypatch, first):
     """The same for each file that a backup takes."""
-    add = ArchiveWriter.add
+    add = ArchiveWriter.add_file
 
     def both(self, *args):
         first()
         add(self, *args)
 
-    monkeypatch.setattr(ArchiveWriter, "add", both)
+    monkeypatch.setattr(ArchiveWriter, "add_file", both)
 
 
 def test_backup_holds_what_the_run_removes_while_it_is_written(folder, tmp_path, monkeypatch):
@@ -207,12 +207,12 @@ def test_backup_begins_again_when_a_file_vanishes_before_it_is_held(folder, tmp_
 
 def test_backup_that_takes_hours_is_left_alone_by_retention(folder, tmp_path, monkeypatch):
     def an_hour_later():
-        collect(folder, RetentionConfig())
+        remove_surplus(folder, RetentionConfig())
         for scratch in folder.path.glob(".backup-*"):
             os.utime(scratch, (scratch.stat().st_mtime - 4000,) * 2)
 
     doing_with_each_file(monkeypatch, an_hour_later)
-    collect(folder, RetentionConfig())  # what is old anyway
+    remove_surplus(folder, RetentionConfig())  # what is old anyway
     write_backup(folder, tmp_path / "yard.tar.gz")
     restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
     assert names(restored.path) >= {"state.sqlite", "snapshot.json"}

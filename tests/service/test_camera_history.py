@@ -14,7 +14,7 @@ DAY_S = 24 * 3600
 def history_until(end_s, every_s=10, value=lambda at_s: at_s):
     history = CameraHistory()
     for at_s in range(0, end_s, every_s):
-        history.add(at_s * S, (at_s, value(at_s), at_s % 1000, 2 * at_s))
+        history.add_point(at_s * S, (at_s, value(at_s), at_s % 1000, 2 * at_s))
     return history
 
 
@@ -67,7 +67,7 @@ def test_history_of_unknown_accuracy_is_none_and_no_part_of_a_mean():
 def test_history_has_a_gap_where_no_step_came():
     history = CameraHistory()
     for at_s in (0, 10, 900, 910):
-        history.add(at_s * S, (at_s, 0.5, 0, 0))
+        history.add_point(at_s * S, (at_s, 0.5, 0, 0))
     assert history.series().unix_s == (0, 10, 900, 910)
 
 
@@ -85,7 +85,7 @@ def test_history_stays_in_order_of_time_after_a_clock_was_set_back(before_s, bac
     history = history_until(before_s)
     for at_s in range(before_s, before_s + 2 * 3600, 10):
         unix_s = at_s - back_s
-        history.add(at_s * S, (unix_s, 0.5, 0, 0))
+        history.add_point(at_s * S, (unix_s, 0.5, 0, 0))
         for series in (history.series(), history.past().fine, history.past().coarse):
             assert all(earlier < later for earlier, later in pairwise(series.unix_s))
         assert history.series().unix_s[-1] == unix_s
@@ -93,7 +93,7 @@ def test_history_stays_in_order_of_time_after_a_clock_was_set_back(before_s, bac
 
 def test_history_keeps_what_was_before_the_time_to_which_a_clock_was_set_back():
     history = history_until(400)
-    history.add(400 * S, (200, 0.5, 0, 0))
+    history.add_point(400 * S, (200, 0.5, 0, 0))
     assert history.series().unix_s == tuple(range(0, 201, 10))
-    history.add(410 * S, (-50, 0.5, 0, 0))
+    history.add_point(410 * S, (-50, 0.5, 0, 0))
     assert history.series().unix_s == (-50,)

@@ -17,7 +17,7 @@ from ekya.config.answer_sinks import AnySink
 from ekya.core.errors import UserError
 from ekya.service.answers.jsonl_sink import JsonlSink
 from ekya.service.answers.messages import NotDeliveredError
-from ekya.service.answers.mqtt_sink import discovery
+from ekya.service.answers.mqtt_sink import discovery_messages
 from ekya.service.answers.registry import SINKS, make_sink
 
 EXAMPLES = {
@@ -69,7 +69,7 @@ def test_sink_that_reaches_nobody_says_so_each_time(kind, tmp_path, monkeypatch)
     sink = make_sink(spec_of(kind), a_service(tmp_path))
     for _ in range(2):
         with pytest.raises(NotDeliveredError, match="cannot be reached") as refused:
-            sink.send([a_message(0)])
+            sink.send_messages([a_message(0)])
         assert "tops3cret" not in str(refused.value)
     sink.close()
     sink.close()
@@ -86,7 +86,7 @@ def test_jsonl_sink_writes_a_line_a_message_and_rotates(tmp_path):
     path = tmp_path / "out.jsonl"
     sink = JsonlSink(path, 300, 3)
     for frame in range(0, 16, 2):
-        sink.send([a_message(frame), a_message(frame + 1)])
+        sink.send_messages([a_message(frame), a_message(frame + 1)])
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.1", "out.jsonl.2"]
     numbered = [tmp_path / "out.jsonl.2", tmp_path / "out.jsonl.1", path]
     assert [name for one in numbered for name in lines_of(one)] == [f"cam/{frame}" for frame in range(10, 16)]
@@ -96,7 +96,7 @@ def test_jsonl_sink_writes_a_line_a_message_and_rotates(tmp_path):
 def test_jsonl_sink_keeps_one_file_if_told_so(tmp_path):
     sink = JsonlSink(tmp_path / "out.jsonl", 1, 1)
     for frame in range(3):
-        sink.send([a_message(frame)])
+        sink.send_messages([a_message(frame)])
     assert [one.name for one in tmp_path.iterdir()] == ["out.jsonl"]
     assert lines_of(tmp_path / "out.jsonl") == ["cam/2"]
 
@@ -107,16 +107,16 @@ def test_jsonl_sink_removes_a_line_that_was_cut_off(tmp_path, cut):
     sink = JsonlSink(path, 10**9, 2)
     for before in ([], [a_message(0)]):
         path.write_text("")
-        sink.send(before)
+        sink.send_messages(before)
         with path.open("a") as file:
             file.write(cut)
-        sink.send([a_message(1)])
+        sink.send_messages([a_message(1)])
         assert lines_of(path) == [*(one["id"] for one in before), "cam/1"]
 
 
 def test_jsonl_sink_that_cannot_write_delivers_nothing(tmp_path):
     with pytest.raises(NotDeliveredError, match=r"out\.jsonl: the folder does not exist"):
-        JsonlSink(tmp_path / "gone" / "out.jsonl", 100, 2).send([a_message(0)])
+        JsonlSink(tmp_path / "gone" / "out.jsonl", 100, 2).send_messages([a_message(0)])
 
 
 # A web server.
@@ -184,9 +184,9 @@ def test_webhook_posts_a_signed_batch(web, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "tops3cret")
     server = web(200)
     sink = make_sink(spec_of("webhook", url=server.url, bearer="${SECRET}"), a_service(tmp_path))
-    sink.send([a_message(0), a_message(1)])
-    sink.send([a_message(2)])
-    sink.report([Camera("cam")])
+    sink.send_messages([a_message(0), a_message(1)])
+    sink.send_messages([a_message(2)])
+    sink.report_cameras([Camera("cam")])
     sink.close()
     (headers, body), (_, second) = server.requests
     assert headers["Content-Type"] == "application/json"
@@ -203,9 +203,9 @@ def test_webhook_is_confirmed_by_success_alone(web, status, tmp_path):
     server = web(status)
     sink = make_sink(spec_of("webhook", url=server.url, secret=None), a_service(tmp_path))
     with pytest.raises(NotDeliveredError, match=f"answers with status {status}"):
-        sink.send([a_message(0)])
+        sink.send_messages([a_message(0)])
     assert len(server.requests) == 1
-    sink.send([a_message(0)])
+    sink.send_messages([a_message(0)])
     assert "X-Ekya-Signature" not in server.requests[1][0]
     sink.close()
 
@@ -218,10 +218,12 @@ def test_webhook_is_confirmed_by_the_status_whatever_is_wrong_with_the_body(web,
     spec = spec_of("webhook", url=server.url, secret=None)
     patient = spec.model_copy(update={"timeout_s": 2 * HANG_GUARD_S})
     sink = make_sink(patient, a_service(tmp_path))
-    sink.send([a_message(0)])  # returns, although the body does not come for longer than a test may take
+    sink.send_messages(
+        [a_message(0)]
+    )  # returns, although the body does not come for longer than a test may take
     with pytest.raises(NotDeliveredError, match=f"answers with status {refusal}"):
-        sink.send([a_message(1)])
-    sink.send([a_message(1)])
+        sink.send_messages([a_message(1)])
+    sink.send_messages([a_message(1)])
     sink.close()
     assert [json.loads(sent)["answers"][0]["frame"] for _, sent in server.requests] == [0, 1, 1]
 
@@ -230,7 +232,7 @@ def test_webhook_is_confirmed_by_the_status_whatever_is_wrong_with_the_body(web,
 
 
 def test_discovery_describes_three_entities_of_a_camera():
-    found = dict(discovery("homeassistant", "ekya", "gate"))
+    found = dict(discovery_messages("homeassistant", "ekya", "gate"))
     assert sorted(found) == [
         "homeassistant/binary_sensor/ekya-gate/health/config",
         "homeassistant/sensor/ekya-gate/accuracy/config",
@@ -244,6 +246,8 @@ def test_discovery_describes_three_entities_of_a_camera():
 
 
 def test_discovery_names_of_two_cameras_differ_in_the_characters_that_are_allowed():
-    nodes = {next(iter(discovery("ha", "a/b", camera)))[0].split("/")[2] for camera in ("x.1", "x_1", "ü")}
+    nodes = {
+        next(iter(discovery_messages("ha", "a/b", camera)))[0].split("/")[2] for camera in ("x.1", "x_1", "ü")
+    }
     assert len(nodes) == 3
     assert all(node.isascii() and "." not in node and "/" not in node for node in nodes)

@@ -81,18 +81,18 @@ def test_address_with_too_many_failures_waits_and_others_do_not():
     limit = FailureLimit(lambda: now_s[0])
     for _ in range(FAILURES_ALLOWED):
         assert limit.wait_s("a") == 0
-        limit.failed("a")
+        limit.count_failure("a")
         now_s[0] += 1
     assert limit.wait_s("a") == FAILURES_WITHIN_S - FAILURES_ALLOWED
     assert limit.wait_s("b") == 0
     now_s[0] += FAILURES_WITHIN_S - FAILURES_ALLOWED
     assert limit.wait_s("a") == 0
-    limit.failed("a")
+    limit.count_failure("a")
     assert limit.wait_s("a") > 0
 
 
 def test_failures_of_many_addresses_stay_bounded():
     limit = FailureLimit()
     for number in range(3 * MOST_ADDRESSES):
-        limit.failed(str(number))
+        limit.count_failure(str(number))
     assert len(limit._failed_s) == MOST_ADDRESSES

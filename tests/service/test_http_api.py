@@ -376,7 +376,7 @@ def test_fault_in_a_camera_s_newest_answer_is_logged_by_event_streams(ask, servi
     def newest(camera):
         raise KeyError("no such column")
 
-    service.newest = newest
+    service.newest_answer = newest
     connection, _ = events_of(ask)
     wait_until(lambda: "no such column" in caplog.text)
     connection.close()

@@ -13,7 +13,7 @@ from http_asking import BEARER, serving
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.service.http import endpoints, events, page, server
-from ekya.service.http.events import MOST_LISTENERS, Events, Moment, _Listener
+from ekya.service.http.events import MOST_LISTENERS, Events, StreamedMoment, _Listener
 from ekya.service.status import WarningRow
 
 
@@ -155,10 +155,10 @@ def test_what_waits_for_a_slow_client_is_the_newest_of_each_camera():
     whole._listeners.add(slow)
     for frame in range(1000):
         newest = {camera: {"id": f"{camera}/{frame}", "camera": camera} for camera in ("gate", "yard")}
-        whole._tell(Moment(f'{{"now": {frame}}}'.encode(), newest))
+        whole._tell(StreamedMoment(f'{{"now": {frame}}}'.encode(), newest))
     assert list(slow.waiting) == ["status", "answer gate", "answer yard"]
     assert slow.waiting["status"] == b'event: status\ndata: {"now": 999}\n\n'
     assert b'"gate/999"' in slow.waiting["answer gate"]
     slow.waiting.clear()
-    whole._tell(Moment(b"{}", newest))
+    whole._tell(StreamedMoment(b"{}", newest))
     assert list(slow.waiting) == ["status"]

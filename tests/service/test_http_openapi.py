@@ -6,29 +6,29 @@ from http_asking import serving
 from jsonschema import Draft202012Validator
 
 from ekya.service.http.bodies import ValidationQuery
-from ekya.service.http.openapi import description
+from ekya.service.http.openapi import openapi_document
 from ekya.service.http.routes import ROUTES
-from ekya.service.http.server import application
+from ekya.service.http.server import build_application
 
 PAGE_ROUTES = {"/", "/validation", "/login", "/logout"}
 
 
 def test_openapi_describes_every_route_that_is_served_and_no_other():
-    app = application(FakeService(), "city-east", None)
+    app = build_application(FakeService(), "city-east", None)
     served = {
         (route.method, route.resource.canonical)
         for route in app.router.routes()
         if route.method != "HEAD" and not route.resource.canonical.startswith("/static/")
     }
     described = {
-        (method.upper(), path) for path, methods in description()["paths"].items() for method in methods
+        (method.upper(), path) for path, methods in openapi_document()["paths"].items() for method in methods
     }
     assert {(method, path) for method, path in served if path not in PAGE_ROUTES} == described
     assert described == {(route.method, route.path) for route in ROUTES}
 
 
 def test_openapi_references_lead_to_components():
-    document = description()
+    document = openapi_document()
     names = set(document["components"]["schemas"])
     assert {"ServiceStatus", "CameraStatus", "Series", "StreamConfig", "CameraTerms", "Problem"} <= names
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in names}
@@ -36,14 +36,14 @@ def test_openapi_references_lead_to_components():
 
 
 def test_openapi_says_what_keys_mean():
-    schemas = description()["components"]["schemas"]
+    schemas = openapi_document()["components"]["schemas"]
     assert schemas["CameraStatus"]["properties"]["why"]["description"].startswith("what the last plan says")
     assert schemas["CameraTerms"]["description"].startswith("Terms of a camera")
     assert schemas["StreamConfig"]["properties"]["weight"]["description"]
 
 
 def test_openapi_says_which_bodies_may_be_left_out():
-    posts = {path: methods.get("post", {}) for path, methods in description()["paths"].items()}
+    posts = {path: methods.get("post", {}) for path, methods in openapi_document()["paths"].items()}
     bodies = {path: post["requestBody"] for path, post in posts.items() if "requestBody" in post}
     may = [path for path, body in bodies.items() if not body["required"]]
     assert may == ["/api/v1/cameras/{camera}/roll-back"]
@@ -60,7 +60,7 @@ def ask(tmp_path_factory):
     "route", [r for r in ROUTES if r.method == "GET" and r.media == "application/json"], ids=lambda r: r.name
 )
 def test_openapi_schemas_hold_for_answers(ask, route):
-    document = description()
+    document = openapi_document()
     operation = document["paths"][route.path]["get"]
     schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
     query = "?job=17" if route.query is ValidationQuery else ""
@@ -72,7 +72,7 @@ def test_openapi_schemas_hold_for_answers(ask, route):
 
 
 def test_openapi_is_served_as_it_is_made(ask):
-    assert ask.get("/openapi.json", {}).json == description()
+    assert ask.get("/openapi.json", {}).json == openapi_document()
 
 
 def references(value):

@@ -63,8 +63,8 @@ def test_server_closes_although_event_streams_are_open(folder, monkeypatch):
 def test_place_of_a_newer_process_is_left_alone(folder):
     server = HttpServer(FakeService(), folder, TOKEN, FREE_PORT)
     server.start()
-    newer = Place.here("127.0.0.2", 1)
-    newer.write(folder)
+    newer = Place.of_this_process("127.0.0.2", 1)
+    newer.write_into(folder)
     server.close()
     assert read_place(folder) == newer
 
@@ -112,24 +112,24 @@ def test_every_address_is_one_of_ipv4_too(tmp_path):
 
 
 def test_place_is_reached_from_its_own_machine():
-    assert Place.here("0.0.0.0", 80).url == "http://127.0.0.1:80"
-    assert Place.here("::", 80).url == "http://[::1]:80"
+    assert Place.of_this_process("0.0.0.0", 80).url == "http://127.0.0.1:80"
+    assert Place.of_this_process("::", 80).url == "http://[::1]:80"
 
 
 def test_sole_service_that_runs_is_found(tmp_path):
     runs = tmp_path / "runs"
-    alive = Place.here("127.0.0.1", 1)
+    alive = Place.of_this_process("127.0.0.1", 1)
     # The number of the last one was given to another process since.
     places = {"alive": alive, "dead": replace(alive, pid=2**22 - 1), "again": replace(alive, started_s=1.0)}
     for name, place in places.items():
         (runs / name).mkdir(parents=True)
-        place.write(runs / name)
+        place.write_into(runs / name)
     (runs / "an-old-run").mkdir()
     assert find_service(runs, None)[0] == find_service(runs, "alive")[0] == runs / "alive"
     for name in ("dead", "again", "an-old-run", "unknown"):
         with pytest.raises(UserError, match=f"{name}: no service runs here"):
             find_service(runs, name)
-    alive.write(runs / "dead")
+    alive.write_into(runs / "dead")
     with pytest.raises(UserError, match="name one of alive, dead"):
         find_service(runs, None)
     (runs / "dead" / "service.json").write_text("{")

@@ -79,13 +79,13 @@ def test_every_id_arrives_though_the_broker_is_killed(folder, broker, subscriber
         if step == 20:
             broker.kill()
         if step == 40:
-            wait_until(lambda: running.state()[0].error, "the publisher notices")
+            wait_until(lambda: running.sink_states()[0].error, "the publisher notices")
             broker.start()
         time.sleep(0.03)
     wait_until(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
     running.close(within_s=HANG_GUARD_S)
     assert set(ids_of(subscriber)) == set(ids)
-    (state,) = running.state()
+    (state,) = running.sink_states()
     assert (state.error, state.lost_frames, state.waiting_frames) == ("", 0, 0)
     assert state.delivered >= len(ids)
 
@@ -121,9 +121,9 @@ def test_every_id_arrives_though_the_publisher_is_killed(folder, broker, subscri
 
 def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
     sink = sink_of(broker)
-    sink.report([Camera("gate"), Camera("yard", "lost", None, False)])
-    sink.report([Camera("gate"), Camera("yard", "lost", None, False)])
-    sink.report([Camera("gate", accuracy=0.5)])
+    sink.report_cameras([Camera("gate"), Camera("yard", "lost", None, False)])
+    sink.report_cameras([Camera("gate"), Camera("yard", "lost", None, False)])
+    sink.report_cameras([Camera("gate", accuracy=0.5)])
     late = Subscriber(broker.port)
     state = {"state": "serving", "healthy": True, "accuracy": 0.5}
     wait_until(lambda: len(late.received) >= 5, "what is retained")
@@ -140,7 +140,7 @@ def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
 
 def test_states_are_told_again_to_a_broker_that_has_forgotten_them(broker):
     sink = sink_of(broker)
-    sink.report([Camera("gate")])
+    sink.report_cameras([Camera("gate")])
     broker.kill()
     broker.forget()
     broker.start()
@@ -148,7 +148,7 @@ def test_states_are_told_again_to_a_broker_that_has_forgotten_them(broker):
 
     def told():
         with suppress(NotDeliveredError):
-            sink.report([Camera("gate")])
+            sink.report_cameras([Camera("gate")])
         return late.of("ekya/gate/status") and late.of("ekya/status")
 
     wait_until(told, "the states")
@@ -168,10 +168,10 @@ def test_broker_with_users_lets_in_the_right_password_alone(tmp_path):
         for login in ({}, {"user": "me", "password": "wrong"}):
             sink = sink_of(broker, **login)
             with pytest.raises(NotDeliveredError, match="refuses the connection"):
-                sink.send([a_message(0)])
+                sink.send_messages([a_message(0)])
             sink.close()
         sink = sink_of(broker, user="me", password="tops3cret")
-        sink.send([a_message(0)])
+        sink.send_messages([a_message(0)])
         sink.close()
     finally:
         broker.kill()
@@ -190,9 +190,9 @@ def test_tls_is_checked_against_the_authority(tmp_path):
     try:
         sink = sink_of(broker, tls=True)
         with pytest.raises(NotDeliveredError, match=r"cannot be reached.*certificate"):
-            sink.send([a_message(0)])
+            sink.send_messages([a_message(0)])
         sink = sink_of(broker, tls=True, ca=certificate)
-        sink.send([a_message(0)])
+        sink.send_messages([a_message(0)])
         sink.close()
     finally:
         broker.kill()

@@ -37,7 +37,7 @@ class Told:
         self.waits = threading.Event()
         self.waits.set()
 
-    def send(self, messages):
+    def send_messages(self, messages):
         self.tried += 1
         self.waits.wait()
         if self.fails is not None:
@@ -45,7 +45,7 @@ class Told:
         assert len(messages) <= self.batch
         self.ids += [message["id"] for message in messages]
 
-    def report(self, cameras):
+    def report_cameras(self, cameras):
         self.reports.append([camera.id for camera in cameras])
 
     def close(self):
@@ -110,7 +110,7 @@ def test_publisher_repeats_what_was_not_confirmed(sinks, folder, publish, caplog
     sink.fails = NotDeliveredError("the broker is away")
     running, ids = publish(ONE), Cameras(folder, *CAMS).see(20)
     wait_until(lambda: sink.tried >= 3)
-    (state,) = running.state()
+    (state,) = running.sink_states()
     assert (state.name, state.kind, state.delivered, state.error) == ("one", "jsonl", 0, "the broker is away")
     assert state.waiting_frames == 40
     assert state.waiting_s > 1e6
@@ -118,7 +118,7 @@ def test_publisher_repeats_what_was_not_confirmed(sinks, folder, publish, caplog
     running.close()
     assert sorted(sink.ids) == sorted(ids)
     assert caplog.text.count("the broker is away") == 1
-    (state,) = running.state()
+    (state,) = running.sink_states()
     assert (state.delivered, state.waiting_frames, state.waiting_s, state.error) == (20, 0, 0.0, "")
 
 
@@ -144,7 +144,7 @@ def test_state_of_a_sink_that_is_away_reads_nothing_of_what_waits(sinks, folder,
         monkeypatch.setattr(
             pq, name, lambda path, name=name, usual=usual: opened.append((get_ident(), path)) or usual(path)
         )
-    (state,) = running.state()
+    (state,) = running.sink_states()
     mine = {path.stem for thread, path in opened if thread == get_ident() and path.parent.name == "cam-2"}
     assert mine == {"1970-01-01T05"}, "the newest hour, for the number of frames"
     assert state.waiting_frames == 30 + 24
@@ -152,7 +152,7 @@ def test_state_of_a_sink_that_is_away_reads_nothing_of_what_waits(sinks, folder,
     assert state.waiting_s == pytest.approx(oldest_s), "of cam-2, whose turn has not come"
     sink.fails = None
     wait_until(lambda: len(sink.ids) == len(ids) + 15 + 20)
-    wait_until(lambda: running.state()[0].waiting_s == 0)
+    wait_until(lambda: running.sink_states()[0].waiting_s == 0)
 
 
 def test_publisher_goes_on_where_it_was_after_a_stop(sinks, folder, publish):
@@ -193,7 +193,7 @@ def test_failure_of_an_unknown_kind_ends_no_thread_and_shows_no_secret(sinks, fo
     running.start()
     ids = Cameras(folder, "cam-1").see(4)
     wait_until(lambda: sinks["one"].tried >= 2)
-    assert "no host called ***" in running.state()[0].error
+    assert "no host called ***" in running.sink_states()[0].error
     sinks["one"].fails = None
     running.close(HANG_GUARD_S)
     assert sinks["one"].ids == ids
@@ -213,7 +213,7 @@ def test_frames_that_were_removed_are_counted_as_lost(sinks, folder, publish, ca
     running = publish(ONE)
     running.close()
     assert sinks["one"].ids == ["cam-1/0", "cam-1/2", "cam-1/14", "cam-1/16", "cam-1/18"]
-    assert running.state()[0].lost_frames == 10
+    assert running.sink_states()[0].lost_frames == 10
     assert "10 frames of cam-1 were removed before they were delivered" in caplog.text
 
 
@@ -226,7 +226,7 @@ def test_counters_begin_at_zero_with_each_process(sinks, folder, publish):
         running = publish(ONE)
         cameras.see(frames)
         running.close()
-        (state,) = running.state()
+        (state,) = running.sink_states()
         assert (state.delivered, state.lost_frames) == (frames // 2, 0)
 
 
@@ -238,7 +238,7 @@ def test_camera_that_begins_late_has_lost_nothing(sinks, folder, publish):
     ids = late.see(4)
     wait_until(lambda: sinks["one"].ids == ids == ["cam-2/500", "cam-2/502"])
     running.close()
-    assert running.state()[0].lost_frames == 0
+    assert running.sink_states()[0].lost_frames == 0
 
 
 def test_camera_that_was_removed_and_begins_anew_is_delivered_from_its_first_frame(sinks, folder, publish):

@@ -14,7 +14,7 @@ from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
-from ekya.service.retention import collect, collect_or_warn, collect_rows, surplus
+from ekya.service.retention import choose_surplus, collect_or_warn, collect_rows, remove_surplus
 from ekya.service.run_folder_contents import Piece, PieceKind, folder_bytes, pieces_of
 
 CAM = StreamId("cam")
@@ -28,7 +28,7 @@ def piece(days_old, size_bytes=0, kind=PieceKind.ANSWERS, needed=False):
 
 
 def removed(pieces, total_bytes=0, **limits):
-    return surplus(pieces, total_bytes, RetentionConfig(**limits), NOW_S)
+    return choose_surplus(pieces, total_bytes, RetentionConfig(**limits), NOW_S)
 
 
 def test_retention_removes_what_is_too_old():
@@ -110,14 +110,14 @@ def names(folder):
 def test_retention_keeps_the_journal_since_the_snapshot(folder):
     """Starts that failed have begun further segments, which a start does not go on from."""
     (folder.path / "snapshot.json").write_text('{"format": 1, "segment": 1, "at_byte": 10}')
-    collect(folder, RetentionConfig(days=7), NOW_S)
+    remove_surplus(folder, RetentionConfig(days=7), NOW_S)
     journal = {name for name in names(folder) if name.startswith("journal")}
     assert journal == {"journal-000001.jsonl", "journal-000002.jsonl"}
 
 
 def test_retention_of_a_service_keeps_what_a_start_needs(folder):
     before = names(folder)
-    collect(folder, RetentionConfig(days=7), NOW_S)
+    remove_surplus(folder, RetentionConfig(days=7), NOW_S)
     gone = before - names(folder)
     assert gone == {
         *(f"predictions/cam/{hour(days)}.parquet" for days in (8, 9, 10)),
@@ -130,7 +130,7 @@ def test_retention_of_a_service_keeps_what_a_start_needs(folder):
 
 
 def test_retention_under_a_tiny_limit_keeps_what_a_start_needs(folder):
-    done = collect(folder, RetentionConfig(days=7, gigabytes=1e-9), NOW_S, with_models=True)
+    done = remove_surplus(folder, RetentionConfig(days=7, gigabytes=1e-9), NOW_S, with_models=True)
     assert {name for name in names(folder) if not name.startswith(("state", "models"))} == {
         f"predictions/cam/{hour(0)}.parquet",
         f"predictions/cam/{hour(0)}.parts/000000.parquet",
@@ -148,15 +148,15 @@ def test_retention_under_a_tiny_limit_keeps_what_a_start_needs(folder):
 
 
 def test_retention_of_a_stopped_run_removes_weights(folder):
-    collect(folder, RetentionConfig(models=2), NOW_S, with_models=True)
+    remove_surplus(folder, RetentionConfig(models=2), NOW_S, with_models=True)
     assert {path.name for path in folder.models(CAM).iterdir()} == {"2.safetensors", "3.safetensors"}
 
 
 def test_retention_that_only_looks_removes_nothing(folder):
     before = names(folder)
-    looked = collect(folder, RetentionConfig(models=2), NOW_S, with_models=True, only_look=True)
+    looked = remove_surplus(folder, RetentionConfig(models=2), NOW_S, with_models=True, only_look=True)
     assert names(folder) == before
-    assert looked.pieces == collect(folder, RetentionConfig(models=2), NOW_S, with_models=True).pieces
+    assert looked.pieces == remove_surplus(folder, RetentionConfig(models=2), NOW_S, with_models=True).pieces
 
 
 def test_retention_leaves_the_report_of_a_run_alone(tmp_path):
@@ -164,7 +164,7 @@ def test_retention_leaves_the_report_of_a_run_alone(tmp_path):
     for name in ("predictions/cam.parquet", "reference/cam.parquet", "journal.jsonl", "summary.json"):
         aged(folder.path / name, 100)
     before = names(folder)
-    collect(folder, RetentionConfig(gigabytes=1e-9), NOW_S, with_models=True)
+    remove_surplus(folder, RetentionConfig(gigabytes=1e-9), NOW_S, with_models=True)
     assert names(folder) == before
 
 
@@ -234,7 +234,7 @@ def test_retention_forgets_a_camera_that_left_the_service(folder):
 
     def forget(age):
         then_us = round((NOW_S - days_ago[age] * DAY_S) * 1e6)
-        collect(folder, RetentionConfig(days=7), NOW_S, streams=[other])
+        remove_surplus(folder, RetentionConfig(days=7), NOW_S, streams=[other])
         collect_rows(folder, RetentionConfig(days=7), lambda _: then_us, NOW_S, streams=[other])
 
     forget("young")
@@ -253,12 +253,12 @@ def exemplars(folder):
 def test_retention_removes_old_exemplars_of_a_camera_that_left_the_service(folder):
     young = StreamId("young")
     aged(folder.exemplars(young), 6)
-    collect(folder, RetentionConfig(days=7), NOW_S, streams=[CAM])
+    remove_surplus(folder, RetentionConfig(days=7), NOW_S, streams=[CAM])
     assert exemplars(folder) == {CAM, young}
-    collect(folder, RetentionConfig(days=5), NOW_S, streams=[CAM])
+    remove_surplus(folder, RetentionConfig(days=5), NOW_S, streams=[CAM])
     assert exemplars(folder) == {CAM}
 
 
 def test_retention_under_a_tiny_limit_keeps_exemplars_of_cameras_in_the_service(folder):
-    collect(folder, RetentionConfig(days=30, gigabytes=1e-9), NOW_S, streams=[CAM])
+    remove_surplus(folder, RetentionConfig(days=30, gigabytes=1e-9), NOW_S, streams=[CAM])
     assert exemplars(folder) == {CAM}

@@ -27,7 +27,7 @@ from ekya.results.storage.wall_clock import record_start
 from ekya.runtime.actors.actor_errors import received_warning
 from ekya.service.answers import publisher, registry
 from ekya.service.answers.publisher import Publisher
-from ekya.service.logs import log_file, logged, secrets_hidden
+from ekya.service.logs import log_file, logging_to_folder, secrets_hidden
 from ekya.streams.ingest.process import SourceProcess
 
 SECRETS = {"CAM_PASSWORD": "camera/pa55word", "MQTT_PASSWORD": "br0ker-word"}
@@ -77,7 +77,7 @@ def failing(error):
 
 
 def in_json_log(folder, stderr, monkeypatch):
-    with logged(folder, lambda: (), lambda: NAMED):
+    with logging_to_folder(folder, lambda: (), lambda: NAMED):
         LOG.warning("%s", SAID)
         try:
             failing(ValueError(SAID))
@@ -89,14 +89,14 @@ def in_json_log(folder, stderr, monkeypatch):
 def in_log_on_a_full_disk(folder, stderr, monkeypatch):
     log_file(folder).parent.mkdir()
     log_file(folder).symlink_to("/dev/full")
-    with logged(folder, lambda: (), lambda: NAMED):
+    with logging_to_folder(folder, lambda: (), lambda: NAMED):
         LOG.warning("%s", SAID)
         LOG.warning("%d frames", SAID)
     return stderr.getvalue()
 
 
 def in_thread_that_dies(folder, stderr, monkeypatch):
-    with logged(folder, lambda: (), lambda: NAMED):
+    with logging_to_folder(folder, lambda: (), lambda: NAMED):
         thread = threading.Thread(target=failing, args=(ValueError(SAID),))
         thread.start()
         thread.join()
@@ -135,7 +135,7 @@ def in_state_of_a_sink(folder, stderr, monkeypatch):
     class Sink:
         batch = 1
 
-        def report(self, _cameras):
+        def report_cameras(self, _cameras):
             raise OSError(REFUSED)
 
         def close(self):
@@ -149,7 +149,7 @@ def in_state_of_a_sink(folder, stderr, monkeypatch):
     running = Publisher(run, [BROKER], ("car",), lambda: [])
     running.start()
     running.close()
-    return f"{running.state()} {stderr.getvalue()}"
+    return f"{running.sink_states()} {stderr.getvalue()}"
 
 
 def in_words_of_a_decoder(folder, stderr, monkeypatch):

@@ -39,12 +39,12 @@ def test_meter_walks_the_folder_once_a_minute(tmp_path):
     sinks = (Sink(),)
     meter = HostMeter(tmp_path, lambda: 7, lambda: sinks, lambda: {"cam-1": 5.0}, clock=lambda: now_s)
     (tmp_path / "a").write_bytes(b"x" * 10)
-    assert meter.measure().folder_bytes == 10
+    assert meter.measure_host().folder_bytes == 10
     (tmp_path / "a").write_bytes(b"x" * 20)
     now_s = 159.0
-    assert meter.measure().folder_bytes == 10
+    assert meter.measure_host().folder_bytes == 10
     now_s = 160.0
-    facts = meter.measure()
+    facts = meter.measure_host()
     assert facts.folder_bytes == 20
     assert (facts.restarts, facts.sinks, facts.answered_unix_s) == (7, sinks, {"cam-1": 5.0})
     assert 0 < facts.disk_free_bytes < facts.disk_size_bytes

@@ -8,7 +8,7 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.service import logs
-from ekya.service.logs import log_file, logged
+from ekya.service.logs import log_file, logging_to_folder
 
 LOG = logging.getLogger("ekya.service.test")
 URL = "rtsp://admin:${LOG_TEST_PASSWORD}@10.0.0.5/live"
@@ -24,7 +24,7 @@ def lines_of(folder):
 
 
 def in_log(folder, named=""):
-    return logged(folder, lambda: {"cam-1", "cam-2"}, lambda: named)
+    return logging_to_folder(folder, lambda: {"cam-1", "cam-2"}, lambda: named)
 
 
 def test_log_line_has_time_level_logger_message_and_camera(tmp_path):

@@ -9,8 +9,8 @@ from kept_status import BEGAN_UNIX_S, a_camera, a_status, host_facts, scripted_r
 from prometheus_client.parser import text_string_to_metric_families
 
 from ekya.service.grafana import PANELS
-from ekya.service.host_facts import HostFacts
-from ekya.service.metrics import METRICS, Exposition, Kind
+from ekya.service.host_facts import ServiceHostFacts
+from ekya.service.metrics import METRICS, Exposition, MetricKind
 from ekya.service.monitoring_files import ALERTS, DASHBOARD, JOB, PROMETHEUS, RULES, monitoring_files
 
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -29,7 +29,7 @@ def scraped(status=None, host=None):
 
 
 def text_of(status, host):
-    return Exposition(lambda: status, lambda: host).text().decode()
+    return Exposition(lambda: status, lambda: host).metrics_text().decode()
 
 
 STREAM = ("stream", "cam-1")
@@ -101,7 +101,7 @@ def test_samples_have_exactly_the_declared_labels():
         base = next((name.removesuffix(one) for one in SUFFIXES if name.endswith(one)), name)
         assert {label for label, _ in values} - {"le"} == labels[base]
     sampled = {name for name, *_ in samples}
-    assert {metric.name for metric in METRICS if metric.kind is not Kind.HISTOGRAM} <= sampled
+    assert {metric.name for metric in METRICS if metric.kind is not MetricKind.HISTOGRAM} <= sampled
 
 
 def test_removed_camera_leaves_no_sample():
@@ -132,7 +132,7 @@ def test_names_of_cameras_and_processes_are_escaped():
 
 def test_text_of_a_run_counts_what_happened():
     _, keeper = scripted_run()
-    samples = scraped(keeper.status(), HostFacts())
+    samples = scraped(keeper.status(), ServiceHostFacts())
     rows = keeper.retrainings("cam-1")
     for outcome in ("served", "kept", "failed"):
         number = sum(row.outcome == outcome for row in rows)
@@ -146,7 +146,7 @@ def test_metric_names_follow_the_conventions():
     assert len(set(names)) == len(names)
     for metric in METRICS:
         assert re.fullmatch(r"ekya(_[a-z]+)+", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
         assert metric.help.endswith(".")
         assert not OF_PROMETHEUS & set(metric.labels)
 
@@ -162,7 +162,7 @@ EXPRESSIONS = [(alert.name, alert.when) for alert in ALERTS] + [
 def test_dashboard_and_rules_name_declared_metrics_and_labels(what, expression):
     labels = {metric.name: set(metric.labels) for metric in METRICS} | {"up": set()}
     for metric in METRICS:
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             labels |= {metric.name + suffix: labels[metric.name] for suffix in SUFFIXES}
     named = re.findall(r"\b(ekya_\w+|up)\b(?:\{([^}]*)\})?", expression)
     assert named

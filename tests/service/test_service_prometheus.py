@@ -46,7 +46,7 @@ def service():
         port = 0
 
     def text():
-        return Exposition(lambda: Service.status, lambda: Service.host).text()
+        return Exposition(lambda: Service.status, lambda: Service.host).metrics_text()
 
     async def metrics(request):
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":

@@ -21,7 +21,7 @@ def failures(checked):
 
 
 def test_gate_correct_device_passes_every_type():
-    checked = gate().check()
+    checked = gate().run_checks()
     assert len(checked) == 2 * len(DTYPES)
     assert failures(checked) == []
     # The errors are those of rounding to the type, and no larger.
@@ -36,7 +36,7 @@ def test_gate_wrong_half_value_fails_only_that_type():
             answer[7, 11] += 0.05 * answer.abs().max()
         return answer
 
-    checked = gate(product=faulty).check()
+    checked = gate(product=faulty).run_checks()
     assert failures(checked) == [("product", "float16")]
     assert "product in float16 is off by 0.05" in " ".join(map(str, checked))
 
@@ -47,7 +47,7 @@ def test_gate_nan_fails():
         answer[0, 0, 0, 0] = float("nan") if answer.dtype is torch.bfloat16 else answer[0, 0, 0, 0]
         return answer
 
-    checked = gate(convolve=faulty).check()
+    checked = gate(convolve=faulty).run_checks()
     assert failures(checked) == [("convolution", "bfloat16")]
     assert "a convolution in bfloat16 has values that are not finite" in map(str, checked)
 
@@ -56,7 +56,7 @@ def test_gate_raising_operation_fails_and_is_quoted():
     def faulty(left, right):
         raise RuntimeError("too many resources requested\nfor launch")
 
-    checked = gate(product=faulty).check()
+    checked = gate(product=faulty).run_checks()
     assert failures(checked) == [("product", str(dtype).removeprefix("torch.")) for dtype in DTYPES]
     assert "a product in float32 raised too many resources requested" in map(str, checked)
 

@@ -47,7 +47,7 @@ def open_process() -> GreenProcess:
     dtypes = [getattr(torch, name) for name in DTYPES if name != "bfloat16" or has_bfloat16]
     gate = NumericGate("cuda:0", dtypes)
     pool = LevelPool(driver)
-    levels = GatedLevels(pool, streams, gate.check)
+    levels = GatedLevels(pool, streams, gate.run_checks)
     levels.make_ahead(spans_ahead(pool.layout))
     path = claims_folder() / driver.uuid
     return GreenProcess(levels, streams, lambda: SmClaims(path, pool.layout.groups))

@@ -32,7 +32,7 @@ from ekya.system.processes import (
     find_process,
     is_own,
     own_processes,
-    runs,
+    runs_executable,
     send_signal,
     started_s,
     still_runs,
@@ -218,7 +218,7 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
 def _by_pid_file(folder: DaemonFolder, began_s: float) -> psutil.Process | None:
     pid = folder.pid()
     process = None if pid is None else find_process(pid)
-    if process is None or not (is_own(process) and runs(process, CONTROL)):
+    if process is None or not (is_own(process) and runs_executable(process, CONTROL)):
         return None
     return process if started_s(process) >= began_s else None
 
@@ -231,9 +231,9 @@ def _identity(process: psutil.Process) -> dict[str, float]:
 def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[psutil.Process]:
     """Yields own processes started for this folder, of these programs or all, except control clients."""
     for process in own_processes():
-        if names and not any(runs(process, name) for name in names):
+        if names and not any(runs_executable(process, name) for name in names):
             continue
-        if runs(process, CONTROL) and "-d" not in arguments_of(process):
+        if runs_executable(process, CONTROL) and "-d" not in arguments_of(process):
             continue
         if environment_of(process).get(PIPE_VARIABLE) == str(folder.pipe):
             yield process
@@ -251,7 +251,7 @@ def _drain(control: MpsControl, within_s: float) -> list[psutil.Process]:
             _LOG.warning("%s; its clients are not waited for", error)
             return servers
         looked = [find_process(pid) for pid in pids]
-        servers = [one for one in looked if one is not None and runs(one, SERVER)]
+        servers = [one for one in looked if one is not None and runs_executable(one, SERVER)]
         if not clients:
             return servers
         if time.monotonic() >= give_up_s:

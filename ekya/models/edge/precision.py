@@ -34,7 +34,7 @@ def _precision_of(device: str) -> torch.dtype:
 
 def allowed_by(gate: NumericGate) -> torch.dtype:
     """Returns bfloat16 if its gate is passed, otherwise float32."""
-    return torch.bfloat16 if all(checked.passed for checked in gate.check()) else torch.float32
+    return torch.bfloat16 if all(checked.passed for checked in gate.run_checks()) else torch.float32
 
 
 _PICTURES, _SIDE = 32, 32

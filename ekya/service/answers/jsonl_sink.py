@@ -23,7 +23,7 @@ class JsonlSink:
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
         self._path, self._most_bytes, self._files = path, most_bytes, files
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send_messages(self, messages: Sequence[Message]) -> None:
         """Appends the messages."""
         try:
             self._rotate()
@@ -33,7 +33,7 @@ class JsonlSink:
         except (UserError, OSError) as error:
             raise NotDeliveredError(str(error)) from error
 
-    def report(self, cameras: Sequence[CameraReport]) -> None:
+    def report_cameras(self, cameras: Sequence[CameraReport]) -> None:
         """Does nothing: states are not written."""
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class Message(TypedDict):
     objects: list[DetectedObject]
 
 
-def messages(
+def make_messages(
     camera: StreamId, rows: PredictionColumns, classes: tuple[str, ...], clock: WallClock
 ) -> Iterator[Message]:
     """Yields the messages of the rows in order.
@@ -57,7 +57,7 @@ def messages(
         yield _message(camera, rows, int(row), classes, clock)
 
 
-def newest(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]) -> Message | None:
+def newest_message(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]) -> Message | None:
     """Returns the newest message of a camera; None if it has none, or none for some time.
 
     Args:
@@ -136,14 +136,14 @@ class Sink(Protocol):
 
     batch: int
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send_messages(self, messages: Sequence[Message]) -> None:
         """Returns when the messages are confirmed.
 
         Raises:
             NotDeliveredError: some may not have arrived; all are sent again.
         """
 
-    def report(self, cameras: Sequence[CameraReport]) -> None:
+    def report_cameras(self, cameras: Sequence[CameraReport]) -> None:
         """Shows the states of all cameras; called every few seconds.
 
         Raises:

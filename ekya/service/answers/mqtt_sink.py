@@ -21,7 +21,7 @@ _ACCURACY = "{{ (value_json.accuracy * 100) | round(1) if value_json.accuracy is
 _PROBLEM = "{{ 'OFF' if value_json.healthy else 'ON' }}"
 
 
-def discovery(discovery_prefix: str, prefix: str, camera: str) -> Iterator[tuple[str, str]]:
+def discovery_messages(discovery_prefix: str, prefix: str, camera: str) -> Iterator[tuple[str, str]]:
     """Yields topic and payload of each entity of a camera.
 
     They are a sensor for the number of objects, one for the estimated accuracy, and a binary sensor that is
@@ -150,7 +150,7 @@ class MqttSink:
         self._retained: dict[str, str] = {}
         self._known: set[str] = set()
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send_messages(self, messages: Sequence[Message]) -> None:
         """Publishes the messages, each under the topic of its camera."""
         client = self._connected()
         self._publish(
@@ -161,7 +161,7 @@ class MqttSink:
             ),
         )
 
-    def report(self, cameras: Sequence[CameraReport]) -> None:
+    def report_cameras(self, cameras: Sequence[CameraReport]) -> None:
         """Publishes changes of the cameras' states, and removes the topics of cameras that are gone."""
         client = self._connected()
         wanted = dict(self._states(cameras))
@@ -187,7 +187,7 @@ class MqttSink:
             }
             yield camera_topic(self._prefix, camera.id), json.dumps(state)
             if self._discovery_prefix is not None:
-                yield from discovery(self._discovery_prefix, self._prefix, camera.id)
+                yield from discovery_messages(self._discovery_prefix, self._prefix, camera.id)
 
     def _connected(self) -> Client:
         """Returns the client, connected."""

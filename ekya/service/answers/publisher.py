@@ -19,7 +19,7 @@ from ekya.core.units import US_PER_S, StreamId
 from ekya.results.storage.hour_tables import hours_of, newest_frame, next_rows, oldest_frame
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock
-from ekya.service.answers.messages import CameraReport, Message, NotDeliveredError, messages
+from ekya.service.answers.messages import CameraReport, Message, NotDeliveredError, make_messages
 from ekya.service.answers.registry import make_sink
 from ekya.streams.ingest.credentials import masked
 from ekya.system.files import user_errors, write_text_atomic
@@ -77,25 +77,25 @@ class Cursor:
         self._changed = text is None
         self.save()
 
-    def frame(self, stream: StreamId) -> int:
+    def last_frame(self, stream: StreamId) -> int:
         """Returns the last frame of a stream that is done; -1 before the first."""
         return self._frames.get(stream, _BEFORE_FIRST)
 
-    def knows(self, stream: StreamId) -> bool:
+    def knows_stream(self, stream: StreamId) -> bool:
         """Returns whether any frame of a stream was seen."""
         return stream in self._frames
 
-    def move(self, stream: StreamId, frame: int, delivered: int) -> None:
+    def advance_to(self, stream: StreamId, frame: int, delivered: int) -> None:
         """Records that a stream is done up to a frame, with `delivered` further messages."""
         self._frames[stream] = frame
         self.delivered += delivered
         self._changed = True
 
-    def lose(self, frames: int) -> None:
+    def count_lost(self, frames: int) -> None:
         """Notes frames that are gone."""
         self.lost_frames += frames
 
-    def keep(self, streams: Collection[StreamId]) -> None:
+    def retain_only(self, streams: Collection[StreamId]) -> None:
         """Forgets all other streams. One that comes back begins with its first frame."""
         if gone := self._frames.keys() - set(streams):
             self._frames = {stream: frame for stream, frame in self._frames.items() if stream not in gone}
@@ -186,7 +186,7 @@ class Publisher:
         for thread in self._threads:
             thread.start()
 
-    def state(self) -> tuple[SinkState, ...]:
+    def sink_states(self) -> tuple[SinkState, ...]:
         """Returns the state of every sink, in the order of the fleet file, without reading what waits."""
         return tuple(one.state() for one in self._deliveries)
 
@@ -250,7 +250,7 @@ class _Delivery:
         waiting, waiting_s = 0, 0.0
         clock = WallClock.read(self._folder)
         for stream in self._streams():
-            hours, done = self._folder.hours(stream), self._cursor.frame(stream)
+            hours, done = self._folder.hours(stream), self._cursor.last_frame(stream)
             newest = newest_frame(hours)
             if newest is None or newest <= done:
                 continue
@@ -265,19 +265,19 @@ class _Delivery:
 
     def _report(self) -> None:
         if time.monotonic() - self._reported_s >= REPORT_EVERY_S:
-            self._sink.report(self._status())
+            self._sink.report_cameras(self._status())
             self._reported_s = time.monotonic()
 
     def _round(self) -> bool:
         """Delivers the next rows of each stream, not all at once; returns whether there were any."""
         clock = WallClock.read(self._folder)
         streams = self._streams()
-        self._cursor.keep(streams)
+        self._cursor.retain_only(streams)
         if self._error:
             self._look_at_others(streams)
         some = False
         for stream in streams:
-            rows = next_rows(self._folder.hours(stream), self._cursor.frame(stream))
+            rows = next_rows(self._folder.hours(stream), self._cursor.last_frame(stream))
             if rows is None:
                 self._waiting_us.pop(stream, None)
             else:
@@ -293,18 +293,18 @@ class _Delivery:
         """Finds what waits of the streams to which a round does not come, since it ends at a failure."""
         for stream in streams:
             if stream not in self._waiting_us:
-                rows = next_rows(self._folder.hours(stream), self._cursor.frame(stream))
+                rows = next_rows(self._folder.hours(stream), self._cursor.last_frame(stream))
                 if rows is not None:
                     self._waiting_us[stream] = int(rows.t_us[0])
 
     def _deliver(self, stream: StreamId, rows: PredictionColumns, clock: WallClock) -> None:
         self._count_lost(stream, int(rows.frame[0]))
-        for batch in _batches(messages(stream, rows, self._classes, clock), self._sink.batch):
-            self._sink.send(batch)
-            self._cursor.move(stream, batch[-1]["frame"], len(batch))
+        for batch in _batches(make_messages(stream, rows, self._classes, clock), self._sink.batch):
+            self._sink.send_messages(batch)
+            self._cursor.advance_to(stream, batch[-1]["frame"], len(batch))
             self._cursor.save_at_times()
         # Rows after the last message have none: nothing was analysed or followed in their frames.
-        self._cursor.move(stream, int(rows.frame[-1]), 0)
+        self._cursor.advance_to(stream, int(rows.frame[-1]), 0)
 
     def _count_lost(self, stream: StreamId, frame: int) -> None:
         """Counts the frames before this one that were removed with their hour.
@@ -312,9 +312,9 @@ class _Delivery:
         Frames before the first one that was ever seen of a stream are not among them: a rendered camera that
         is added late begins in the middle.
         """
-        if not self._cursor.knows(stream):
-            self._cursor.move(stream, frame - 1, 0)
-        done = self._cursor.frame(stream)
+        if not self._cursor.knows_stream(stream):
+            self._cursor.advance_to(stream, frame - 1, 0)
+        done = self._cursor.last_frame(stream)
         oldest = oldest_frame(self._folder.hours(stream)) if frame > done + 1 else None
         if oldest is not None and oldest > done + 1:
             lost = frame - done - 1
@@ -324,8 +324,8 @@ class _Delivery:
                 lost,
                 stream,
             )
-            self._cursor.lose(lost)
-            self._cursor.move(stream, frame - 1, 0)
+            self._cursor.count_lost(lost)
+            self._cursor.advance_to(stream, frame - 1, 0)
 
     def _streams(self) -> list[StreamId]:
         """Returns the streams that have predictions on disk."""

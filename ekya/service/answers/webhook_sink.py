@@ -43,7 +43,7 @@ class WebhookSink:
         self._url, self._secret, self._bearer, self._timeout_s = url, secret, bearer, timeout_s
         self._session = _Session()
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send_messages(self, messages: Sequence[Message]) -> None:
         """Posts the messages; a redirection counts as a refusal, since a POST does not survive it."""
         body = json.dumps({"answers": messages}, ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json"}
@@ -68,7 +68,7 @@ class WebhookSink:
         if not 200 <= status < 300:
             raise NotDeliveredError(f"the server answers with status {status}")
 
-    def report(self, cameras: Sequence[CameraReport]) -> None:
+    def report_cameras(self, cameras: Sequence[CameraReport]) -> None:
         """Does nothing: states are not posted."""
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ class FailureLimit:
             return 0.0
         return max(0.0, failed_s[-FAILURES_ALLOWED] + FAILURES_WITHIN_S - self.now_s())
 
-    def failed(self, address: str) -> None:
+    def count_failure(self, address: str) -> None:
         """Counts a wrong token."""
         failed_s = self._failed_s.pop(address, [])
         self._failed_s[address] = [*failed_s, self.now_s()][-FAILURES_ALLOWED:]

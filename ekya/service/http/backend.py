@@ -24,19 +24,19 @@ class Backend(Protocol):
     def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
         """Returns a camera's last retrainings, the oldest first."""
 
-    def validation(self, camera: str, job: int) -> KeptValidation:
+    def read_validation(self, camera: str, job: int) -> KeptValidation:
         """Returns the validation of a retraining of a camera; ``NotThereError`` where none is kept."""
 
-    def metrics(self) -> bytes:
+    def metrics_text(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
 
-    def picture(self, camera: str) -> bytes | None:
+    def newest_picture(self, camera: str) -> bytes | None:
         """Returns the newest frame with its boxes as JPEG; None before the first."""
 
-    def newest(self, camera: str) -> dict[str, object] | None:
+    def newest_answer(self, camera: str) -> dict[str, object] | None:
         """Returns the newest answer as it is sent to sinks; None before the first."""
 
-    def models(self, camera: str) -> tuple[ModelRow, ...]:
+    def kept_models(self, camera: str) -> tuple[ModelRow, ...]:
         """Returns the models that served a camera, by version."""
 
     def add_camera(self, values: Mapping[str, object]) -> None:
@@ -60,13 +60,13 @@ class Backend(Protocol):
     def add_class(self, name: str) -> None:
         """Adds a class to the fleet, for which the service starts again."""
 
-    def freeze(self, camera: str, frozen: bool) -> None:
+    def freeze_model(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
 
     def roll_back(self, camera: str, version: int | None = None) -> None:
         """Serves a kept model again; for None the one before the one that serves now."""
 
-    def forget(self, camera: str) -> None:
+    def forget_pictures(self, camera: str) -> None:
         """Deletes the pictures that are kept of a camera."""
 
     def ask_labels(self, camera: str) -> None:

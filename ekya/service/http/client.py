@@ -33,7 +33,7 @@ class ServiceClient:
     token: str | None = field(repr=False)
 
     @staticmethod
-    def find(runs: Path, name: str | None) -> "ServiceClient":
+    def find_service(runs: Path, name: str | None) -> "ServiceClient":
         """Returns a client of a service that runs on this machine.
 
         Args:
@@ -47,11 +47,11 @@ class ServiceClient:
         token = read_token(folder) if (folder / TOKEN_FILE).exists() else None
         return ServiceClient(folder.name, place, token)
 
-    def get(self, path: str) -> Any:
+    def get_json(self, path: str) -> Any:
         """Returns the JSON of an answer."""
         return self._call("GET", path, None)
 
-    def change(self, method: str, path: str, values: Mapping[str, object] | None = None) -> Any:
+    def send_change(self, method: str, path: str, values: Mapping[str, object] | None = None) -> Any:
         """Changes something; returns the JSON of the answer, if there is any, when it is done."""
         return self._call(method, path, values)
 

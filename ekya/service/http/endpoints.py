@@ -14,9 +14,9 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.config.keys_in_words import describe
 from ekya.core.errors import NotThereError, UserError
 from ekya.service.http.backend import Backend
-from ekya.service.http.events import Events, Moment, newest_of
+from ekya.service.http.events import Events, StreamedMoment, newest_of
 from ekya.service.http.guard import Guard
-from ekya.service.http.openapi import description
+from ekya.service.http.openapi import openapi_document
 from ekya.service.http.routes import JSON, METRICS, ROUTES, Access, Call, Route
 from ekya.service.status import ServiceStatus
 from ekya.streams.ingest.credentials import masked
@@ -79,7 +79,7 @@ class Endpoints:
 
     def add_to(self, app: web.Application) -> None:
         """Adds every route, and what ends with the server."""
-        own = {"events": self._events.stream, "healthz": self._healthz, "openapi": self._openapi}
+        own = {"events": self._events.answer_stream, "healthz": self._healthz, "openapi": self._openapi}
         for route in ROUTES:
             asks = None if route.call is None else self._asks(route, route.call)
             app.router.add_route(route.method, route.path, self._guarded(route, asks or own[route.name]))
@@ -87,7 +87,7 @@ class Endpoints:
 
     def _guarded(self, route: Route, handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            self.guard.check(request, route.access)
+            self.guard.check_request(request, route.access)
             return await handler(request)
 
         return handle
@@ -137,12 +137,12 @@ class Endpoints:
         return web.json_response({"ok": has_begun}, status=200 if has_begun else 503)
 
     async def _openapi(self, _request: web.Request) -> web.Response:
-        return web.json_response(await self._in(self._readers, description))
+        return web.json_response(await self._in(self._readers, openapi_document))
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> StreamedMoment:
         status = self.backend.status()
-        newest = newest_of([camera.id for camera in status.cameras], self.backend.newest)
-        return Moment(_STATUS.dump_json(status), newest)
+        newest = newest_of([camera.id for camera in status.cameras], self.backend.newest_answer)
+        return StreamedMoment(_STATUS.dump_json(status), newest)
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(threads, work)

@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StreamedMoment:
     """What there is to tell.
 
     Attributes:
@@ -61,12 +61,12 @@ class Events:
         read: reads the service.
     """
 
-    read: Callable[[], Awaitable[Moment]]
+    read: Callable[[], Awaitable[StreamedMoment]]
     _listeners: set[_Listener] = field(default_factory=set)
     _reading: asyncio.Task[None] | None = None
     _closed: bool = False
 
-    async def stream(self, request: web.Request) -> web.StreamResponse:
+    async def answer_stream(self, request: web.Request) -> web.StreamResponse:
         """Answers with an event stream, until the client goes.
 
         Raises:
@@ -130,7 +130,7 @@ class Events:
             took_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(EVERY_S - took_s, EVERY_S / 10))
 
-    def _tell(self, moment: Moment) -> None:
+    def _tell(self, moment: StreamedMoment) -> None:
         """Gives each listener the status, and the messages that it does not have yet."""
         status = _event("status", moment.status)
         answers = {name: _event("answer", json.dumps(one).encode()) for name, one in moment.newest.items()}

@@ -29,7 +29,7 @@ class Guard:
         """Name of the session's cookie: browsers keep one jar for all services of a host."""
         return "ekya_session" if self.keys is None else f"ekya_session_{self.keys.mark}"
 
-    def check(self, request: web.Request, access: Access) -> None:
+    def check_request(self, request: web.Request, access: Access) -> None:
         """Returns if the request may use a route with this access.
 
         Raises:
@@ -65,7 +65,7 @@ class Guard:
         address = _limit(request, self.logins)
         if self.keys.is_token(token):
             return self.keys.new_session()
-        self.logins.failed(address)
+        self.logins.count_failure(address)
         return None
 
     def _has_bearer(self, request: web.Request) -> bool:
@@ -74,7 +74,7 @@ class Guard:
             return False
         address = _limit(request, self.bearers)
         if not self.keys.is_bearer(header):
-            self.bearers.failed(address)
+            self.bearers.count_failure(address)
             return False
         return True
 

@@ -19,7 +19,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 @cache
-def description() -> Mapping[str, Any]:
+def openapi_document() -> Mapping[str, Any]:
     """Returns the OpenAPI 3.1 document."""
     schemas, components = _schemas()
     paths: dict[str, dict[str, Any]] = {}

@@ -76,7 +76,7 @@ class ConfusionRow:
     recall: str
 
 
-def overview(status: ServiceStatus) -> Overview:
+def fleet_overview(status: ServiceStatus) -> Overview:
     """Returns the figures over all cameras."""
     cameras = status.cameras
     known = [(one.weight, one.accuracy) for one in cameras if one.state == "serving"]
@@ -283,22 +283,22 @@ class Page:
             "window_part": window_part(status),
         }
         if name is None:
-            return "overview.html.j2", {**shown, "all": overview(status)}
+            return "overview.html.j2", {**shown, "all": fleet_overview(status)}
         camera = status.camera(name)
         of_camera = {
             "camera": camera,
             "facts": facts_of(camera),
             "retrainings": self.backend.retrainings(name),
-            "models": models_of(self.backend.models(name), camera.model_version),
+            "models": models_of(self.backend.kept_models(name), camera.model_version),
         }
         return "camera.html.j2", {**shown, **of_camera}
 
     async def _validation(self, request: web.Request) -> web.Response:
-        self.guard.check(request, Access.READ)
+        self.guard.check_request(request, Access.READ)
         camera, job = request.query.get("camera", ""), request.query.get("job", "")
         if not job.isdecimal():
             raise web.HTTPBadRequest(text="job: give the number of a retraining")
-        found = (await asyncio.to_thread(self.backend.validation, camera, int(job))).validation
+        found = (await asyncio.to_thread(self.backend.read_validation, camera, int(job))).validation
         values = {
             "camera": camera,
             "job": job,
@@ -340,7 +340,7 @@ class Page:
         return response
 
     async def _logout(self, request: web.Request) -> web.Response:
-        self.guard.check(request, Access.CHANGE)
+        self.guard.check_request(request, Access.CHANGE)
         response = web.Response(status=204)
         response.del_cookie(self.guard.cookie_name, httponly=True, samesite="Strict")
         return response

@@ -36,7 +36,7 @@ class Place:
     started_s: float
 
     @staticmethod
-    def here(address: str, port: int) -> "Place":
+    def of_this_process(address: str, port: int) -> "Place":
         """Returns the place of a service in this process."""
         return Place(address, port, os.getpid(), started_s(psutil.Process()))
 
@@ -56,11 +56,11 @@ class Place:
         """URL of its page."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-    def write(self, folder: Path) -> None:
+    def write_into(self, folder: Path) -> None:
         """Writes it into the service's folder."""
         write_text_atomic(folder / PLACE_FILE, json.dumps(asdict(self)) + "\n")
 
-    def remove(self, folder: Path) -> None:
+    def remove_from(self, folder: Path) -> None:
         """Removes it from the service's folder, unless another process has written its own since."""
         with contextlib.suppress(UserError):  # a damaged file is no reason not to stop
             if read_place(folder) == self:

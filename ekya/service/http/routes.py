@@ -93,24 +93,24 @@ def _series(backend: Backend, call: Call) -> Series:
 
 def _models(backend: Backend, call: Call) -> tuple[Model, ...]:
     serving = backend.status().camera(call.camera).model_version
-    return models_of(backend.models(call.camera), serving)
+    return models_of(backend.kept_models(call.camera), serving)
 
 
 def _picture(backend: Backend, call: Call) -> bytes:
-    picture = backend.picture(call.camera)
+    picture = backend.newest_picture(call.camera)
     if picture is None:
         raise NotThereError(f"camera {call.camera} has no picture yet")
     return picture
 
 
 def _validation(backend: Backend, call: Call) -> Validation:
-    return backend.validation(call.camera, call.values["job"]).validation
+    return backend.read_validation(call.camera, call.values["job"]).validation
 
 
 def _mistake(backend: Backend, call: Call) -> bytes:
     place: int
     pictures, place = (
-        backend.validation(call.camera, call.values["job"]).pictures,
+        backend.read_validation(call.camera, call.values["job"]).pictures,
         call.values.get("place", 0),
     )
     if place >= len(pictures):
@@ -119,7 +119,7 @@ def _mistake(backend: Backend, call: Call) -> bytes:
 
 
 def _newest(backend: Backend, call: Call) -> dict[str, object]:
-    message = backend.newest(call.camera)
+    message = backend.newest_answer(call.camera)
     if message is None:
         raise NotThereError(f"camera {call.camera} has no answer yet")
     return message
@@ -276,14 +276,14 @@ ROUTES: tuple[Route, ...] = (
         f"{_CAMERA}/freeze",
         "freeze",
         "Keeps a camera's model: no retraining.",
-        lambda b, call: b.freeze(call.camera, True),
+        lambda b, call: b.freeze_model(call.camera, True),
     ),
     _change(
         "POST",
         f"{_CAMERA}/unfreeze",
         "unfreeze",
         "Lets a camera's model be retrained again.",
-        lambda b, call: b.freeze(call.camera, False),
+        lambda b, call: b.freeze_model(call.camera, False),
     ),
     _change(
         "POST",
@@ -306,7 +306,7 @@ ROUTES: tuple[Route, ...] = (
         f"{_CAMERA}/forget",
         "forget",
         "Deletes the pictures that are kept of a camera, also of a removed one.",
-        lambda b, call: b.forget(call.camera),
+        lambda b, call: b.forget_pictures(call.camera),
     ),
     _change(
         "PATCH",
@@ -331,7 +331,7 @@ ROUTES: tuple[Route, ...] = (
         "/metrics",
         "metrics",
         "Metrics in Prometheus' text format.",
-        lambda b, _: b.metrics(),
+        lambda b, _: b.metrics_text(),
         media=METRICS,
         access=Access.METRICS,
     ),

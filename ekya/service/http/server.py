@@ -35,7 +35,7 @@ AGAIN_S = 2.0
 _LOG = logging.getLogger(__name__)
 
 
-def application(
+def build_application(
     backend: Backend, name: str, token: str | None, metrics_open: bool = False
 ) -> web.Application:
     """Builds API and page.
@@ -115,7 +115,7 @@ class HttpServer:
     def _begin(self) -> None:
         config = self._config
         thread = HttpThread(
-            application(self._backend, self._folder.name, self._token, config.metrics_open),
+            build_application(self._backend, self._folder.name, self._token, config.metrics_open),
             config.address,
             config.port,
             "http",
@@ -124,9 +124,9 @@ class HttpServer:
             most_connections=MOST_CONNECTIONS,
             remedy="choose another http.port",
         )
-        self._place = Place.here(config.address, thread.port)
+        self._place = Place.of_this_process(config.address, thread.port)
         try:
-            self._place.write(self._folder)
+            self._place.write_into(self._folder)
         except UserError:
             thread.close()
             raise
@@ -143,6 +143,6 @@ class HttpServer:
             self._waiting.join()
         if self._thread is None or self._place is None:
             return
-        self._place.remove(self._folder)
+        self._place.remove_from(self._folder)
         self._thread.close()
         self._thread = None
