@@ -38,7 +38,7 @@ def restarted(folder, run, cameras=CAMERAS):
 def a_history(seconds):
     history = CameraHistory()
     for at_s in range(0, seconds, 10):
-        history.add(at_s * S, (BEGAN_UNIX_S + at_s, 0.8, 150, 350))
+        history.add_point(at_s * S, (BEGAN_UNIX_S + at_s, 0.8, 150, 350))
     return history
 
 
