@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from recipe import Json, Seed, run, table_of_rows
 from torch import Tensor, nn
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET
@@ -337,11 +337,11 @@ def main(
     models = students(weights, 6, seed)
     largest = max(asked)
     image = picture(largest, seed)
-    with output(json_to) as out:
+    with open_output(json_to) as out:
         swap = swap_of(models, image)
         frames = {side: frame_rows(models[0], file, side, image, rounds) for side in asked}
         training = training_rows(models[0], asked[0], max(3, rounds // 5), seed)
-        out.report(
+        out.write_json(
             {
                 "student": None if weights is None else weights.name,
                 "onnx": None if file is None else file.name,

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from recipe import RESULTS, Full, Json, Out, Seed, publish_rows, run
 from rich.progress import Progress
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
@@ -103,7 +103,7 @@ def main(
     on = _device(device)
     if on != "cpu":
         torch.use_deterministic_algorithms(False)
-    with output(json_to) as channel:
+    with open_output(json_to) as channel:
         model = model_of(architecture, seed)
         crops = city_crops(model, FRAMES[-1] * OBJECTS)
         bench = Bench(on, model, crops, ALL_ROUNDS if full else ROUNDS, 10 * MOST_S if full else MOST_S)

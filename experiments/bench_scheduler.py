@@ -33,7 +33,7 @@ from recipe import Json, publish_rows, run
 from rich.console import Console
 from rich.progress import Progress
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.core.errors import UserError
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
@@ -166,7 +166,7 @@ def main(
     for name in names:
         make_scheduler(name)
     rows: list[Row] = []
-    with output(json_to) as ready:
+    with open_output(json_to) as ready:
         with Progress(
             console=Console(stderr=True), transient=True, disable=not ready.console.is_terminal
         ) as progress:

@@ -33,7 +33,7 @@ import typer
 import yaml
 from recipe import RESULTS, Json, Out, publish_rows, run
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
@@ -154,7 +154,7 @@ def main(
     json_to: Json = None,
 ) -> None:
     """Measure the times of a service on this machine."""
-    with output(json_to) as told:
+    with open_output(json_to) as told:
         row = _measured(cameras, settle)
         flat = {**asdict(row), **{f"p95_ms {path}": ms for path, ms in row.latency_ms.items()}}
         del flat["latency_ms"]

@@ -26,7 +26,7 @@ import typer
 from numpy.typing import NDArray
 from recipe import RESULTS, Json, Out, publish_rows, run
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.core.errors import UserError
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
@@ -120,7 +120,7 @@ def measure(video: Path, streams: int, seconds: float, objects: int) -> Row:
             for source, fps in zip(sources, rates, strict=True)
         ]
         for camera in cameras:
-            camera.source.begin(began_ns)
+            camera.source.start_frames(began_ns)
         _take_for(cameras, _BEGIN_IN_S + WARM_UP_S, counting=False)
         before_s, began_s = _processor_s(cameras), time.monotonic()
         _take_for(cameras, seconds, counting=True)
@@ -194,7 +194,7 @@ def main(
     json_to: Json = None,
 ) -> None:
     """Measure how many streams are decoded and cropped at their rate."""
-    with output(json_to) as channel, tempfile.TemporaryDirectory() as folder:
+    with open_output(json_to) as channel, tempfile.TemporaryDirectory() as folder:
         counts = list(_numbers(streams))
         played = video or draw_video(Path(folder) / "city.mp4")
         rows = []

@@ -37,7 +37,7 @@ import typer
 import yaml
 from recipe import RESULTS, Json, Out, publish_rows, run
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.shipped import shipped_path
@@ -271,7 +271,7 @@ def main(
 ) -> None:
     """Measure how long a live run takes to start, and how long a killed process is away."""
     rows = []
-    with output(json_to) as channel:
+    with open_output(json_to) as channel:
         for _ in range(rounds):
             with tempfile.TemporaryDirectory(prefix="ekya-bench-") as work:
                 if fleet is not None:

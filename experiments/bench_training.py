@@ -30,7 +30,7 @@ from city_windows import one_thread, sample, windows_of
 from recipe import Full, Json, Seed, publish_rows, run
 from rich.progress import Progress
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
@@ -245,7 +245,7 @@ def main(
     most = max(fleet.retraining.epochs)
     trained = sorted(set(blocks or (ALL_BLOCKS if full else BLOCKS)))
     windows_of_blocks: dict[int, list[Ways]] = {count: [] for count in trained}
-    with output(json_to) as out:
+    with open_output(json_to) as out:
         total = len(fleet.streams) * len(windows) * len(trained)
         with Progress(console=out.console, transient=True, disable=not out.console.is_terminal) as bars:
             task = bars.add_task("training", total=total)

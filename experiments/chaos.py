@@ -40,7 +40,7 @@ from chaos_surroundings import Surroundings, free_port, opened
 from chaos_terms import Terms
 from recipe import Json, Seed, run, table_of_rows
 
-from ekya.cli.output import Output, output
+from ekya.cli.output import Output, open_output
 from ekya.core.errors import UserError
 
 DETECTOR = Path(__file__).resolve().parents[2] / "shared" / "data" / "weights" / "FastestDet.onnx"
@@ -109,10 +109,10 @@ def main(
     named = None if faults is None else [Fault.of(one) for one in faults.split(",")]
     wanted = _wanted(named, only)
     place = (Path(tempfile.mkdtemp(prefix="chaos-")) if folder is None else folder).resolve()
-    with output(json_to) as channel:
-        channel.say(f"Seed {seed}; folder {place}")
+    with open_output(json_to) as channel:
+        channel.print_text(f"Seed {seed}; folder {place}")
         with ExitStack() as stack:
-            around, without = opened(place, wanted, golden, stack, channel.say)
+            around, without = opened(place, wanted, golden, stack, channel.print_text)
             service = served(place, window, cameras, around, golden)
             names = [*list(service.cameras)[:cameras], *(camera.id for camera in around.cameras)]
             wanted_of = {name: Terms() for name in names}
@@ -154,7 +154,7 @@ def report(channel: Output, chaos: Chaos, seed: int, failed: Sequence[str], plac
     """Prints and writes what was found; ends with exit code 1 if an invariant failed."""
     wrong = [*(f"{one.fault}: {said}" for one in chaos.outcomes for said in one.failed), *failed]
     rows = summary(chaos.outcomes)
-    channel.report(
+    channel.write_json(
         {
             "seed": seed,
             "folder": str(place),
@@ -168,19 +168,19 @@ def report(channel: Output, chaos: Chaos, seed: int, failed: Sequence[str], plac
         }
     )
     channel.console.print(table_of_rows(RECOVERIES, rows, {}))
-    channel.say(f"{len(chaos.outcomes)} faults, {killed(chaos.outcomes)} processes killed")
+    channel.print_text(f"{len(chaos.outcomes)} faults, {killed(chaos.outcomes)} processes killed")
     for said in wrong:
-        channel.say(f"FAILED {said}")
+        channel.print_text(f"FAILED {said}")
     if wrong:
-        channel.say(f"Seed {seed}; the journal is in {chaos.service.runs.path}")
+        channel.print_text(f"Seed {seed}; the journal is in {chaos.service.runs.path}")
         raise typer.Exit(1)
-    channel.say("All invariants held.")
+    channel.print_text("All invariants held.")
     if not keep:
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _say(channel: Output, said: str) -> None:
-    channel.say(said)
+    channel.print_text(said)
     channel.console.file.flush()
 
 

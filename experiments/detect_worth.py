@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from recipe import Json, run, table_of_rows
 from rich.progress import Progress
 
-from ekya.cli.options import distinct, numbers
-from ekya.cli.output import output
+from ekya.cli.options import parse_integers, refuse_repeats
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import ModelSwapped
@@ -188,10 +188,10 @@ def golden_every(
         if frame.index % n == 0:
             boxes, classes = reference.boxes[part][sure], reference.classes[part][sure]
             if n > 1:
-                flow.start(frame.image, boxes)
+                flow.start_boxes(frame.image, boxes)
                 begun = classes
         else:
-            boxes, classes = flow.follow(frame.image), begun[flow.rows]
+            boxes, classes = flow.follow_boxes(frame.image), begun[flow.rows]
         rows.append(
             FramePrediction(
                 frame=frame.index,
@@ -250,7 +250,7 @@ def rows_of(case: Case) -> list[Row]:
     reference = read_reference(reference_file).select_frames(arrived)
     labelled = LabelledBoxes.join_boxes(one.labelled for one in runs.values())
     golden_s = priced.proposing_gpu_s(golden_operations(fleet))
-    flow_s = priced.proposing_gpu_s(BoxFlow().operations(TYPICAL_FRAME, _BOXES))
+    flow_s = priced.proposing_gpu_s(BoxFlow().count_operations(TYPICAL_FRAME, _BOXES))
 
     def row(way: str, predictions: PredictionColumns, gpu_s: float) -> Row:
         return Row(
@@ -331,20 +331,20 @@ def main(
     names = tuple(schedulers.split(","))
     if not {ADAPTED, FROZEN} <= set(names):
         raise UserError(f"--schedulers: {ADAPTED} and {FROZEN} are compared with all others; name both.")
-    distinct("videos", [video.stem for video in videos])
+    refuse_repeats("videos", [video.stem for video in videos])
     tuned = {video.name for video in tuned_on or ()}
     if missing := sorted(tuned - {video.name for video in videos}):
         raise UserError(
             f"--tuned-on: {missing[0]} is none of the videos; leave it out, or name it as a video."
         )
-    with output(json_to) as out, tempfile.TemporaryDirectory() as folder:
+    with open_output(json_to) as out, tempfile.TemporaryDirectory() as folder:
         fleets = {
             video: fleet_of(video, student, golden, window, windows, duration_s(video) / (window * windows))
             for video in videos
         }
         cases = [
             Case(video, fleets[video], seed, price, names, Path(folder))
-            for seed in numbers(seeds)
+            for seed in parse_integers(seeds)
             for video in videos
             for price in prices.split(",")
         ]
@@ -353,7 +353,7 @@ def main(
             for found in bars.track(run_cases(rows_of, cases, jobs), total=len(cases), description="runs"):
                 rows += found
         every = {price: list(gains(rows, price, tuned)) for price in prices.split(",")}
-        out.report(
+        out.write_json(
             {
                 "rows": [asdict(row) for row in rows],
                 "gains": [asdict(gain) for own in every.values() for gain in own],
@@ -364,7 +364,9 @@ def main(
             out.console.print(table_of_rows(f"price: {price}", list(way_rows(rows, price)), {}))
             out.console.print(table_of_rows(title, [gain_row(one) for one in own], {}))
             worse = lower(own, [video.name for video in videos])
-            out.say(f"More than 2 points lower than without retraining: {', '.join(worse) or 'no video'}")
+            out.print_text(
+                f"More than 2 points lower than without retraining: {', '.join(worse) or 'no video'}"
+            )
 
 
 if __name__ == "__main__":

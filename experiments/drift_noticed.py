@@ -32,8 +32,8 @@ from recipe import Json, run, table_of_rows
 from rich.progress import Progress
 from scipy.stats import chi2
 
-from ekya.cli.options import numbers
-from ekya.cli.output import output
+from ekya.cli.options import parse_integers
+from ekya.cli.output import open_output
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import BASE_VERSION, US_PER_S
@@ -42,10 +42,10 @@ from ekya.models.edge.checkpoints import load_model
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.pipeline.inference import serving
 from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR, Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.crops import crop_objects, whole_frame
-from ekya.streams.ingest.picture_descriptor import coarse
+from ekya.streams.ingest.crops import crop_objects, square_frame
+from ekya.streams.ingest.picture_descriptor import describe_picture
 from ekya.streams.ingest.video import VideoSpec
-from ekya.streams.synthetic.scene import KINDS, Scene
+from ekya.streams.synthetic.scene import KINDS, StreetScene
 from ekya.streams.synthetic.source import CitySpec
 from ekya.system.files import atomic_path
 
@@ -175,7 +175,7 @@ def _rendered(case: Case) -> Seen:
     for frame, truth in spec.open(KINDS).frames():
         assert truth is not None, "the city knows its objects"
         crops.append(crop_objects(frame.image, truth.boxes, side))
-        shown.append((frame.t_us, coarse(frame.image)))
+        shown.append((frame.t_us, describe_picture(frame.image)))
     # Many crops at a time take a third of the time of one frame's.
     every = np.concatenate(crops)
     answers = [model.predict(every[at : at + TOGETHER], side) for at in range(0, len(every), TOGETHER)]
@@ -192,8 +192,8 @@ def _one_of(rng: np.random.Generator, values: Sequence[str]) -> str:
     return values[int(rng.integers(len(values)))]
 
 
-def _scene(rng: np.random.Generator, lighting: str | None) -> Scene:
-    return Scene.model_validate(
+def _scene(rng: np.random.Generator, lighting: str | None) -> StreetScene:
+    return StreetScene.model_validate(
         {
             "mix": _MIXES[int(rng.integers(len(_MIXES)))],
             "view": _one_of(rng, ["side", "front", "high"]),
@@ -206,7 +206,7 @@ def _scene(rng: np.random.Generator, lighting: str | None) -> Scene:
     )
 
 
-def _changed(first: Scene, kind: str, at_s: float, rng: np.random.Generator) -> Scene:
+def _changed(first: StreetScene, kind: str, at_s: float, rng: np.random.Generator) -> StreetScene:
     def other(values: Sequence[str], now: str) -> str:
         return _one_of(rng, [value for value in values if value != now])
 
@@ -220,7 +220,7 @@ def _changed(first: Scene, kind: str, at_s: float, rng: np.random.Generator) -> 
             changes["fleet"] = other(["city", "utility"], first.fleet)
         case lighting:
             changes["lighting"] = lighting
-    return Scene.model_validate({**first.model_dump(), **changes})
+    return StreetScene.model_validate({**first.model_dump(), **changes})
 
 
 def _watched(case: Case) -> Seen:
@@ -230,8 +230,10 @@ def _watched(case: Case) -> Seen:
     every, side, frames = max(1, round(source.fps / FPS)), SIDES["frame"], []
     for frame, _ in source.frames():
         if frame.index % every == 0:
-            (found,) = model.predict(whole_frame(frame.image, side), side)
-            frames.append(_frame(frame.t_us, side, found.confidence, found.classes, coarse(frame.image)))
+            (found,) = model.predict(square_frame(frame.image, side), side)
+            frames.append(
+                _frame(frame.t_us, side, found.confidence, found.classes, describe_picture(frame.image))
+            )
     if len(case.videos) == 1:
         return Seen(tuple(frames), None)
     first = sum(1 for _ in VideoSpec(files=case.videos[:1]).open(KINDS).frames())
@@ -382,8 +384,8 @@ def main(
     """Measure what a monitor of drift notices."""
     if video and student is None:
         raise UserError("--video: a detector must see it; name its weights with --student.")
-    cases = list(_cases(hours, numbers(seeds), video or (), student, seen))
-    with output(json_to) as out:
+    cases = list(_cases(hours, parse_integers(seeds), video or (), student, seen))
+    with open_output(json_to) as out:
         rows: list[Alarms] = []
         with Progress(console=out.console, transient=True) as bars:
             for found in bars.track(
@@ -391,7 +393,7 @@ def main(
             ):
                 rows += found
         points = [point_of(rows, rate) for rate in RATES]
-        out.report({"points": [asdict(point) for point in points], "rows": [asdict(row) for row in rows]})
+        out.write_json({"points": [asdict(point) for point in points], "rows": [asdict(row) for row in rows]})
         title = "false alarms of steady scenes; changes that were noticed, and the median delay"
         forms = {"precision": ".0%", "recall": ".0%"}
         out.console.print(table_of_rows(title, [curve_row(point) for point in points], forms))

@@ -35,7 +35,7 @@ from rich.table import Table
 
 from ekya.cli.compare import CompareConfig
 from ekya.cli.fleet_from_options import read_fleet
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
@@ -330,7 +330,7 @@ def main(
     ] = None,
 ) -> None:
     """Compare simulated accuracy with that of runs."""
-    with output(json_to) as channel:
+    with open_output(json_to) as channel:
         logging.basicConfig(
             level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=channel.console)]
         )
@@ -373,7 +373,7 @@ def main(
         out.mkdir(parents=True, exist_ok=True)
         write_text_atomic(out / f"{name}.csv", as_csv([asdict(row) for row in rows]))
         draw(rows, out / f"{name}.png")
-        channel.report(result)
+        channel.write_json(result)
         show(channel.console, result)
 
 

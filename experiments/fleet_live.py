@@ -24,9 +24,9 @@ from estimate import Estimate
 from recipe import Json, run
 
 from ekya import cli
-from ekya.cli.fleet_run import NO_TIER, tier_of
-from ekya.cli.options import numbers
-from ekya.cli.output import output
+from ekya.cli.fleet_run import NO_TIER, make_tier
+from ekya.cli.options import parse_integers
+from ekya.cli.output import open_output
 from ekya.core.units import us_to_seconds
 from ekya.fleet.run.loan_file import LoanRecord, read_loans
 from ekya.fleet.run.servers_folder import ServersFolder
@@ -117,16 +117,16 @@ def main(
     json_to: Json = None,
 ) -> None:
     """Run servers live, with the tier above them and without."""
-    tiers, chosen = tier.split(","), numbers(seeds)
+    tiers, chosen = tier.split(","), parse_integers(seeds)
     for name in tiers:
-        tier_of(name)
+        make_tier(name)
     words = [*([servers] if servers else []), "--shares", shares, "--clock", clock]
     words += ["--windows", str(windows)] if windows else []
     if runs:
         with user_errors(runs):
             runs.mkdir(parents=True, exist_ok=True)
     rows = []
-    with output(json_to) as out:
+    with open_output(json_to) as out:
         for seed in chosen:
             for name in tiers:
                 with ExitStack() as stack:
@@ -137,7 +137,7 @@ def main(
         gained = gains(rows)
         for name, its in gained.items():
             out.console.print(f"{name} gains, in points: {its}")
-        out.report({"runs": rows, "gains": gained})
+        out.write_json({"runs": rows, "gains": gained})
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ import typer
 from recipe import Json, run
 from trace_servers import PlayedServers, TraceServer, play_servers
 
-from ekya.cli.fleet_run import NO_TIER, tier_of
-from ekya.cli.options import numbers
-from ekya.cli.output import output
+from ekya.cli.fleet_run import NO_TIER, make_tier
+from ekya.cli.options import parse_integers
+from ekya.cli.output import open_output
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
@@ -148,14 +148,14 @@ def main(
     """Play servers over traces, with each tier above them and without any."""
     if fleet not in FLEETS:
         raise UserError(f"--fleet {fleet}: there is no such fleet; there are {', '.join(FLEETS)}")
-    tiers, chosen = tier.split(","), numbers(seeds)
+    tiers, chosen = tier.split(","), parse_integers(seeds)
     for name in tiers:
         if name == NO_TIER:
             raise UserError(f"--tier {name}: servers by themselves are played in any case; leave it out")
-        tier_of(name)
+        make_tier(name)
     make_scheduler(scheduler)
     rows = []
-    with output(json_to) as out:
+    with open_output(json_to) as out:
         for seed in chosen:
             alone = play(fleet, seed, scheduler, None)
             for name in tiers:
@@ -172,7 +172,7 @@ def main(
         for name, points in gained.items():
             out.console.print(f"{name}: on average {100 * points:+.2f} points for all streams of the fleet")
         rounded = {name: round(points, 6) for name, points in gained.items()}
-        out.report({"fleet": fleet, "rows": rows, "gained": rounded})
+        out.write_json({"fleet": fleet, "rows": rows, "gained": rounded})
 
 
 if __name__ == "__main__":

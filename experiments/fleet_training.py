@@ -41,7 +41,7 @@ from emulated_cluster import emulated_cluster
 from recipe import Full, Json, Seed, run, table_of_rows
 from rich.console import Console
 
-from ekya.cli.output import bars_of, output
+from ekya.cli.output import open_bars, open_output
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
@@ -260,7 +260,7 @@ def trials(
     console: Console, fleet: FleetConfig, trained: Sequence[int], seeds: Sequence[int], ways: Sequence[Way]
 ) -> Iterator[Row]:
     """Yields these ways, for each seed and number of blocks."""
-    with bars_of(console) as bars, emulated_cluster(SHARES) as nodes:
+    with open_bars(console) as bars, emulated_cluster(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
         trainer = ProcessFleetTrainer(nodes.nodes(), TrainingProcesses(CpuShares(cpu_limit())))
         for seed in seeds:
@@ -332,9 +332,9 @@ def main(
         raise UserError(f"--way {name}: there is no such way; use one of: {known_names}")
     trained = sorted(set(blocks or ((0, 1) if full else (0,))))
     seeds = range(seed, seed + (3 if full else 1))
-    with output(json_to) as out:
+    with open_output(json_to) as out:
         rows = list(trials(out.console, fleet, trained, seeds, chosen))
-        out.report({"shares_milli": SHARES, "epochs": EPOCHS, "rows": [asdict(row) for row in rows]})
+        out.write_json({"shares_milli": SHARES, "epochs": EPOCHS, "rows": [asdict(row) for row in rows]})
         title = "A training on unequal nodes, and on one"
         out.console.print(table_of_rows(title, list(mean_rows(rows)), {}))
 

@@ -36,7 +36,7 @@ from recipe import RESULTS, Full, Json, Out, Seed, publish_rows, run
 from rich.console import Console
 from rich.progress import track
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.streams.datasets.cityscapes import CityscapesSpec
@@ -189,7 +189,7 @@ def read(spec: SourceSpec, classes: tuple[str, ...], damaged: Path) -> tuple[Fat
     try:
         with SourceProcess(spec, classes) as process:
             process.wait_open(LONGEST_S)
-            process.begin(None)
+            process.start_frames(None)
             while not process.ended:
                 arrived = process.poll(LONGEST_S)
                 if not arrived and not process.ended:
@@ -260,7 +260,7 @@ def main(
     json_to: Json = None,
 ) -> None:
     """Damage files of every kind and read them."""
-    with output(json_to) as channel:
+    with open_output(json_to) as channel:
         for name in kind or ():
             if name not in KINDS:
                 raise UserError(f"--kind {name}: there is no such kind; use one of {', '.join(KINDS)}")
@@ -270,7 +270,7 @@ def main(
         publish_rows(channel, "Damaged files", _rows(found), out / "fuzz_sources.csv", seed=seed, bad=bad)
         for case in found:
             if case.fate in BAD:
-                channel.say(f"{case.kind} {case.number}, {case.damage}: {case.fate}: {case.words}")
+                channel.print_text(f"{case.kind} {case.number}, {case.damage}: {case.fate}: {case.words}")
     if bad:
         raise typer.Exit(1)
 

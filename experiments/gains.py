@@ -32,8 +32,8 @@ from estimate import Estimate
 from recipe import RESULTS, Json, Out, as_csv, run, table_of_rows
 from rich.progress import track
 
-from ekya.cli.options import numbers
-from ekya.cli.output import output
+from ekya.cli.options import parse_integers
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
@@ -210,12 +210,12 @@ def main(
     """Measure gains over not retraining, over uniform shares and over the paper."""
     cases = [
         Case(file, seed, tuple(schedulers.split(",")))
-        for seed in numbers(seeds)
+        for seed in parse_integers(seeds)
         for file in (fleet or map(shipped_path, SCRIPTS))
     ]
     known = {case: _measured(case, kept) for case in cases}
     missing = [case for case in cases if known[case] is None]
-    with output(json_to) as channel:
+    with open_output(json_to) as channel:
         measured = run_cases(measure, missing, jobs)
         for case, rows in zip(
             missing, track(measured, "cases", len(missing), console=channel.console), strict=True
@@ -233,7 +233,7 @@ def main(
         out.mkdir(parents=True, exist_ok=True)
         write_text_atomic(out / "gains.csv", as_csv(told))
         write_text_atomic(out / "gains_paper.csv", as_csv(shown(every)))
-        channel.report({"rows": [asdict(row) for row in every]})
+        channel.write_json({"rows": [asdict(row) for row in every]})
 
 
 if __name__ == "__main__":

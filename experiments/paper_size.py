@@ -61,7 +61,7 @@ from recipe import (
     run,
 )
 
-from ekya.cli.options import amounts
+from ekya.cli.options import parse_gpu_counts
 from ekya.cli.simulate import open_trace
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
@@ -263,7 +263,7 @@ def main(
     json_to: Json = None,
 ) -> None:
     """Play all schedulers over recordings of ten cameras, and name the best and the worst baseline."""
-    counts, traces = sorted(amounts(gpus)), traces_of(trace or TEN_CAMERAS)
+    counts, traces = sorted(parse_gpu_counts(gpus)), traces_of(trace or TEN_CAMERAS)
     first = next(iter(traces.values()))
     with channel(json_to, out) as tell:
         runs = len(counts) * len(traces) * len(players(Data(NAME, tuple(traces.values()), first)))

@@ -56,7 +56,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from scipy.stats import spearmanr
 
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.core.profile import FamilyCurve, Profiler
@@ -333,8 +333,8 @@ def main(
         if json_file != "-":
             show(Console(), of_fleet)
     rows = [asdict(of) for of in found]
-    with output(json_file) as told:
-        told.report({"rows": rows})
+    with open_output(json_file) as told:
+        told.write_json({"rows": rows})
     out.mkdir(parents=True, exist_ok=True)
     name = "profiler_worth" if full and window_s is None else "profiler_worth_quick"
     write_text_atomic(out / f"{name}.csv", as_csv(rows))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ekya.cli.output import Output, output
+from ekya.cli.output import Output, open_output
 from ekya.core.errors import UserError
 from ekya.results.report.themes import LIGHT
 from ekya.system.files import atomic_path, user_errors, write_text_atomic
@@ -151,8 +151,8 @@ class Channel:
 @contextmanager
 def channel(json_to: str | None, out: Path) -> Iterator[Channel]:
     """Opens the output of a recipe."""
-    with output(json_to) as ready:
-        yield Channel(ready.console, out, ready.report)
+    with open_output(json_to) as ready:
+        yield Channel(ready.console, out, ready.write_json)
 
 
 def run(recipe: Callable[..., None], *examples: str) -> None:
@@ -187,7 +187,7 @@ def publish_rows(
         more: further values for the JSON.
     """
     every = [row if isinstance(row, Mapping) else asdict(row) for row in rows]
-    told.report({"rows": every, **more})
+    told.write_json({"rows": every, **more})
     if csv_at is not None:
         csv_at.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomic(csv_at, as_csv(every))

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rendered_canvas import Box, Canvas, Matte
 
-from ekya.streams.synthetic.bodies import Body, body_of, draw_model
-from ekya.streams.synthetic.scene import KINDS, Colours, Kind, Scene, View, draw_colours
+from ekya.streams.synthetic.bodies import Body, draw_model, find_body
+from ekya.streams.synthetic.scene import KINDS, Colours, Kind, StreetScene, View, draw_colours
 
 _OUTSIDE = 4
 """Pixels around a body's box, for what reaches over it."""
@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 def draw_body(
     rng: np.random.Generator,
     canvas: Canvas,
-    scene: Scene,
+    scene: StreetScene,
     height: float,
     foot: tuple[float, float],
     pitch: float,
@@ -51,7 +51,7 @@ def draw_body(
     if kind == "person" or rng.random() < 0.35:
         above = rng.random() < _SEEN_FROM_ABOVE
         view: View = "high" if above else "front" if rng.random() < 0.6 else "side"
-        body = body_of(model, view, bool(rng.random() < 0.5))
+        body = find_body(model, view, bool(rng.random() < 0.5))
         parts = [_standing(rng, canvas, body, colours, tall, at, squeeze)]
     else:
         solid = kind in {"car", "truck", "bus"}
@@ -68,7 +68,7 @@ def _stature(kind: Kind) -> float:
     return {"person": 1.0, "car": 0.9, "truck": 1.7, "bus": 1.8, "bicycle": 1.0, "motorcycle": 0.95}[kind]
 
 
-def _colours(rng: np.random.Generator, kind: Kind, scene: Scene) -> Colours:
+def _colours(rng: np.random.Generator, kind: Kind, scene: StreetScene) -> Colours:
     """Returns colours of the city, or in half of the cases any others."""
     colours = draw_colours(rng, kind, scene.livery, scene.clothing)
     if rng.random() < 0.5:
@@ -99,7 +99,7 @@ def _matte(rng: np.random.Generator, body: Body, colours: Colours, height: float
     drawn = []
     for ground in (0, 255):
         picture = np.full(shape, ground, np.uint8)
-        body.draw(picture, box, False, colours, step)
+        body.draw_body(picture, box, False, colours, step)
         drawn.append(picture.astype(np.float32))
     alpha = 1.0 - np.clip(drawn[1][:, :, 0] - drawn[0][:, :, 0], 0, 255) / np.float32(255)
     cells = rng.uniform(0.65, 1.25, (int(rng.integers(2, 7)), int(rng.integers(2, 5)))).astype(np.float32)
@@ -147,7 +147,7 @@ def _turned(
     solid: bool,
 ) -> list[tuple[Box, float]]:
     """Draws a vehicle that is turned by any angle: its side, and if solid its depth and its front or rear."""
-    side, front = body_of(model, "side", True), body_of(model, "front", True)
+    side, front = find_body(model, "side", True), find_body(model, "front", True)
     yaw = float(rng.uniform(0, 2 * math.pi))
     # The front's picture is of a vehicle that is nearer: its width is taken relative to its height.
     high = 0.62 * tall
@@ -168,7 +168,7 @@ def _turned(
     layers = np.linspace(1 - near, near, count).tolist()
     parts = [canvas.paste(dull, _on_plane(dull, start + part * depth, forward, down)) for part in layers]
     if abs(math.sin(yaw)) > 0.15:
-        end = body_of(model, "front", faces_us)
+        end = find_body(model, "front", faces_us)
         painted = _matte(rng, end, colours, high, 0.0)
         corner = start + (0.92 if faces_us else 0.04) * forward
         parts.append(canvas.paste(painted, _on_plane(painted, corner, depth, down)))

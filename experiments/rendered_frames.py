@@ -19,9 +19,18 @@ from rendered_canvas import Canvas
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.streams.synthetic.bodies import Lamp
 from ekya.streams.synthetic.light import LightBox, levels_between
-from ekya.streams.synthetic.scene import KINDS, Clothing, Fleet, Lighting, Livery, Moment, Scene, View
+from ekya.streams.synthetic.scene import (
+    KINDS,
+    Clothing,
+    Fleet,
+    Lighting,
+    Livery,
+    StreetMoment,
+    StreetScene,
+    View,
+)
 from ekya.streams.synthetic.street import BASE_HEIGHT, BASE_WIDTH, paint_street
-from ekya.streams.synthetic.traffic import Traffic
+from ekya.streams.synthetic.traffic import StreetTraffic
 
 CITY_FRAMES = 0.35
 """Part of the frames that show the city as it is."""
@@ -99,10 +108,10 @@ class FrameStudio:
     def _city(self, rng: np.random.Generator) -> Canvas:
         """Draws a moment of the city; three in four frames show a part of it, enlarged."""
         scene = _any_scene(rng)
-        moment = Moment(
+        moment = StreetMoment(
             scene, scene.model_copy(update={"lighting": _any(rng, get_args(Lighting))}), rng.random(), 0
         )
-        traffic = Traffic(rng)
+        traffic = StreetTraffic(rng)
         traffic.cut(moment)
         canvas = Canvas.over(self._street(rng, scene.view).copy())
         lamps: list[Lamp] = []
@@ -112,10 +121,10 @@ class FrameStudio:
             cv2.ellipse(
                 canvas.picture, (round((x0 + x1) / 2), round(y1) - 1), reach, 0, 0, 360, (66, 64, 62), -1
             )
-            lamps += actor.body.draw(canvas.picture, box, actor.lane.mirrored, actor.colours, actor.step)
+            lamps += actor.body.draw_body(canvas.picture, box, actor.lane.mirrored, actor.colours, actor.step)
             canvas.take(KINDS.index(actor.kind), box)
         levels = levels_between(moment.before.lighting, moment.after.lighting, moment.part)
-        self.lights[int(rng.integers(_LIGHTS))].light(canvas.picture, levels, lamps, rng)
+        self.lights[int(rng.integers(_LIGHTS))].light_picture(canvas.picture, levels, lamps, rng)
         part = 1.0 if rng.random() < 0.25 else float(rng.uniform(0.35, 1.0))
         width, height = part * BASE_WIDTH, part * BASE_HEIGHT * float(rng.uniform(0.8, 1.0))
         x, y = float(rng.uniform(0, BASE_WIDTH - width)), float(rng.uniform(0, BASE_HEIGHT - height))
@@ -157,8 +166,8 @@ def _noise(seed: int, side: int) -> NDArray[np.int16]:
     return drawn.astype(np.int16)
 
 
-def _any_scene(rng: np.random.Generator) -> Scene:
-    return Scene(
+def _any_scene(rng: np.random.Generator) -> StreetScene:
+    return StreetScene(
         view=_any(rng, get_args(View)),
         lighting=_any(rng, get_args(Lighting)),
         livery=_any(rng, get_args(Livery)),

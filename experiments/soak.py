@@ -44,7 +44,7 @@ from mosquitto import Broker, Consumer
 from recipe import RESULTS, Json, Out, Seed, publish_rows, run, table_of_rows
 from soak_facts import BACK_S, Busy, Cut, Sample, backs, gaps, median, memory_mb, missing_at_consumer, slowest
 
-from ekya.cli.output import Output, output
+from ekya.cli.output import Output, open_output
 from ekya.core.errors import UserError
 from ekya.service.run_folder_contents import folder_bytes
 
@@ -263,7 +263,7 @@ def main(
     chance = random.Random(seed)  # noqa: S311
     shared = shared_memory()
     place = Path(tempfile.mkdtemp(prefix="day-"))
-    with output(json_to) as channel, ExitStack() as stack:
+    with open_output(json_to) as channel, ExitStack() as stack:
         _say(channel, f"Seed {seed}; folder {place}")
         broker = Broker(place / "broker")
         stack.callback(broker.kill)
@@ -332,11 +332,11 @@ def main(
         )
         channel.console.print(table_of_rows(RECOVERIES, summary(chaos.outcomes), {}))
         for said in failed:
-            channel.say(f"FAILED {said}")
+            channel.print_text(f"FAILED {said}")
         if failed:
-            channel.say(f"Seed {seed}; the folder is {place}")
+            channel.print_text(f"Seed {seed}; the folder is {place}")
             raise typer.Exit(1)
-        channel.say("All of it held.")
+        channel.print_text("All of it held.")
     shutil.rmtree(place, ignore_errors=True)
 
 
@@ -362,7 +362,7 @@ def prepare(service: Service, cameras: Sequence[Camera], golden: Path, port: int
 
 
 def _say(channel: Output, said: str) -> None:
-    channel.say(said)
+    channel.print_text(said)
     channel.console.file.flush()
 
 

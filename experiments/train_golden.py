@@ -27,7 +27,7 @@ from torch.nn import functional
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.golden.resnext import ARCHITECTURE, build_resnext29, load_resnext29
 from ekya.streams.ingest.crops import crop_objects
-from ekya.streams.synthetic import KINDS, CitySpec, Scene
+from ekya.streams.synthetic import KINDS, CitySpec, StreetScene
 from ekya.streams.synthetic.scene import Clothing, Fleet, Lighting, Livery, View
 from ekya.system.files import atomic_path, write_text_atomic
 
@@ -44,13 +44,13 @@ class Crops(NamedTuple):
 
     pixels: NDArray[np.uint8]
     classes: NDArray[np.int64]
-    scenes: list[Scene]
+    scenes: list[StreetScene]
 
 
-def random_scene(rng: np.random.Generator) -> Scene:
+def random_scene(rng: np.random.Generator) -> StreetScene:
     """Returns a random scene of those that a script could hold."""
     weights = rng.dirichlet(np.full(len(KINDS), 0.9))
-    return Scene(
+    return StreetScene(
         mix={kind: float(weight) for kind, weight in zip(KINDS, weights, strict=True)},
         view=rng.choice(get_args(View)),
         lighting=rng.choice(get_args(Lighting)),

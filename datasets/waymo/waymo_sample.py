@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ekya.streams.datasets.waymo.records import FrameMessage, masked_crc
-from ekya.streams.datasets.waymo.shots import Camera
+from ekya.streams.datasets.waymo.shots import WaymoCamera
 
 FRAME_US = 100_000
 _DAY_US = 86_400_000_000
@@ -52,7 +52,7 @@ class Segment:
     time_of_day: str = "Day"
     first_us: int = _FIRST_US
     frames: int = 3
-    cameras: tuple[Camera, ...] = (Camera.FRONT, Camera.SIDE_LEFT)
+    cameras: tuple[WaymoCamera, ...] = (WaymoCamera.FRONT, WaymoCamera.SIDE_LEFT)
     size: tuple[int, int] = (96, 64)
     seed: int = 0
 
@@ -60,7 +60,7 @@ class Segment:
         """Returns the time of a frame, in microseconds since 1970."""
         return self.first_us + frame * FRAME_US
 
-    def things(self, camera: Camera, frame: int) -> tuple[Thing, ...]:
+    def things(self, camera: WaymoCamera, frame: int) -> tuple[Thing, ...]:
         """Returns one object of each kind, each in its own row; it drives along and wraps around."""
         width, height = self.size
         rng = np.random.default_rng((self.seed, camera.number))
@@ -73,7 +73,7 @@ class Segment:
             found.append(Thing(f"{self.name[:4]}-{camera}-{kind}", kind, box))
         return tuple(found)
 
-    def picture(self, camera: Camera, frame: int) -> NDArray[np.uint8]:
+    def picture(self, camera: WaymoCamera, frame: int) -> NDArray[np.uint8]:
         """Returns the picture as (H, W, 3) uint8, BGR."""
         width, height = self.size
         grey = 90 if self.time_of_day == "Day" else 30
@@ -89,7 +89,7 @@ class Segment:
                 cv2.rectangle(image, (x0, y0), (x1, y1), colour, -1)
         return image
 
-    def jpeg(self, camera: Camera, frame: int) -> bytes:
+    def jpeg(self, camera: WaymoCamera, frame: int) -> bytes:
         """Returns the encoded picture."""
         return bytes(cv2.imencode(".jpg", self.picture(camera, frame), [cv2.IMWRITE_JPEG_QUALITY, 70])[1])
 

@@ -18,7 +18,7 @@ from page_links import slug
 from page_text import code, prose_of, table
 from pydantic import BaseModel
 
-from ekya.config.keys_in_words import ATTRIBUTES, attribute_meanings, models_of
+from ekya.config.keys_in_words import ATTRIBUTES, find_models, read_meanings
 
 Schema = Mapping[str, Any]
 
@@ -96,7 +96,7 @@ class _Reader:
             yield self._section(path, variant, self.classes[name], self.definitions[name])
 
     def _section(self, path: str, variant: str, model: type, schema: Schema) -> Section:
-        meanings = attribute_meanings(model)
+        meanings = read_meanings(model)
         aliases = {one.alias: name for name, one in model.model_fields.items() if one.alias}  # type: ignore[attr-defined]
         required = schema.get("required", ())
         keys = []
@@ -190,7 +190,7 @@ def sections_of(root: type[BaseModel], open_keys: frozenset[str] = frozenset()) 
         open_keys: paths of keys that are chosen for the machine if the file omits them.
     """
     schema = root.model_json_schema()
-    classes = {cls.__name__: cls for cls in models_of(root)}
+    classes = {cls.__name__: cls for cls in find_models(root)}
     reader = _Reader(schema.get("$defs", {}), classes, open_keys)
     return tuple(reader.sections(root, schema))
 

@@ -34,7 +34,7 @@ from ekya.cli import (
 )
 from ekya.cli.command import Command
 from ekya.core.errors import UnwellRunError, UserError
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 
 USER_ERROR = 2
 """Exit code for an error that the user can fix, including errors of the command line itself."""
@@ -115,7 +115,7 @@ class _StandardError:
     """
 
     def write(self, text: str) -> None:
-        sys.stderr.write(masked(text))
+        sys.stderr.write(mask_passwords(text))
 
     def flush(self) -> None:
         sys.stderr.flush()
@@ -143,5 +143,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str, code: int = USER_ERROR) -> int:
-    sys.stderr.write(f"ekya: {masked(' '.join(sentence.split()))}\n")
+    sys.stderr.write(f"ekya: {mask_passwords(' '.join(sentence.split()))}\n")
     return code

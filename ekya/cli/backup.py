@@ -37,10 +37,10 @@ def backup(config: BackupConfig, output: Output) -> None:
     from ekya.service.backup import write_backup
 
     require_writable("--out", config.out)
-    facts = write_backup(opt.run_folder_of(config.run, config.runs), config.out)
+    facts = write_backup(opt.open_run_folder(config.run, config.runs), config.out)
     size = config.out.stat().st_size
-    output.report({**asdict(facts), "path": str(config.out), "bytes": size})
-    output.say(f"{config.out}: {facts.name}, {size / 1e6:.1f} MB")
+    output.write_json({**asdict(facts), "path": str(config.out), "bytes": size})
+    output.print_text(f"{config.out}: {facts.name}, {size / 1e6:.1f} MB")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ def restore(config: RestoreConfig, output: Output) -> None:
         load_kept_fleet(folder)
     except UserError as error:  # golden models and videos are files of the machine, not of the run
         problem = str(error)
-    output.report({"path": str(folder.path), "unset": list(unset), "problem": problem})
-    output.say(f"Restored to {folder.path}")
+    output.write_json({"path": str(folder.path), "unset": list(unset), "problem": problem})
+    output.print_text(f"Restored to {folder.path}")
     if unset:
-        output.say(f"Set these environment variables before it is started: {', '.join(unset)}")
+        output.print_text(f"Set these environment variables before it is started: {', '.join(unset)}")
     if problem is not None:
-        output.say(f"Before it is started: {problem}")
+        output.print_text(f"Before it is started: {problem}")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.output import Output, bars_of
+from ekya.cli.output import Output, open_bars
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
 
@@ -29,8 +29,8 @@ def calibrate(config: CalibrateConfig, output: Output) -> None:
 
     card = calibrate()
     card.save(config.out)
-    output.report(asdict(card))
-    output.say(f"This device's cost card is {config.out}")
+    output.write_json(asdict(card))
+    output.print_text(f"This device's cost card is {config.out}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
         raise UserError(f"--model {model}: there is no such edge model; use one of {', '.join(EDGE_MODELS)}")
     side = crop_side(fleet)
     if model in FRAME_SIDES:
-        side, lists = FRAME_SIDES[model], RetrainingConfig().of_detector()
+        side, lists = FRAME_SIDES[model], RetrainingConfig().for_detector()
         fleet = fleet.model_copy(update={"retraining": lists})
     chosen = choose_backend(config.shares)
     key = speed_key(chosen, model)
@@ -80,14 +80,14 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     deepest = max(fleet.retrain_configs(), key=lambda gamma: (gamma.trainable_blocks, -gamma.batch_size))
     gamma = replace(deepest, data_fraction=1.0)
     spec = ProbeSpec(model, side, gamma, chosen.capability.device, config.seconds)
-    with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
+    with chosen.backend.open(1) as opened, open_bars(output.console) as bars:
         bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
         measured = measure_speeds(opened, spec, progress=lambda: bars.advance(bar))
     SPEEDS.save(key, measured)
     planned = among_others(measured.training)
-    output.report({**key, "speeds": asdict(measured), "planned_with": planned.points})
+    output.write_json({**key, "speeds": asdict(measured), "planned_with": planned.points})
     output.console.print(_table(f"{model} on {key['device']}, shares by {chosen.name}", measured, planned))
-    output.say(f"Kept in {SPEEDS.path}; every run here plans with it.")
+    output.print_text(f"Kept in {SPEEDS.path}; every run here plans with it.")
 
 
 def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:

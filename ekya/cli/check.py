@@ -29,17 +29,17 @@ def check(config: CheckConfig, output: Output) -> None:
 
     Opens no camera and loads no model; `ekya run` does that.
     """
-    from ekya.config.fleet_reading import checked_fleet
+    from ekya.config.fleet_reading import check_fleet
 
-    fleet, problems = checked_fleet(config.fleet)
-    output.report({"file": str(config.fleet), "problems": problems})
+    fleet, problems = check_fleet(config.fleet)
+    output.write_json({"file": str(config.fleet), "problems": problems})
     if fleet is not None:
-        output.say(f"{config.fleet}: {_told(fleet)}; no problem found")
+        output.print_text(f"{config.fleet}: {_told(fleet)}; no problem found")
         return
     if len(problems) == 1:
         raise UserError(problems[0])
     for problem in problems:
-        output.say(problem)
+        output.print_text(problem)
     raise UserError(f"{config.fleet}: {len(problems)} problems; correct them")
 
 
@@ -66,14 +66,14 @@ def schema(config: SchemaConfig, output: Output) -> None:
 
     Many editors find it by the first line of a file: `# yaml-language-server: $schema=fleet.schema.json`.
     """
-    from ekya.config.fleet_reading import NAMES_SCHEMA, fleet_schema
+    from ekya.config.fleet_reading import NAMES_SCHEMA, dump_schema
     from ekya.system.files import write_text_atomic
 
-    text = fleet_schema()
+    text = dump_schema()
     if config.out is None:
-        output.say(text.rstrip())
+        output.print_text(text.rstrip())
         return
     require_writable("--out", config.out)
     write_text_atomic(config.out, text)
-    output.say(f"{config.out} written; name it in the first line of a fleet file:")
-    output.say(f"{NAMES_SCHEMA}{config.out}")
+    output.print_text(f"{config.out} written; name it in the first line of a fleet file:")
+    output.print_text(f"{NAMES_SCHEMA}{config.out}")

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import typer
 
-from ekya.cli.output import Output, output
+from ekya.cli.output import Output, open_output
 
 _Config = TypeVar("_Config")
 
@@ -35,7 +35,7 @@ class Command(Generic[_Config]):
         """Adds the command to a group, behind those that it has."""
 
         def parsed(**options: Any) -> None:
-            with output(options.get("json_to")) as channel:
+            with open_output(options.get("json_to")) as channel:
                 self.run(self.config(**options), channel)
 
         # typer reads the options from the signature, and the help from the docstring.

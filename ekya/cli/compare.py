@@ -8,8 +8,8 @@ import typer
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import Clock, distinct, numbers
-from ekya.cli.output import Output, ctrl_c_remembered
+from ekya.cli.options import Clock, parse_integers, refuse_repeats
+from ekya.cli.output import Output, remember_ctrl_c
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +37,20 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
 )
 def compare(config: CompareConfig, output: Output) -> None:
     """Run the same frames under several schedulers, on virtual time, and print one table."""
-    from ekya.cli.fleet_from_options import fitted_to_card, read_fleet, require_world, run_options
+    from ekya.cli.fleet_from_options import fit_to_card, make_run_options, read_fleet, require_world
     from ekya.results.report.tables import compare_table
     from ekya.simulation.emulated.compare import compare
 
-    schedulers, seeds = tuple(config.schedulers.split(",")), numbers(config.seeds)
-    distinct("--schedulers", schedulers)
-    distinct("--seeds", seeds)
+    schedulers, seeds = tuple(config.schedulers.split(",")), parse_integers(config.seeds)
+    refuse_repeats("--schedulers", schedulers)
+    refuse_repeats("--seeds", seeds)
     fleet = read_fleet(config)
     for name in schedulers:
         require_world(fleet, name, Clock.VIRTUAL)
-    fleet = fitted_to_card(fleet, config.card, config.overload, output)
-    with ctrl_c_remembered():
-        result = compare(fleet, schedulers, seeds, run_options(config, fleet))
-        output.report(result)
+    fleet = fit_to_card(fleet, config.card, config.overload, output)
+    with remember_ctrl_c():
+        result = compare(fleet, schedulers, seeds, make_run_options(config, fleet))
+        output.write_json(result)
         table = compare_table(
             [_mean_of([run for run in result["runs"] if run["scheduler"] == name]) for name in schedulers]
         )

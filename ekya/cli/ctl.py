@@ -149,9 +149,9 @@ def status(config: CtlConfig, output: Output) -> None:
     """
     client = _client(config.runs, config.name)
     told = client.get_json("status")
-    output.report(told)
+    output.write_json(told)
     window = f"window {told['window']}" if told["window"] >= 0 else "starting"
-    output.say(f"{told['name']}: {window}, scheduler {told['scheduler']}, {client.place.url}")
+    output.print_text(f"{told['name']}: {window}, scheduler {told['scheduler']}, {client.place.url}")
     output.console.print(_table(told["cameras"]))
 
 
@@ -253,9 +253,9 @@ def roll_back(config: CtlRollBackConfig, output: Output) -> None:
             client.send_change("POST", camera_path(config.camera, "/freeze"))
         except UserError as error:
             raise UserError(f"{config.camera} is rolled back, but not frozen: {error}") from error
-    output.report({"subject": config.camera, "change": "roll-back"})
+    output.write_json({"subject": config.camera, "change": "roll-back"})
     which = "its previous model" if config.version is None else f"model {config.version} again"
-    output.say(f"{config.camera} serves {which}{' and keeps it' if config.freeze else ''}")
+    output.print_text(f"{config.camera} serves {which}{' and keeps it' if config.freeze else ''}")
 
 
 def _client(runs: Path, name: str | None) -> "ServiceClient":
@@ -275,8 +275,8 @@ def _change(
     """Changes something of a service, and tells what is changed, by what, how it is now, and what follows."""
     answer = _client(config.runs, config.name).send_change(method, path, values) or {}
     subject, what, done = told
-    output.report({"subject": subject, "change": what, **answer})
-    output.say("; ".join([f"{subject} {done}", *answer.values()]))
+    output.write_json({"subject": subject, "change": what, **answer})
+    output.print_text("; ".join([f"{subject} {done}", *answer.values()]))
 
 
 def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:
@@ -307,7 +307,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
     else:
         values["source"] = {
             "kind": "video",
-            "files": [str(Path(one).absolute()) for one in opt.names(config.video)],
+            "files": [str(Path(one).absolute()) for one in opt.split_names(config.video)],
         }
     return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
 

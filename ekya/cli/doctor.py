@@ -38,14 +38,16 @@ def doctor(config: DoctorConfig, output: Output) -> None:
 
     with output.console.status("measuring this machine") if config.measure else nullcontext():
         examination = examine_machine(config.runs, measure=config.measure)
-    output.report(examination_as_json(examination))
+    output.write_json(examination_as_json(examination))
     table = Table(title="This machine", title_justify="left", show_header=False)
     for finding in examination.findings:
         mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")
         table.add_row(mark, Text(finding.what), Text(finding.found))
     output.console.print(table)
-    output.say(f"A fleet may have up to {examination.gpus:g} GPUs here, on {examination.device}, because:")
+    output.print_text(
+        f"A fleet may have up to {examination.gpus:g} GPUs here, on {examination.device}, because:"
+    )
     for reason in examination.reasons:
-        output.say(f"- {reason}")
+        output.print_text(f"- {reason}")
     if not examination.fine:
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.output import Output, bars_of, require_writable
+from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.results.report.formatting import NONE
@@ -71,7 +71,7 @@ def doctor(config: FleetDoctorConfig, output: Output) -> None:
         )
     token = fleet_token(config.token_file)
     handles = {site: SiteHandle(address, DOCTOR, token) for site, address in servers.addresses.items()}
-    with bars_of(output.console) as bars:
+    with open_bars(output.console) as bars:
         tasks = {what: bars.add_task(what, total=None) for what in ("sites", "links")}
 
         def watch(what: str, done: int, of: int) -> None:
@@ -79,12 +79,12 @@ def doctor(config: FleetDoctorConfig, output: Output) -> None:
 
         facts = examine_fleet(handles, config.timeout, watch)
     problems = facts.problems(_told(servers))
-    output.report(_as_json(facts, problems))
+    output.write_json(_as_json(facts, problems))
     output.console.print(_table(facts))
     if config.write is not None:
         _write(config.servers, servers, facts, config.write)
-        output.say(f"The servers file with the measured links is {config.write}")
-    output.say("\n".join(f"- {problem}" for problem in problems) or "No problem was found.")
+        output.print_text(f"The servers file with the measured links is {config.write}")
+    output.print_text("\n".join(f"- {problem}" for problem in problems) or "No problem was found.")
     if problems:
         raise typer.Exit(1)
 

@@ -20,7 +20,7 @@ from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.golden.registry import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.streams.ingest.credentials import has_password, require_set
+from ekya.streams.ingest.credentials import has_password, require_variables
 
 _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler": "scheduler"}
 """Keys of a fleet file by the option that overrides them; ``--classes`` is another one."""
@@ -86,10 +86,10 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
     files = [[Path(one) for one in video.split(",") if one] for video in videos]
-    return fleet_from_videos(files, given["golden"], changes, cameras, given.get("student"), given["task"])
+    return make_fleet_of_videos(files, given["golden"], changes, cameras, given.get("student"), given["task"])
 
 
-def fleet_from_videos(
+def make_fleet_of_videos(
     videos: Sequence[Sequence[Path]],
     golden: str | Path,
     changes: Mapping[str, object] | None = None,
@@ -174,7 +174,7 @@ def _golden_entry(golden: str) -> Mapping[str, object]:
     return {"model": ONNX, "weights": golden}
 
 
-def run_options(config: object, fleet: FleetConfig, resume: Path | None = None) -> RunOptions:
+def make_run_options(config: object, fleet: FleetConfig, resume: Path | None = None) -> RunOptions:
     """Returns the options of a run: the fields of the command's config that have their names.
 
     Args:
@@ -187,7 +187,7 @@ def run_options(config: object, fleet: FleetConfig, resume: Path | None = None) 
     return RunOptions(**{**given, "scheduler": fleet.scheduler, "resume": resume})
 
 
-def fitted_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output: Output) -> FleetConfig:
+def fit_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output: Output) -> FleetConfig:
     """Fits the sizes of a fleet for virtual time and prints what was given up.
 
     Args:
@@ -203,7 +203,7 @@ def fitted_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output
 
     fleet, gave_up = fitted_by_card(fleet, overload=overload, card=load_card(card))
     for sentence in gave_up:
-        output.say(f"Given up: {sentence}")
+        output.print_text(f"Given up: {sentence}")
     return fleet
 
 
@@ -248,7 +248,7 @@ def require_credentials(fleet: FleetConfig) -> None:
     for stream in fleet.streams:
         if stream.source.live:
             try:
-                require_set(stream.source.model_dump_json())
+                require_variables(stream.source.model_dump_json())
             except UserError as error:
                 raise UserError(f"key 'streams.{stream.id}.source.url': {error}") from None
 

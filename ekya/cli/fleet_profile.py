@@ -11,8 +11,8 @@ from rich.table import Table
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import numbers, parts_of_one
-from ekya.cli.output import Output, bars_of, require_writable
+from ekya.cli.options import parse_fractions, parse_integers
+from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.profile import EdgeWork
 
@@ -77,7 +77,7 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
     chosen = choose_backend(config.shares)
     wanted = run.tried()
     left = len([tried for tried in wanted if tried not in done])
-    with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
+    with chosen.backend.open(1) as opened, open_bars(output.console) as bars:
         bar = bars.add_task(f"{work.architecture} on {work.kind}", total=len(wanted))
         bars.advance(bar, len(wanted) - left)
         try:
@@ -85,10 +85,10 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
                 add_points(points, [point], [tried])
                 bars.advance(bar)
         except KeyboardInterrupt:
-            output.say(f"Stopped; what was measured is in {points}, and the same command goes on.")
+            output.print_text(f"Stopped; what was measured is in {points}, and the same command goes on.")
             raise
     own = [point for point in read_points(points) if point.kind == work.kind]
-    output.say(
+    output.print_text(
         f"{left} points measured with {chosen.name}, {len(wanted) - left} were there; "
         f"{points} has {len(own)} of a {work.kind}."
     )
@@ -96,10 +96,10 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
     try:
         rows = measured_models(own, str(points)).rows
     except UserError as error:
-        output.say(f"Not enough yet: {error}.")
+        output.print_text(f"Not enough yet: {error}.")
     else:
         output.console.print(_table(work.kind, rows))
-    output.report(
+    output.write_json(
         {
             "points": str(points),
             "kind": work.kind,
@@ -120,9 +120,9 @@ def _run_of(config: FleetProfileConfig) -> "ProfileRun":
     from ekya.fleet.run.deep_edge.stress import StressPoint
     from ekya.models.edge.architectures import EDGE_MODELS
 
-    batches = numbers(config.batches, "--batches")
-    cpu, mem = parts_of_one(config.cpu, "--cpu"), parts_of_one(config.mem, "--mem")
-    hold = parts_of_one(config.hold, "--hold")
+    batches = parse_integers(config.batches, "--batches")
+    cpu, mem = parse_fractions(config.cpu, "--cpu"), parse_fractions(config.mem, "--mem")
+    hold = parse_fractions(config.hold, "--hold")
     if config.model not in EDGE_MODELS:
         known = ", ".join(EDGE_MODELS)
         raise UserError(f"--model {config.model}: there is no such edge model; use one of {known}")

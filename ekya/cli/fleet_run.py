@@ -15,9 +15,15 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.fleet_stores import RestOptions, keep_stores, kept_stores, opened_updates, stores_of
+from ekya.cli.fleet_stores import (
+    RestOptions,
+    note_stores_file,
+    open_updates,
+    read_noted_stores,
+    read_stores_of_file,
+)
 from ekya.cli.options import Clock, read_failing
-from ekya.cli.output import Output, bars_of, ctrl_c_remembered
+from ekya.cli.output import Output, open_bars, remember_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.names import SiteName
@@ -117,17 +123,17 @@ def run(config: FleetRunConfig, output: Output) -> None:
     from ekya.fleet.run.loan_file import read_loans
     from ekya.fleet.run.servers_summary import summarise_servers
 
-    tier = tier_of(config.tier or DEFAULT_TIER)
-    with ctrl_c_remembered():
+    tier = make_tier(config.tier or DEFAULT_TIER)
+    with remember_ctrl_c():
         if config.resume is not None:
             ran, folder, tier, sites = _resumed(config, config.resume, output)
         else:
             ran, folder, sites = _ran(config, tier, output)
         summary = summarise_servers(folder.path.name, tier, sites, ran, read_loans(folder.loans))
         write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-        output.report(summary)
+        output.write_json(summary)
         output.console.print(_table(summary))
-        output.say(f"Everything about this run is in {folder.path}")
+        output.print_text(f"Everything about this run is in {folder.path}")
 
 
 def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, ...]":
@@ -141,7 +147,7 @@ def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, .
     return tuple(ServerDeath(SiteName(failing.name), failing.from_us) for failing in failures)
 
 
-def tier_of(name: str) -> str | None:
+def make_tier(name: str) -> str | None:
     """Returns the tier of ``--tier``; None if lending is disabled.
 
     Raises:
@@ -158,7 +164,7 @@ def tier_of(name: str) -> str | None:
 def _ran(
     config: FleetRunConfig, tier: str | None, output: Output
 ) -> "tuple[RanServers, ServersFolder, tuple[SiteName, ...]]":
-    from ekya.cli.servers_from_options import all_servers, servers_here
+    from ekya.cli.servers_from_options import read_all_servers, read_servers_here
     from ekya.config.shipped import shipped_path
     from ekya.fleet.servers_file import DEFAULT_SERVERS
 
@@ -166,11 +172,11 @@ def _ran(
     options = {"scheduler": config.scheduler, "window_s": config.window, "windows": config.windows}
     changes = {key: value for key, value in options.items() if value is not None}
     if config.clock is Clock.VIRTUAL:
-        servers = all_servers(path, changes)
+        servers = read_all_servers(path, changes)
         failures = _failures(config.fail or (), servers)
         ran, folder = _run_emulated(config, servers, tier, failures, output.console)
     else:
-        servers = servers_here(path, changes, config.shares)
+        servers = read_servers_here(path, changes, config.shares)
         failures = _failures(config.fail or (), servers)
         ran, folder = _run_live(config, path, servers, changes, tier, failures, output)
     return ran, folder, servers.sites
@@ -192,7 +198,7 @@ def _run_emulated(
                 f"{option}: no site is reached on virtual time; leave it out, or leave out --clock"
             )
     folder = _folder(config, servers)
-    with bars_of(console) as bars:
+    with open_bars(console) as bars:
         follow = _followed(bars)
 
         def observe(server: "ServerConfig") -> "Observer":
@@ -223,20 +229,20 @@ def _run_live(
     if config.stores is not None and tier is None:
         raise UserError("--stores: without a tier no update is given a server; leave out --tier none")
     points = _points_of(config, tier)
-    stores = stores_of(config.stores, points)
+    stores = read_stores_of_file(config.stores, points)
     with _reached(config, servers.addresses) as (sites, doors):
         for site in servers.addresses:
             sites.require(site)
         folder = _folder(config, servers)
-        keep_stores(folder, config.stores)
-        with opened_updates(stores, folder, _rest_of(config), output) as updates:
+        note_stores_file(folder, config.stores)
+        with open_updates(stores, folder, _rest_of(config), output) as updates:
             with output.console.status("starting the sites"):
                 here = [server.terms.site for server in servers.servers]
                 sites.start(here, path, folder.path, config.shares)
                 live = start_servers(
                     folder, servers.links, tier, config.seed, changes, sites, doors, updates, points
                 )
-            with bars_of(output.console) as bars:
+            with open_bars(output.console) as bars:
                 return live.watch(failures, _followed(bars)), folder
 
 
@@ -249,13 +255,13 @@ def _resumed(
 
     folder = ServersFolder(path)
     run = LiveRun.load(folder.live)
-    stores = kept_stores(folder, run.points)
+    stores = read_noted_stores(folder, run.points)
     with (
         _reached(config, run.addresses) as (sites, doors),
-        opened_updates(stores, folder, _rest_of(config), output) as updates,
+        open_updates(stores, folder, _rest_of(config), output) as updates,
     ):
         live = resume_servers(folder, sites, doors, updates)
-        with bars_of(output.console) as bars:
+        with open_bars(output.console) as bars:
             ran = live.watch((), _followed(bars))
     return ran, folder, run.tier, tuple(sorted(run.addresses))
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import distinct, names, numbers, read_failing
-from ekya.cli.output import Output, bars_of
+from ekya.cli.options import parse_integers, read_failing, refuse_repeats, split_names
+from ekya.cli.output import Output, open_bars
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, seconds_to_us
 from ekya.fleet.policy.names import NodeName
@@ -99,21 +99,21 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
     from ekya.fleet.papers.worlds import WorkloadOptions
     from ekya.fleet.run.profiles import load_profiles
 
-    seeds = numbers(config.seeds)
+    seeds = parse_integers(config.seeds)
     outages = [
         NodeOutage(NodeName(failing.name), failing.from_us, failing.to_us)
         for failing in read_failing(config.fail or (), "NODE", returns=True)
     ]
     kind = _kind(config)
     about = config.world or kind.about
-    policies = _checked(names(config.policy), about, kind.policies)
-    distinct("--seeds", seeds)
+    policies = _checked(split_names(config.policy), about, kind.policies)
+    refuse_repeats("--seeds", seeds)
     restart_us = None if config.restart is None else seconds_to_us(config.restart)
     profiles = {} if config.profiles is None else load_profiles(config.profiles)
     nodes = kind.nodes if config.nodes is None else config.nodes
     runs: list[dict[str, Any]] = []
     stopped = False
-    with bars_of(output.console) as bars:
+    with open_bars(output.console) as bars:
         ready = bars.add_task("Ready %", total=100)
         draw = kind.open(
             WorkloadOptions(config.nodes, config.first, policies, restart_us, profiles),
@@ -129,11 +129,11 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
         except KeyboardInterrupt:
             stopped = True
     means = [_mean(own) for name in policies if (own := [run for run in runs if run["policy"] == name])]
-    output.report({"world": about, "nodes": nodes, "runs": runs, "mean": means})
+    output.write_json({"world": about, "nodes": nodes, "runs": runs, "mean": means})
     if means:
         output.console.print(_table(f"{about}, {nodes} nodes", kind.shown, means))
     if stopped:
-        output.say(f"Stopped after {len(runs)} of {len(seeds) * len(policies)} runs.")
+        output.print_text(f"Stopped after {len(runs)} of {len(seeds) * len(policies)} runs.")
         raise KeyboardInterrupt
 
 
@@ -156,7 +156,7 @@ def _kind(config: FleetSimulateConfig) -> "WorldKind":
     for option, value, file in (("--nodes", config.nodes, cluster), ("--profiles", config.profiles, jobs)):
         if value is not None:
             raise UserError(f"{option} {value}: {file} says it; leave {option} out")
-    return own_kind(jobs, cluster, names(config.policy))
+    return own_kind(jobs, cluster, split_names(config.policy))
 
 
 def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> t
             raise UserError(
                 f"--policy {name}: no policy of {world} has this name; choose from {', '.join(known)}"
             )
-    distinct("--policy", policies)
+    refuse_repeats("--policy", policies)
     return policies or known
 
 

@@ -51,7 +51,7 @@ def site(config: SiteConfig, output: Output) -> None:
     Paths and passwords of its fleet file are those of this machine. It goes on when the other sites, or the
     machine of ekya fleet run, are not reached. Started again after a crash, it goes on with its run.
     """
-    from ekya.cli.servers_from_options import server_of_site
+    from ekya.cli.servers_from_options import read_server_of_site
     from ekya.fleet.run.calls import LocalHandle, public_methods
     from ekya.fleet.run.doctor import DOCTOR, HostDoctor
     from ekya.fleet.run.live.orders import SITE
@@ -63,7 +63,7 @@ def site(config: SiteConfig, output: Output) -> None:
     name = SiteName(config.site)
 
     def read(changes: Mapping[str, object]) -> "ServerConfig":
-        return server_of_site(config.servers, changes, config.shares, name)
+        return read_server_of_site(config.servers, changes, config.shares, name)
 
     read({})  # says now what is wrong
     address = load_servers(config.servers, reads=lambda server: False).addresses.get(name)
@@ -86,8 +86,8 @@ def site(config: SiteConfig, output: Output) -> None:
         doors.offer(SITE, LocalHandle(its, threads=4), public_methods(Site))
         examines = LocalHandle(HostDoctor(name, read, config.runs), threads=4)
         doors.offer(DOCTOR, examines, public_methods(HostDoctor))
-        output.report({"site": name, "address": doors.address, "machine": its.who()[1]})
-        output.say(f"{name} is reached at {doors.address}; Ctrl-C ends it.")
+        output.write_json({"site": name, "address": doors.address, "machine": its.who()[1]})
+        output.print_text(f"{name} is reached at {doors.address}; Ctrl-C ends it.")
         while not ends.wait(1.0):
             if config.once and its.is_done(IDLE_S):
                 break

@@ -34,7 +34,7 @@ class RestOptions:
 
 
 @contextmanager
-def opened_updates(
+def open_updates(
     stores: "dict[StreamId, FolderStore]", folder: "ServersFolder", rest: RestOptions, output: Output
 ) -> "Iterator[StoreUpdates | None]":
     """Opens the updates of a run's stores and their REST endpoints; None without stores."""
@@ -54,11 +54,11 @@ def opened_updates(
         closing(updates),
         closing(HttpThread(application(book, updates, token), rest.host, rest.port, "rest")) as served,
     ):
-        output.say(f"Updates of {', '.join(stores)} are ordered at http://{rest.host}:{served.port}")
+        output.print_text(f"Updates of {', '.join(stores)} are ordered at http://{rest.host}:{served.port}")
         yield updates
 
 
-def stores_of(stores: Path | None, points: Path | None) -> "dict[StreamId, FolderStore]":
+def read_stores_of_file(stores: Path | None, points: Path | None) -> "dict[StreamId, FolderStore]":
     """Returns the stores of a file; none without one."""
     if stores is None:
         return {}
@@ -67,13 +67,13 @@ def stores_of(stores: Path | None, points: Path | None) -> "dict[StreamId, Folde
     return read_stores(stores, points)
 
 
-def keep_stores(folder: "ServersFolder", stores: Path | None) -> None:
+def note_stores_file(folder: "ServersFolder", stores: Path | None) -> None:
     """Notes the file of a run's stores, for a driver that is started again."""
     if stores is not None:
         write_text_atomic(folder.stores, json.dumps({"stores": str(stores.absolute())}) + "\n")
 
 
-def kept_stores(folder: "ServersFolder", points: Path | None) -> "dict[StreamId, FolderStore]":
+def read_noted_stores(folder: "ServersFolder", points: Path | None) -> "dict[StreamId, FolderStore]":
     """Returns the stores of a run that was begun before."""
     if not folder.stores.is_file():
         return {}
@@ -83,7 +83,7 @@ def kept_stores(folder: "ServersFolder", points: Path | None) -> "dict[StreamId,
         raise UserError(
             f"{folder.stores}: it names no stores ({error}); remove it to go on without"
         ) from error
-    return stores_of(stores, points)
+    return read_stores_of_file(stores, points)
 
 
 def _is_loopback(host: str) -> bool:

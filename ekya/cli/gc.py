@@ -49,18 +49,22 @@ def gc(config: GcConfig, output: Output) -> None:
     from ekya.service.retention import remove_surplus
     from ekya.system.files import holder_of
 
-    folder = opt.run_folder_of(config.run, config.runs)
+    folder = opt.open_run_folder(config.run, config.runs)
     limits = _limits(config, folder)
     running = holder_of(folder.path) is not None
     collected = remove_surplus(
         folder, limits, streams=_cameras(folder), with_models=not running, only_look=config.dry_run
     )
-    output.report(_values(collected, folder, config.dry_run))
+    output.write_json(_values(collected, folder, config.dry_run))
     output.console.print(_table(collected, config.dry_run))
     if running:
-        output.say("Weights were left alone: the run is going on, and removes its earlier ones itself.")
+        output.print_text(
+            "Weights were left alone: the run is going on, and removes its earlier ones itself."
+        )
     if collected.over_bytes:
-        output.say(f"The folder is {collected.over_bytes / 1e9:.2f} GB over its limit; the rest is needed.")
+        output.print_text(
+            f"The folder is {collected.over_bytes / 1e9:.2f} GB over its limit; the rest is needed."
+        )
 
 
 def _limits(config: GcConfig, folder: "RunFolder") -> "RetentionConfig":

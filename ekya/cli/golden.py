@@ -10,8 +10,8 @@ from rich.progress import Progress
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import names
-from ekya.cli.output import Output, bars_of, ctrl_c_remembered, require_new
+from ekya.cli.options import split_names
+from ekya.cli.output import Output, open_bars, remember_ctrl_c, require_new
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 
@@ -66,13 +66,13 @@ def label(config: LabelConfig, output: Output) -> None:
     fleet = read_fleet(config)
     if fleet.windows is not None and not fleet.is_set("window_s"):
         fleet, _ = fitted_by_card(fleet)
-    streams = tuple(map(StreamId, names(config.streams)))
-    with ctrl_c_remembered(), bars_of(output.console) as bars:
+    streams = tuple(map(StreamId, split_names(config.streams)))
+    with remember_ctrl_c(), open_bars(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
         counts = label_ahead(fleet, streams, config.from_truth, before, lambda table: table.save(to), shown)
-    output.report({"file": str(to), "streams": {stream: asdict(of) for stream, of in counts.items()}})
+    output.write_json({"file": str(to), "streams": {stream: asdict(of) for stream, of in counts.items()}})
     known = sum(of.known for of in counts.values())
-    output.say(
+    output.print_text(
         f"{len(counts)} streams, {sum(of.labelled for of in counts.values())} frames labelled"
         f"{f', {known} were labelled before' if known else ''}, "
         f"{sum(of.objects for of in counts.values())} boxes: {to}"

@@ -182,12 +182,12 @@ class LiveOptions(PlayOptions):
     dashboard: Dashboard = True
 
 
-def names(text: str | None) -> tuple[str, ...]:
+def split_names(text: str | None) -> tuple[str, ...]:
     """Returns an option's names, separated by commas."""
     return tuple(name for name in (text or "").split(",") if name)
 
 
-def distinct(option: str, values: Collection[object]) -> None:
+def refuse_repeats(option: str, values: Collection[object]) -> None:
     """Refuses a list in which a value occurs twice.
 
     Raises:
@@ -197,7 +197,7 @@ def distinct(option: str, values: Collection[object]) -> None:
         raise UserError(f"{option}: the same one stands there twice; keep one of them")
 
 
-def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:
+def parse_integers(text: str, option: str = "--seeds") -> tuple[int, ...]:
     """Parses an option's integers, separated by commas.
 
     Raises:
@@ -209,7 +209,7 @@ def numbers(text: str, option: str = "--seeds") -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def parts_of_one(text: str, option: str) -> tuple[float, ...]:
+def parse_fractions(text: str, option: str) -> tuple[float, ...]:
     """Parses an option's fractions in [0, 1], separated by commas, without duplicates.
 
     Raises:
@@ -221,7 +221,7 @@ def parts_of_one(text: str, option: str) -> tuple[float, ...]:
     return parts
 
 
-def amounts(text: str) -> tuple[float, ...]:
+def parse_gpu_counts(text: str) -> tuple[float, ...]:
     """Parses the positive numbers of ``--gpus``.
 
     Raises:
@@ -241,7 +241,7 @@ def _floats(text: str) -> tuple[float, ...]:
         return ()
 
 
-def run_folder_of(run: Path, runs: Path = Path("runs")) -> "RunFolder":
+def open_run_folder(run: Path, runs: Path = Path("runs")) -> "RunFolder":
     """Returns the folder that an argument names.
 
     Raises:

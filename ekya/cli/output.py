@@ -34,11 +34,11 @@ class Output:
     json_to: str | None
     json_descriptor: int | None = None
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Prints lines of text as they are."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def report(self, content: Mapping[str, object]) -> None:
+    def write_json(self, content: Mapping[str, object]) -> None:
         """Writes JSON if it was asked for.
 
         Raises:
@@ -53,7 +53,7 @@ class Output:
 
 
 @contextmanager
-def output(json_to: str | None) -> Iterator[Output]:
+def open_output(json_to: str | None) -> Iterator[Output]:
     """Opens a command's output and checks it before any work is done.
 
     With ``STDOUT``, all other output of this process and its children goes to standard error. File
@@ -79,7 +79,7 @@ def output(json_to: str | None) -> Iterator[Output]:
 
 
 @contextmanager
-def bars_of(console: Console) -> Iterator[Progress]:
+def open_bars(console: Console) -> Iterator[Progress]:
     """Yields progress bars with counts on a terminal; nothing is drawn elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
@@ -87,7 +87,7 @@ def bars_of(console: Console) -> Iterator[Progress]:
 
 
 @contextmanager
-def ctrl_c_remembered() -> Iterator[None]:
+def remember_ctrl_c() -> Iterator[None]:
     """Raises ``KeyboardInterrupt`` after the block if Ctrl-C came in it, even if the block handled it."""
     came = False
 

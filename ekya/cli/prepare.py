@@ -18,8 +18,8 @@ from rich.console import Console
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import names
-from ekya.cli.output import Output, bars_of, require_writable
+from ekya.cli.options import split_names
+from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
@@ -97,14 +97,14 @@ def prepare(config: PrepareConfig, output: Output) -> None:
     out = (config.out or Path(f"{dataset.name}.yaml")).resolve()
     require_writable("--out", out)
     survey = dataset.survey(root)
-    streams = _chosen(survey, names(config.streams))
+    streams = _chosen(survey, split_names(config.streams))
     if not streams:
-        output.report(_report(dataset, root, survey, {}, None))
+        output.write_json(_report(dataset, root, survey, {}, None))
         raise UserError(
             f"{root}: nothing of {dataset.title} is there; it is had from {dataset.had_from} "
             f"({dataset.licence}), and its folder has to hold {dataset.layout}"
         )
-    classes = tuple(one for one in names(config.classes) if one != "auto") or dataset.classes_in(root)
+    classes = tuple(one for one in split_names(config.classes) if one != "auto") or dataset.classes_in(root)
     places = _Places(out)
     places.make_space(config.resume, config.overwrite)
     check = _Check(dataset, root, classes, places)
@@ -116,16 +116,16 @@ def prepare(config: PrepareConfig, output: Output) -> None:
     problems = [problem for found in findings.values() for problem in found.problems]
     usable = {name: found for name, found in findings.items() if found.frames}
     if not usable:
-        output.report(_report(dataset, root, survey, findings, None))
+        output.write_json(_report(dataset, root, survey, findings, None))
         first = next(iter(problems), "there is none")
         raise UserError(f"{root}: no frame can be used, the first since {first}")
-    sources = {name: dataset.source(root, name, places.index_file(name)) for name in usable}
+    sources = {name: dataset.make_indexed_spec(root, name, places.index_file(name)) for name in usable}
     with places.installed():
         write_text_atomic(
             out, _fleet_text(dataset, out, classes, usable, sources, config.gpus, config.window)
         )
-    output.report(_report(dataset, root, survey, findings, out))
-    output.say(_in_words(dataset, survey, findings, problems, out))
+    output.write_json(_report(dataset, root, survey, findings, out))
+    output.print_text(_in_words(dataset, survey, findings, problems, out))
     if survey.missing or problems:
         raise typer.Exit(1)
 
@@ -201,7 +201,7 @@ class _Check:
         """Examines the streams that an interrupted check lacks."""
         before = self._findings_before()
         findings: dict[str, StreamFindings] = {}
-        with bars_of(console) as bars:
+        with open_bars(console) as bars:
             for name, count in streams.items():
                 index = self.places.partial / f"{name}.jsonl"
                 task = bars.add_task(name, total=count)

@@ -10,8 +10,8 @@ from rich.progress import Progress
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import names
-from ekya.cli.output import Output, bars_of, ctrl_c_remembered, require_new
+from ekya.cli.options import split_names
+from ekya.cli.output import Output, open_bars, remember_ctrl_c, require_new
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
@@ -76,15 +76,15 @@ def profile(config: ProfileConfig, output: Output) -> None:
     require_recorded(fleet, "by ekya profile")
     _require_no_tricks(fleet)
     fleet, _ = fitted_by_card(fleet, card=card)
-    extent = Extent(tuple(map(StreamId, names(config.streams))), config.families, config.every_start)
-    with ctrl_c_remembered(), bars_of(output.console) as bars:
+    extent = Extent(tuple(map(StreamId, split_names(config.streams))), config.families, config.every_start)
+    with remember_ctrl_c(), open_bars(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
         trace = record_fleet(
             fleet, config.seed, extent, before, lambda so_far: write_trace(config.out, so_far), shown, card
         )
     facts = _facts(trace)
-    output.report(facts)
-    output.say(
+    output.write_json(facts)
+    output.print_text(
         f"{len(trace.streams)} streams, {trace.windows} windows, {facts['trainings']} trainings with "
         f"{facts['epochs']} epochs: {config.out}"
     )

@@ -13,7 +13,7 @@ import typer
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.output import Output, ctrl_c_remembered
+from ekya.cli.output import Output, remember_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.system.files import user_errors, write_text_atomic
@@ -89,7 +89,7 @@ def record(config: RecordConfig, output: Output) -> None:
             fleet.window_s,
         )
     prepare_opencv()
-    with ctrl_c_remembered():
+    with remember_ctrl_c():
         with closing(CameraRecording(cameras)) as recording:
             interrupted = recording.run(files, seconds, output.console)
         recorded, left_out = recording.recorded, recording.left_out
@@ -134,12 +134,12 @@ def _report(
     left_out: Mapping[StreamId, str],
     output: Output,
 ) -> None:
-    from ekya.cli.recording import losses_of
+    from ekya.cli.recording import find_losses
 
     streams: dict[str, object] = {}
     lines = []
     for stream, one in sorted(recorded.items()):
-        losses = losses_of(one)
+        losses = find_losses(one)
         mb = one.size_bytes / 1e6
         mb_per_minute = mb / one.duration_s * 60
         streams[stream] = {
@@ -163,6 +163,6 @@ def _report(
             f"{stream}: {one.duration_s:.1f} s, {one.frames} frames of {one.width}x{one.height}{lost_for}, "
             f"{mb:.1f} MB ({mb_per_minute:.0f} MB a minute)"
         )
-    output.report({"fleet": str(path), "streams": streams, "left_out": dict(sorted(left_out.items()))})
+    output.write_json({"fleet": str(path), "streams": streams, "left_out": dict(sorted(left_out.items()))})
     lines += [f"{stream}: left out; {why}" for stream, why in sorted(left_out.items())]
-    output.say("\n".join([*lines, f"The fleet of these recordings: {path}"]))
+    output.print_text("\n".join([*lines, f"The fleet of these recordings: {path}"]))

@@ -11,7 +11,7 @@ import cv2
 import yaml
 from rich.console import Console
 
-from ekya.cli.output import bars_of
+from ekya.cli.output import open_bars
 from ekya.config.files import relative_paths
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
@@ -90,7 +90,7 @@ class CameraRecording:
         self, stream: StreamId, file: Path, started_ns: int, seconds: float, stop: threading.Event
     ) -> None:
         try:
-            recording = self._recorders[stream].record(file, started_ns, seconds, stop)
+            recording = self._recorders[stream].record_video(file, started_ns, seconds, stop)
         except (UserError, OSError) as error:
             self.left_out[stream] = str(error)
             _LOG.warning("%s is not recorded: %s", stream, error)
@@ -106,7 +106,7 @@ class CameraRecording:
     ) -> None:
         """Shows progress until all threads end: bars on a terminal, log lines elsewhere."""
         logged_s = 0.0
-        with bars_of(console) as bars:
+        with open_bars(console) as bars:
             tasks = {
                 stream: bars.add_task(f"{stream}: frames", total=round(seconds * recorder.fps))
                 for stream, recorder in self._recorders.items()
@@ -136,7 +136,7 @@ def reasons_in_words(reasons: Mapping[StreamId, str]) -> str:
 _LOG = logging.getLogger(__name__)
 
 
-def losses_of(recording: Recording) -> tuple[Lost, ...]:
+def find_losses(recording: Recording) -> tuple[Lost, ...]:
     """Returns the outages of a camera as script events: frames that only repeat the last picture."""
 
     def seconds(frames: int) -> float:
@@ -185,7 +185,7 @@ def _entry(fleet: FleetConfig, stream: StreamConfig, recording: Recording | None
     raw.pop("play", None)
     size = {"max_side": stream.source.max_side} if isinstance(stream.source, CameraSpec) else {}
     raw["source"] = {"kind": "video", "files": [str(recording.file.resolve())], **size}
-    losses = losses_of(recording)
+    losses = find_losses(recording)
     if fleet.golden.model != FILE:
         if losses:
             raw["play"] = {"script": [lost.model_dump(mode="json") for lost in losses]}

@@ -13,7 +13,7 @@ from rich.console import Console
 from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.options import Clock
-from ekya.cli.output import Output, ctrl_c_remembered
+from ekya.cli.output import Output, remember_ctrl_c
 from ekya.core.errors import UnwellRunError, UserError
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def run(config: RunConfig, output: Output) -> None:
 
     Exit code 3: the run ended in order, but more than half of the streams' windows were not well.
     """
-    from ekya.cli.fleet_from_options import read_fleet, run_options
+    from ekya.cli.fleet_from_options import make_run_options, read_fleet
 
     resumed = _folder_to_resume(config)
     fleet = read_fleet(replace(config, fleet=resumed.fleet) if resumed else config)
-    options = run_options(config, fleet, resumed.path if resumed else None)
-    fleet = ready(fleet, options, config.clock, output, gpus_asked_for=config.gpus is not None)
-    with ctrl_c_remembered():
-        folder = world_of(config.clock)(fleet, options, output.console)
+    options = make_run_options(config, fleet, resumed.path if resumed else None)
+    fleet = make_runnable(fleet, options, config.clock, output, gpus_asked_for=config.gpus is not None)
+    with remember_ctrl_c():
+        folder = choose_world(config.clock)(fleet, options, output.console)
         summary = report_run(folder, output)
     require_well(summary)
 
@@ -100,7 +100,7 @@ def replay(config: ReplayConfig, output: Output) -> None:
     At speed 10 recordings and scripts pass ten times as fast: what stands at 30 s comes 3 s into the run.
     Windows keep their length. Exit code 3: as of run.
     """
-    from ekya.cli.fleet_from_options import read_fleet, require_recorded, run_options
+    from ekya.cli.fleet_from_options import make_run_options, read_fleet, require_recorded
     from ekya.config.shipped import shipped_path
     from ekya.pipeline.setup import script_cues
     from ekya.results.metrics.script_events import occurred_cues
@@ -111,16 +111,16 @@ def replay(config: ReplayConfig, output: Output) -> None:
     if not any(stream.play.script for stream in fleet.streams):
         require_recorded(fleet, "again")
         _LOG.info("no stream has a play.script: the recordings are played as they are")
-    options = run_options(config, fleet)
-    fleet = ready(fleet, options, config.clock, output, gpus_asked_for=config.gpus is not None)
-    with ctrl_c_remembered():
-        folder = world_of(config.clock)(fleet, options, output.console)
+    options = make_run_options(config, fleet)
+    fleet = make_runnable(fleet, options, config.clock, output, gpus_asked_for=config.gpus is not None)
+    with remember_ctrl_c():
+        folder = choose_world(config.clock)(fleet, options, output.console)
         journal = read_journal(RunFolder(folder).journal)
         summary = report_run(folder, output, tuple(occurred_cues(script_cues(fleet), journal[2])))
     require_well(summary)
 
 
-def ready(
+def make_runnable(
     fleet: "FleetConfig", options: "RunOptions", clock: Clock, output: Output, *, gpus_asked_for: bool
 ) -> "FleetConfig":
     """Returns the fleet as it is run, under its scheduler's preset, or refuses it before the run begins.
@@ -132,16 +132,16 @@ def ready(
         UserError: the fleet cannot be run here.
     """
     from ekya.cli.fleet_from_options import (
-        fitted_to_card,
+        fit_to_card,
         require_capacity,
         require_credentials,
         require_world,
     )
 
     require_world(fleet, fleet.scheduler, clock)
-    fleet = fleet.under(fleet.scheduler)
+    fleet = fleet.with_preset(fleet.scheduler)
     if clock is Clock.VIRTUAL:
-        return fitted_to_card(fleet, options.card, options.overload, output)
+        return fit_to_card(fleet, options.card, options.overload, output)
     require_credentials(fleet)
     if gpus_asked_for or options.resume is not None:
         require_capacity(fleet, options.shares)
@@ -150,7 +150,7 @@ def ready(
     return fleet
 
 
-def world_of(clock: Clock) -> "Callable[[FleetConfig, RunOptions, Console], Path]":
+def choose_world(clock: Clock) -> "Callable[[FleetConfig, RunOptions, Console], Path]":
     """Returns the function that runs a fleet; each imports its own engine, so virtual time needs no Ray."""
     if clock is Clock.WALL:
         from ekya.runtime.driver.live import run_live
@@ -174,12 +174,12 @@ def report_run(path: Path, output: Output, events: "Sequence[OccurredCue] | None
 
     summary: dict[str, Any] = json.loads(RunFolder(path).summary.read_text(encoding="utf-8"))
     script = {} if events is None else {"script": [event.values() for event in events]}
-    output.report({**summary, **script})
+    output.write_json({**summary, **script})
     if events:
         output.console.print(cue_table(events))
     output.console.print(run_table(summary))
     for line in (*health_lines(summary), f"Everything about this run is in {path}"):
-        output.say(line)
+        output.print_text(line)
     return summary
 
 

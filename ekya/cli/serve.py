@@ -106,16 +106,16 @@ def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if (folder / "fleet.yaml").is_file():
-        output.say(f"Goes on with {folder}, and with the fleet as it is there.")
-    output.say(f"Log: {folder}/logs/service.jsonl. Stop it with Ctrl-C or SIGTERM.")
+        output.print_text(f"Goes on with {folder}, and with the fleet as it is there.")
+    output.print_text(f"Log: {folder}/logs/service.jsonl. Stop it with Ctrl-C or SIGTERM.")
     code = supervise_service(_argv(config, folder), folder, Patience(stop_s=config.stop_timeout))
     raise typer.Exit(code)
 
 
 def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Output) -> None:
     """Is the service process."""
-    from ekya.cli.fleet_from_options import run_options
-    from ekya.cli.run import ready
+    from ekya.cli.fleet_from_options import make_run_options
+    from ekya.cli.run import make_runnable
     from ekya.config.fleet_reading import renew_fleet
     from ekya.results.storage.run_folder import RunFolder
     from ekya.service.process import serve_fleet
@@ -124,8 +124,8 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
     goes_on = folder if (folder / "fleet.yaml").is_file() else None
     if goes_on is not None:
         renew_fleet(RunFolder(folder))
-    options = replace(run_options(config, fleet, goes_on), name=folder.name, endless=True)
-    fleet = ready(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
+    options = replace(make_run_options(config, fleet, goes_on), name=folder.name, endless=True)
+    fleet = make_runnable(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
     if config.port is not None:
         fleet = fleet.model_copy(update={"http": fleet.http.model_copy(update={"port": config.port})})
     if serve_fleet(fleet, options, config.token, output.console):

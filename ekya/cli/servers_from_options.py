@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ekya.planning.sizing.fleet_sizes import MachineSize
 
 
-def all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
+def read_all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
     """Reads all servers, for a run on virtual time."""
     from ekya.fleet.servers_file import load_servers
 
@@ -25,7 +25,7 @@ def all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
     return replace(servers, servers=tuple(_fitted(server) for server in servers.servers))
 
 
-def servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Servers":
+def read_servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Servers":
     """Reads the servers without an address, which run on this machine and share it.
 
     Raises:
@@ -43,7 +43,9 @@ def servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Ser
     return servers
 
 
-def server_of_site(path: Path, changes: Mapping[str, object], shares: str, site: SiteName) -> "ServerConfig":
+def read_server_of_site(
+    path: Path, changes: Mapping[str, object], shares: str, site: SiteName
+) -> "ServerConfig":
     """Reads the server that runs on this machine, alone or beside the others without an address.
 
     Raises:
@@ -98,7 +100,7 @@ def _fitted(server: "ServerConfig") -> "ServerConfig":
     """Chooses the open sizes of a fleet that runs on virtual time."""
     from ekya.pipeline.costs import fitted_by_card
 
-    fleet, _ = fitted_by_card(server.fleet.under(server.fleet.scheduler))
+    fleet, _ = fitted_by_card(server.fleet.with_preset(server.fleet.scheduler))
     return replace(server, fleet=fleet)
 
 
@@ -109,7 +111,7 @@ def _with_gpus(server: "ServerConfig", part: "MachineSize") -> "ServerConfig":
     """
     from ekya.pipeline.costs import fitted_by_card
 
-    fleet = server.fleet.under(server.fleet.scheduler)
+    fleet = server.fleet.with_preset(server.fleet.scheduler)
     if not fleet.is_set("gpus"):
         gpus = fitted_by_card(fleet, part, overload=True)[0].gpus
         fleet = fleet.model_copy(update={"gpus": gpus})

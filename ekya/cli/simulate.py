@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
-from ekya.cli.options import amounts, distinct, numbers
+from ekya.cli.options import parse_gpu_counts, parse_integers, refuse_repeats
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
@@ -102,9 +102,13 @@ def simulate(config: SimulateConfig, output: Output) -> None:
     from ekya.simulation.trace.simulate import simulate, summary_of
 
     conditions = _conditions(config)
-    schedulers, gpus, seeds = config.scheduler.split(","), amounts(config.gpus), numbers(config.seeds)
+    schedulers, gpus, seeds = (
+        config.scheduler.split(","),
+        parse_gpu_counts(config.gpus),
+        parse_integers(config.seeds),
+    )
     for option, values in (("--scheduler", schedulers), ("--gpus", gpus), ("--seeds", seeds)):
-        distinct(option, values)
+        refuse_repeats(option, values)
     trace = _played_trace(config)
     _require_known(trace, schedulers)
     for count in gpus:
@@ -123,7 +127,7 @@ def simulate(config: SimulateConfig, output: Output) -> None:
     except KeyboardInterrupt:
         stopped = True
     means = {(name, count): _mean(runs, name, count) for name, count in product(schedulers, gpus)}
-    output.report(
+    output.write_json(
         {
             "trace": _facts(trace),
             "runs": runs,
@@ -136,14 +140,14 @@ def simulate(config: SimulateConfig, output: Output) -> None:
     )
     output.console.print(_table(schedulers, gpus, means))
     played = len({run["seed"] for run in runs})
-    output.say(
+    output.print_text(
         f"{len(trace.streams)} streams, {trace.windows} windows, {len(trace.retrain_configs)} retraining "
         f"configurations; means over {played} seed{'' if played == 1 else 's'}"
     )
     late = _why_labels_late(trace, replace(conditions, gpus=max(gpus)))
     for note in (late, _why_without_trials(trace, schedulers)):
         if note is not None:
-            output.say(note)
+            output.print_text(note)
     if stopped:
         raise KeyboardInterrupt
 

@@ -32,10 +32,10 @@ def status(config: StatusConfig, output: Output) -> None:
     """
     from ekya.service.folder_status import folder_status
 
-    now = folder_status(opt.run_folder_of(config.run, config.runs))
-    output.report(asdict(now))
+    now = folder_status(opt.open_run_folder(config.run, config.runs))
+    output.write_json(asdict(now))
     for line in _lines(now):
-        output.say(line)
+        output.print_text(line)
     output.console.print(_table(now))
 
 
@@ -103,4 +103,4 @@ def monitoring(config: MonitoringConfig, output: Output) -> None:
         config.out.mkdir(parents=True, exist_ok=True)
     for name, text in monitoring_files(config.target, config.token).items():
         write_text_atomic(config.out / name, text)
-        output.say(f"{config.out / name} written")
+        output.print_text(f"{config.out / name} written")

@@ -46,7 +46,7 @@ def zoo(config: ZooListConfig, output: Output) -> None:
             return False
 
     files = [(file, is_whole(file)) for file in reversed(index.files)]
-    output.report(
+    output.write_json(
         {
             **asdict(index.kind),
             "models": [{**asdict(file.model), "bytes": file.size, "whole": whole} for file, whole in files],

@@ -130,7 +130,7 @@ AnySink = Annotated[JsonlSpec | WebhookSpec | MqttSpec, Field(discriminator="kin
 ``ekya/service/answers/registry.py``."""
 
 
-def one_of_each(sinks: Sequence[AnySink]) -> str | None:
+def find_repeated_name(sinks: Sequence[AnySink]) -> str | None:
     """Returns what is wrong with the names of sinks; None if nothing is."""
     names = [sink.name for sink in sinks]
     twice = sorted({name for name in names if names.count(name) > 1})

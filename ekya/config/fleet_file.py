@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from ekya.config.answer_sinks import AnySink, one_of_each
+from ekya.config.answer_sinks import AnySink, find_repeated_name
 from ekya.config.fleet_sections import (
     NO_DRIFT,
     DriftConfig,
@@ -146,7 +146,7 @@ class FleetConfig(FleetSection):
         parts = (*(stream.source for stream in self.streams), *self.answers)
         return " ".join(part.model_dump_json() for part in parts)
 
-    def under(self, scheduler: str) -> "FleetConfig":
+    def with_preset(self, scheduler: str) -> "FleetConfig":
         """Returns the fleet with the settings of a scheduler's preset; unchanged where it names none."""
         preset = preset_of(scheduler)
         if preset is None:
@@ -205,13 +205,13 @@ class FleetConfig(FleetSection):
     @classmethod
     def _retraining_of_task(cls, lists: RetrainingConfig, info: ValidationInfo) -> RetrainingConfig:
         edge: EdgeSpec | None = info.data.get("edge")  # None if it is not valid
-        return lists.of_detector() if edge is not None and edge.task is Task.DETECT else lists
+        return lists.for_detector() if edge is not None and edge.task is Task.DETECT else lists
 
     @field_validator("inference")
     @classmethod
     def _inference_of_task(cls, lists: InferencesConfig, info: ValidationInfo) -> InferencesConfig:
         edge: EdgeSpec | None = info.data.get("edge")
-        return lists.of_detector(edge.resolution) if edge is not None and edge.task is Task.DETECT else lists
+        return lists.for_detector(edge.resolution) if edge is not None and edge.task is Task.DETECT else lists
 
     @field_validator("name")
     @classmethod
@@ -305,7 +305,9 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         if stream.source.live and stream.play != PlayConfig():
             yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
         end_s = math.inf if fleet.windows is None else fleet.windows * fleet.window_s
-        yield from (f"streams.{stream.id}.play.script: {problem}" for problem in stream.play.after(end_s))
+        yield from (
+            f"streams.{stream.id}.play.script: {problem}" for problem in stream.play.problems_after(end_s)
+        )
         if fleet.golden.model == FILE and stream.play.outages_us:
             yield (
                 f"streams.{stream.id}.play.script: the golden model {FILE!r} finds labels by the number of a "
@@ -316,7 +318,7 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
     if (too_many := fleet.edge.too_many(max(fleet.retraining.trainable_blocks))) is not None:
         yield f"retraining.trainable_blocks: {too_many}"
-    if (clash := one_of_each(fleet.answers)) is not None:
+    if (clash := find_repeated_name(fleet.answers)) is not None:
         yield f"answers: {clash}"
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:

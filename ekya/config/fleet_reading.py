@@ -14,7 +14,12 @@ from pydantic import ValidationError
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
-from ekya.config.keys_in_words import describe, described_schema, problems_of, without_unknown_keys
+from ekya.config.keys_in_words import (
+    describe_first_problem,
+    describe_problems,
+    describe_schema,
+    without_unknown_keys,
+)
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
@@ -22,7 +27,7 @@ from ekya.results.storage.journal import is_of_other_version
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import newest_segment
 from ekya.streams.ingest.camera import CameraSpec
-from ekya.streams.ingest.credentials import has_password, masked, require_set, without_passwords
+from ekya.streams.ingest.credentials import has_password, mask_passwords, replace_passwords, require_variables
 from ekya.system.files import write_text_atomic
 
 _LOG = logging.getLogger(__name__)
@@ -70,16 +75,16 @@ def load_kept_fleet(folder: RunFolder) -> tuple[FleetConfig, list[str]]:
     return parse_fleet(raw, str(folder.fleet), (folder.path, shipped_root())), gone
 
 
-def checked_fleet(path: Path) -> tuple[FleetConfig | None, list[str]]:
+def check_fleet(path: Path) -> tuple[FleetConfig | None, list[str]]:
     """Returns the fleet of a file, or None and every problem that ``load_fleet`` would find in it."""
     try:
         raw = read_mapping(path)
         FleetConfig.model_validate(raw, context=set())
         return load_fleet(path), []
     except ValidationError as error:
-        return None, [masked(f"{path}: {one}") for one in problems_of(error, raw, FleetConfig)]
+        return None, [mask_passwords(f"{path}: {one}") for one in describe_problems(error, raw, FleetConfig)]
     except UserError as error:
-        return None, [masked(str(error))]
+        return None, [mask_passwords(str(error))]
 
 
 def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
@@ -113,7 +118,7 @@ def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> StreamConfi
             "key 'source.url': it has a password; put that into a variable of the service's environment, say "
             "CAM_PASSWORD, and write ${CAM_PASSWORD} in its place"
         )
-    require_set(str(url))
+    require_variables(str(url))
     larger = parse_fleet({**raw, "streams": [*raw["streams"], dict(values)]}, "the request", (Path(),))
     return larger.stream(StreamId(str(values["id"])))
 
@@ -146,13 +151,13 @@ def dump_fleet(fleet: FleetConfig) -> str:
     return yaml.safe_dump(_written(fleet), sort_keys=False, allow_unicode=True)
 
 
-def keep_fleet(path: Path, fleet: FleetConfig) -> None:
+def write_fleet(path: Path, fleet: FleetConfig) -> None:
     """Writes a fleet file, and beside it the JSON Schema that its first line names to editors.
 
     Raises:
         UserError: no permission and the like.
     """
-    schema, text = path.with_name(SCHEMA_NAME), fleet_schema()
+    schema, text = path.with_name(SCHEMA_NAME), dump_schema()
     if not (schema.is_file() and schema.read_text(encoding="utf-8") == text):
         write_text_atomic(schema, text)
     write_text_atomic(path, f"{NAMES_SCHEMA}{SCHEMA_NAME}\n{dump_fleet(fleet)}")
@@ -167,12 +172,12 @@ def renew_fleet(folder: RunFolder) -> None:
     fleet, gone = load_kept_fleet(folder)
     if gone:
         _LOG.warning("%s: this version has no %s; left out", folder.fleet, ", ".join(gone))
-        keep_fleet(folder.fleet, fleet)
+        write_fleet(folder.fleet, fleet)
 
 
-def fleet_schema() -> str:
+def dump_schema() -> str:
     """Returns the JSON Schema of the fleet file, with the meaning of each key, as JSON."""
-    return json.dumps(described_schema(FleetConfig), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(describe_schema(FleetConfig), indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_fleet(
@@ -193,7 +198,9 @@ def parse_fleet(
     try:
         fleet = FleetConfig.model_validate(raw, context=set(changed))
     except ValidationError as error:
-        raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
+        raise UserError(
+            mask_passwords(f"{origin}: {describe_first_problem(error, raw, FleetConfig)}")
+        ) from None
     streams = tuple(_without_passwords(fleet.streams))
     return find_files(fleet.model_copy(update={"streams": streams}), origin, folders)
 
@@ -212,7 +219,7 @@ def _without_passwords(streams: Sequence[StreamConfig]) -> Iterator[StreamConfig
             while prefix in prefixes:
                 prefix += "_2"
             prefixes.add(prefix)
-            url, passwords = without_passwords(source.url, prefix)
+            url, passwords = replace_passwords(source.url, prefix)
             os.environ.update(passwords)
             source = source.model_copy(update={"url": url})
         yield stream.model_copy(update={"source": source})

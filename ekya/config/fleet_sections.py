@@ -189,7 +189,7 @@ class RetrainingConfig(FleetSection):
     trainable_blocks: UniqueTuple[Annotated[int, Field(ge=0)]] = (0, 2)
     data_fractions: UniqueTuple[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
 
-    def of_detector(self) -> "RetrainingConfig":
+    def for_detector(self) -> "RetrainingConfig":
         """Returns the same lists, with a detector's values for those that the file does not set."""
         return self.with_defaults(
             {"epochs": (10, 20, 40), "batch_sizes": (8,), "trainable_blocks": (0, 1, 3)}
@@ -212,7 +212,7 @@ class InferencesConfig(FleetSection):
     resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=640)]] = (32, 24)
     golden_every: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(require_distinct)] = ()
 
-    def of_detector(self, finest: int) -> "InferencesConfig":
+    def for_detector(self, finest: int) -> "InferencesConfig":
         """Returns the same lists, with a detector's values for those that the file does not set.
 
         Args:

@@ -16,23 +16,23 @@ ATTRIBUTES = "Attributes:"
 """Heading of the section of a docstring that describes the keys."""
 
 
-def described_schema(root: type[BaseModel]) -> dict[str, Any]:
+def describe_schema(root: type[BaseModel]) -> dict[str, Any]:
     """Returns the JSON Schema of a file, each key with its meaning, as editors show it."""
     schema = root.model_json_schema()
     shapes = {root.__name__: schema, **schema.get("$defs", {})}
-    for model in models_of(root):
+    for model in find_models(root):
         if issubclass(model, BaseModel):
             shape = shapes[model.__name__]
             shape["description"] = _plain(shape.get("description", "").partition(ATTRIBUTES)[0])
             aliases = {info.alias: name for name, info in model.model_fields.items() if info.alias}
-            meanings = attribute_meanings(model)
+            meanings = read_meanings(model)
             for key, value in shape["properties"].items():
                 if meaning := meanings.get(aliases.get(key, key)):
                     value.setdefault("description", _plain(meaning))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def attribute_meanings(model: type) -> dict[str, str]:
+def read_meanings(model: type) -> dict[str, str]:
     """Returns the entries of the ``Attributes`` section of a model and of its bases, by attribute."""
     meanings: dict[str, str] = {}
     for cls in reversed(model.__mro__):
@@ -44,7 +44,7 @@ def attribute_meanings(model: type) -> dict[str, str]:
     return meanings
 
 
-def models_of(root: type[BaseModel]) -> Iterator[type]:
+def find_models(root: type[BaseModel]) -> Iterator[type]:
     """Yields the root and every model and enumeration that its fields mention."""
     seen: set[type] = set()
     todo: list[Any] = [root]
@@ -84,13 +84,13 @@ _EXPECTED = {
 }
 
 
-def describe(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> str:
-    """Returns the first of ``problems_of``, with the number of further ones."""
-    first, *further = problems_of(error, raw, model)
+def describe_first_problem(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> str:
+    """Returns the first of ``describe_problems``, with the number of further ones."""
+    first, *further = describe_problems(error, raw, model)
     return f"{first} (and {len(further)} more)" if further else first
 
 
-def problems_of(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> list[str]:
+def describe_problems(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> list[str]:
     """Returns every error as key, problem and remedy.
 
     Unknown keys go first: such a key is often a misspelling of one that is reported as missing.

@@ -15,7 +15,7 @@ ANY_MACHINE = MachineSize(None)
 """Machine of a run on virtual time."""
 
 
-def fitted(
+def fit_fleet(
     fleet: FleetConfig, costs: HostCosts, machine: MachineSize, *, overload: bool = False
 ) -> tuple[FleetConfig, tuple[str, ...]]:
     """Returns the fleet with all of its sizes, and sentences about what was given up for them.

@@ -6,7 +6,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ekya.config.files import read_mapping
-from ekya.config.keys_in_words import describe
+from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import UserError
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -33,4 +33,4 @@ def read_described(path: Path, model: type[_Model], example: str = "") -> _Model
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise UserError(f"{path}: {describe(error, raw, model)}{example}") from None
+        raise UserError(f"{path}: {describe_first_problem(error, raw, model)}{example}") from None

@@ -126,14 +126,16 @@ class DetectorAndMotion:
         """Returns ``MAX_BOXES`` at most: the detector's, best first, then moving regions, largest first."""
         picture = frame.image
         self._since_detected += 1
-        if self._since_detected >= self.every or not self._flow.fits(picture):
+        if self._since_detected >= self.every or not self._flow.has_size_of(picture):
             proposals = self._detected(picture)
         else:
-            boxes = self._flow.follow(picture)
-            proposals = Proposals(boxes, None, partial(self._flow.operations, picture.shape, len(boxes)))
+            boxes = self._flow.follow_boxes(picture)
+            proposals = Proposals(
+                boxes, None, partial(self._flow.count_operations, picture.shape, len(boxes))
+            )
         boxes = proposals.boxes
         if self.motion is not None:
-            moving = self._uncovered(self.motion.update(picture), boxes)
+            moving = self._uncovered(self.motion.find_regions(picture), boxes)
             boxes = np.concatenate([boxes, moving[: self.max_moving]])
         return replace(proposals, boxes=boxes[:MAX_BOXES])
 
@@ -145,7 +147,7 @@ class DetectorAndMotion:
         detecting = self.detector.operations_per_frame(shape)
         if self.every == 1:
             return detecting
-        following = (self.every - 1) * self._flow.operations(shape, _TYPICAL_BOXES)
+        following = (self.every - 1) * self._flow.count_operations(shape, _TYPICAL_BOXES)
         return (detecting + following) // self.every
 
     def _detected(self, picture: NDArray[np.uint8]) -> Proposals:
@@ -153,7 +155,7 @@ class DetectorAndMotion:
         boxes = found.boxes[nms(found.boxes, found.scores, None, SAME_BOX_IOU)]
         self._since_detected = 0
         if self.every > 1:
-            self._flow.start(picture, boxes)
+            self._flow.start_boxes(picture, boxes)
         return Proposals(boxes, found, partial(self.detector.operations_per_frame, picture.shape))
 
     def _uncovered(self, moving: NDArray[np.float32], boxes: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import LONGEST_SIDE
 from ekya.pipeline.labelling import affordable_count
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.crops import shrunk
+from ekya.streams.ingest.crops import shrink_by_area
 from ekya.streams.ingest.frame import Frame
 
 BUDGET_PART = 0.1
@@ -129,7 +129,7 @@ class FrameDraw:
     def _kept(self, frame: Frame, answer: FramePrediction | None) -> DrawnFrame:
         boxes = frame.boxes if self._settings.task is Task.CLASSIFY else None
         # Crops of given boxes are cut from the whole frame, as for labels.
-        image = shrunk(frame.image, LONGEST_SIDE) if boxes is None else frame.image
+        image = shrink_by_area(frame.image, LONGEST_SIDE) if boxes is None else frame.image
         return DrawnFrame(frame.index, image, (frame.image.shape[1], frame.image.shape[0]), boxes, answer)
 
 

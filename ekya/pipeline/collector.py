@@ -11,9 +11,9 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.crops import crop_objects, shrunk
+from ekya.streams.ingest.crops import crop_objects, shrink_by_area
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.picture_descriptor import coarse, in_brief
+from ekya.streams.ingest.picture_descriptor import describe_picture, describe_pictures_in_brief
 from ekya.streams.ingest.tracking import IouTracker
 
 SAMPLED_FRAMES = 48
@@ -50,7 +50,7 @@ class CollectedFrame:
         found: detections of that network, made when it proposed the objects.
         size: width and height of the frame in pixels; ``image`` may be smaller.
         stream: of the frame, to look up labels that were made before.
-        described: its ``coarse`` description; None where nothing asks for it.
+        described: as ``describe_picture`` describes it; None where nothing asks for it.
     """
 
     frame: int
@@ -107,7 +107,9 @@ class WindowMaterial:
     @property
     def picture(self) -> tuple[int, ...]:
         """Description of what most of the sample shows, in grey levels; empty if its frames have none."""
-        return in_brief([frame.described for frame in self.sample if frame.described is not None])
+        return describe_pictures_in_brief(
+            [frame.described for frame in self.sample if frame.described is not None]
+        )
 
     @property
     def mean_objects(self) -> float:
@@ -163,13 +165,13 @@ class WindowCollector:
         """
         is_kept, is_recent = self._is_kept(frame.t_us), self._is_recent(frame.t_us)
         boxes, found = proposals.boxes, proposals.found
-        tracks = self._tracker.update(boxes)
+        tracks = self._tracker.number_boxes(boxes)
         if not (is_kept or is_recent):
             return None
         crops = crop_objects(frame.image, boxes, self.side)
         image = frame.image if found is None else None
         if image is not None and self._settings.task is Task.DETECT:
-            image = shrunk(image, LONGEST_SIDE)
+            image = shrink_by_area(image, LONGEST_SIDE)
         size = (frame.image.shape[1], frame.image.shape[0])
         kept = CollectedFrame(
             frame.index,
@@ -181,7 +183,7 @@ class WindowCollector:
             found,
             size,
             self._stream,
-            coarse(frame.image) if self.describes else None,
+            describe_picture(frame.image) if self.describes else None,
         )
         if is_recent:
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
-from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_measure
+from ekya.config.sizing import ANY_MACHINE, fit_fleet, resolutions_to_measure
 from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
@@ -130,7 +130,7 @@ class CostCard:
 
     def following_gpu_s(self, boxes: float) -> float:
         """Returns the GPU-seconds to follow this number of boxes from one typical frame into the next."""
-        return self.proposing_gpu_s(BoxFlow().operations(TYPICAL_FRAME, boxes))
+        return self.proposing_gpu_s(BoxFlow().count_operations(TYPICAL_FRAME, boxes))
 
     def retraining_gpu_s(self, cost: RetrainingCost) -> tuple[float, float]:
         """Returns the GPU-seconds of a training's preparation, and of each of its epochs."""
@@ -231,7 +231,7 @@ def fitted_by_card(
         UserError: see ``fitted``.
     """
     costs = card_costs(fleet, (card or load_card()).of(fleet.edge.model))
-    return fitted(fleet, costs, machine, overload=overload)
+    return fit_fleet(fleet, costs, machine, overload=overload)
 
 
 def _planned_fps(stream: StreamConfig) -> float:

@@ -33,7 +33,7 @@ from ekya.pipeline.labelling import (
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
-from ekya.streams.ingest.crops import whole_frame
+from ekya.streams.ingest.crops import square_frame
 from ekya.streams.ingest.motion import BoxFlow
 
 SURE_WITHOUT_TEACHER = 0.6
@@ -78,7 +78,7 @@ class FrameLabelling:
         kept = [(frame, found) for frame, found in labelled if found is not None]
         window, side = given.material.window, given.settings.side
         t_us = np.array([frame.t_us for frame, _ in kept], np.int64)
-        images = [whole_frame(frame.picture, side) for frame, _ in kept]
+        images = [square_frame(frame.picture, side) for frame, _ in kept]
         examples = LabelledFrames(
             np.concatenate([np.zeros((0, side, side, 3), np.uint8), *images]),
             tuple(objects_of(frame, found) for frame, found in kept),
@@ -117,7 +117,7 @@ class FrameLabelling:
             for frame, _ in labelled:
                 with scope():
                     answers[resolution] += given.serving.predict(
-                        whole_frame(frame.picture, resolution), resolution
+                        square_frame(frame.picture, resolution), resolution
                     )
         finest = answers[max(answers)]
         as_true = tuple(_as_objects(found) for found in finest)
@@ -212,11 +212,11 @@ def _followed(
     scale = np.tile(np.array([first.size[0] / width, first.size[1] / height], np.float32), 2)
     followed = []
     with scope():
-        flow.start(first.picture, np.asarray(objects.boxes / scale, np.float32))
+        flow.start_boxes(first.picture, np.asarray(objects.boxes / scale, np.float32))
         for frame, _ in labelled[1:]:
-            if not flow.fits(frame.picture):
+            if not flow.has_size_of(frame.picture):
                 break
-            boxes = np.asarray(flow.follow(frame.picture) * scale, np.float32)
+            boxes = np.asarray(flow.follow_boxes(frame.picture) * scale, np.float32)
             followed.append((boxes, objects.classes[flow.rows]))
     return tuple(followed)
 

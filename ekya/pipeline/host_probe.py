@@ -25,7 +25,7 @@ from ekya.core.profile import Family
 from ekya.core.units import StreamId
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.forward import SelfTest
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 from ekya.system.files import write_text_atomic
 from ekya.system.host import cpu_limit, instruction_set, processor_name
 
@@ -222,4 +222,4 @@ class Probe:
     def _last_error(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return masked(lines[-1].strip())[:_ERROR_CHARACTERS] if lines else ""
+        return mask_passwords(lines[-1].strip())[:_ERROR_CHARACTERS] if lines else ""

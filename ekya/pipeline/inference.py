@@ -27,10 +27,10 @@ from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.planning.adaptation.drift import Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.crops import crop_objects, whole_frame
+from ekya.streams.ingest.crops import crop_objects, square_frame
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
-from ekya.streams.ingest.picture_descriptor import coarse, in_brief
+from ekya.streams.ingest.picture_descriptor import describe_picture, describe_pictures_in_brief
 
 SHADOW_EVERY = 2
 """Of every this many sampled frames, one is used to measure the base model at the end."""
@@ -52,7 +52,7 @@ class Proposed:
         boxes: (N, 4) float32 of the objects to classify, in pixels; none for a detector.
         images: (N, S, S, 3) uint8 RGB, their crops; for a detector (1, S, S, 3), the whole frame.
         size: width and height of the frame in pixels.
-        described: its ``coarse`` description, if drift is to be noticed.
+        described: as ``describe_picture`` describes it, if drift is to be noticed.
     """
 
     frame: int
@@ -205,7 +205,7 @@ class FrameSteps:
         if kept is not None and self._measures_base:
             self._sampled += 1
             if self._sampled % self._shadow_every == 0:
-                images = whole_frame(kept.picture, self.collector.side) if self._detects else kept.crops
+                images = square_frame(kept.picture, self.collector.side) if self._detects else kept.crops
                 self._shadow.append(Proposed(kept.frame, kept.t_us, kept.boxes, images, kept.size))
             if len(self._shadow) >= MOST_SHADOW:
                 self._shadow = self._shadow[1::2]
@@ -214,11 +214,11 @@ class FrameSteps:
     def cut(self, frame: Frame, boxes: NDArray[np.float32], resolution: int) -> Proposed:
         """Cuts the crops of a frame's objects, or resizes the frame to λ's resolution for a detector."""
         if self._detects:
-            images = whole_frame(frame.image, resolution)
+            images = square_frame(frame.image, resolution)
         else:
             images = crop_objects(frame.image, boxes, self.collector.side)
         size = (frame.image.shape[1], frame.image.shape[0])
-        described = None if self._monitor is None else coarse(frame.image)
+        described = None if self._monitor is None else describe_picture(frame.image)
         return Proposed(frame.index, frame.t_us, boxes, images, size, described)
 
     def answered(self, frame: int) -> None:
@@ -243,7 +243,7 @@ class FrameSteps:
         if drift is None:
             return None
         window = drift.t_us // self.collector.window_us
-        picture = in_brief(self._seen) if self.collector.describes else ()
+        picture = describe_pictures_in_brief(self._seen) if self.collector.describes else ()
         return DriftDetected(now_us, stream, window, drift.since_us, drift.reason, picture)
 
     def _notice(self, row: FramePrediction, described: NDArray[np.float32]) -> None:
@@ -284,7 +284,7 @@ class FrameSteps:
         self.answered(frame.index)
         self._newest = frame.image, row
         if self._monitor is not None:
-            self._notice(row, coarse(frame.image))
+            self._notice(row, describe_picture(frame.image))
         return row
 
     def follow(
@@ -298,13 +298,13 @@ class FrameSteps:
         """
         if self._newest is not None:
             picture, self._followed = self._newest
-            self._flow.start(picture, self._followed.boxes)
+            self._flow.start_boxes(picture, self._followed.boxes)
             self._newest = None
         followed = self._followed
-        if followed is None or not self._flow.fits(frame.image):
+        if followed is None or not self._flow.has_size_of(frame.image):
             return None
-        operations = self._flow.operations(frame.image.shape, len(self._flow.rows))
-        boxes, rows = self._flow.follow(frame.image), self._flow.rows
+        operations = self._flow.count_operations(frame.image.shape, len(self._flow.rows))
+        boxes, rows = self._flow.follow_boxes(frame.image), self._flow.rows
         self.answered(frame.index)
         row = replace(
             self.skip(frame.index, frame.t_us, config, version),

@@ -273,10 +273,10 @@ def following_gpu_s(sampled: SampledSource, timer: Timer) -> float:
 
     def follow() -> None:
         # Each time from all boxes: those that leave the picture are dropped.
-        flow.start(before, boxes)
-        flow.follow(after)
+        flow.start_boxes(before, boxes)
+        flow.follow_boxes(after)
 
-    return max(timer.seconds(follow) - timer.seconds(lambda: flow.start(before, boxes)), 0.0)
+    return max(timer.seconds(follow) - timer.seconds(lambda: flow.start_boxes(before, boxes)), 0.0)
 
 
 def passing_gpu_s(

@@ -39,7 +39,7 @@ class Referee:
             return None
         doubtful = len(found.doubtful)
         classes = np.concatenate([found.classes, np.full(doubtful, DOUBTFUL)]).astype(np.int16)
-        tracks = np.concatenate([self._tracker.update(found.boxes), np.full(doubtful, _NO_TRACK)])
+        tracks = np.concatenate([self._tracker.number_boxes(found.boxes), np.full(doubtful, _NO_TRACK)])
         boxes = np.concatenate([found.boxes, found.doubtful])
         return FrameReference(frame.index, frame.t_us, boxes, classes, tracks)
 

@@ -185,11 +185,11 @@ def script_cues(fleet: FleetConfig) -> tuple[Cue, ...]:
 def _cues(stream: StreamConfig) -> Iterator[Cue]:
     play = stream.play
     for event in play.script:
-        at_us = play.run_us(seconds_to_us(event.at_s))
+        at_us = play.to_run_us(seconds_to_us(event.at_s))
         if isinstance(event, Joins):
             yield Cue(at_us, stream.id, Happening.JOINS)
             continue
-        until_us = play.run_us(seconds_to_us(event.at_s + event.for_s))
+        until_us = play.to_run_us(seconds_to_us(event.at_s + event.for_s))
         yield Cue(at_us, stream.id, Happening(event.event), until_us)
         if isinstance(event, Lost):
             yield Cue(until_us, stream.id, Happening.BACK)

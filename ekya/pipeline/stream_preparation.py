@@ -215,7 +215,9 @@ class StreamPreparation(LabellingInputs):
     def flow_operations(self, burst: Sequence[BurstFrame]) -> int:
         """Returns the operations with which objects were followed through a burst."""
         followed = [len(boxes) for frame in burst for boxes, _ in frame.followed]
-        return sum(BoxFlow().operations(self.material.burst[0].picture.shape, count) for count in followed)
+        return sum(
+            BoxFlow().count_operations(self.material.burst[0].picture.shape, count) for count in followed
+        )
 
     def trial(
         self,

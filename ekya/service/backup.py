@@ -23,7 +23,7 @@ from ekya.results.storage.run_state import WAIT_S, ModelRow, StateStore
 from ekya.service.archive import Archive, writing_archive
 from ekya.service.history import past_file
 from ekya.service.run_folder_contents import PieceKind, first_segment, is_service, journal_segments, pieces_of
-from ekya.streams.ingest.credentials import variables_in
+from ekya.streams.ingest.credentials import find_variables
 from ekya.system.files import atomic_path, link_or_copy, user_errors
 
 _LOG = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
 
 def missing_variables(folder: RunFolder) -> tuple[str, ...]:
     """Returns the environment variables that the fleet file names and that are not set: passwords."""
-    named = variables_in(folder.fleet.read_text(encoding="utf-8"))
+    named = find_variables(folder.fleet.read_text(encoding="utf-8"))
     return tuple(name for name in named if name not in os.environ)
 
 

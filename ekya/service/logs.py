@@ -11,7 +11,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 from ekya.system.files import user_errors
 
 FILE_BYTES = 10_000_000
@@ -82,7 +82,7 @@ def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise type(error)(masked(str(error), named())) from None
+        raise type(error)(mask_passwords(str(error), named())) from None
     except Exception:
         _LOG.exception("the service failed")
         raise SystemExit(1) from None
@@ -124,7 +124,7 @@ class MaskingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the text; passwords are masked."""
-        return masked(self._inner.format(record), self._named())
+        return mask_passwords(self._inner.format(record), self._named())
 
 
 class JsonFormatter(logging.Formatter):
@@ -152,7 +152,9 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         named = self._named()
-        hidden = {key: masked(text, named) for key, text in line.items() if key in ("message", "traceback")}
+        hidden = {
+            key: mask_passwords(text, named) for key, text in line.items() if key in ("message", "traceback")
+        }
         return json.dumps({**line, **hidden}, ensure_ascii=False)
 
     def _camera_of(self, record: logging.LogRecord) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from commands import error_line
 
 from ekya import __version__, cli
-from ekya.cli.output import output
+from ekya.cli.output import open_output
 from ekya.core.errors import UserError
 
 
@@ -82,7 +82,7 @@ def test_help_of_run_and_replay_names_exit_code_3(capfd):
 
 def test_output_in_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(UserError, match="no permission"), output(str(tmp_path / "out.json")):
+    with pytest.raises(UserError, match="no permission"), open_output(str(tmp_path / "out.json")):
         pytest.fail("the work began")
 
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from ekya.cli.command import command
-from ekya.cli.options import Windows, distinct, names
+from ekya.cli.options import Windows, refuse_repeats, split_names
 from ekya.core.errors import UserError
 
 
@@ -57,8 +57,8 @@ def test_command_help_has_docstring_and_examples(parsed, capsys):
 
 
 def test_names_and_distinct_read_lists():
-    assert names("a,,b") == ("a", "b")
-    assert names(None) == ()
-    distinct("--seeds", (1, 2))
+    assert split_names("a,,b") == ("a", "b")
+    assert split_names(None) == ()
+    refuse_repeats("--seeds", (1, 2))
     with pytest.raises(UserError, match="--seeds: the same one stands there twice"):
-        distinct("--seeds", (1, 1))
+        refuse_repeats("--seeds", (1, 1))

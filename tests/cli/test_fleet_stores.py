@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 from rich.console import Console
 
-from ekya.cli.fleet_stores import RestOptions, keep_stores, kept_stores, opened_updates
+from ekya.cli.fleet_stores import RestOptions, note_stores_file, open_updates, read_noted_stores
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.fleet.run.servers_folder import ServersFolder
@@ -34,7 +34,7 @@ class Opened:
         self.said = io.StringIO()
         output = Output(Console(file=self.said, width=200), None)
         rest = RestOptions(host, 0, folder.path / "token")
-        self.updates = opened_updates(kept_stores(folder, None), folder, rest, output)
+        self.updates = open_updates(read_noted_stores(folder, None), folder, rest, output)
 
     def asked(self, token=None):
         port = self.said.getvalue().strip().rpartition(":")[2]
@@ -44,7 +44,7 @@ class Opened:
 
 
 def test_a_run_without_stores_has_no_updates_and_listens_nowhere(folder) -> None:
-    keep_stores(folder, None)
+    note_stores_file(folder, None)
     opened = Opened(folder, "127.0.0.1")
     with opened.updates as updates:
         assert updates is None
@@ -53,7 +53,7 @@ def test_a_run_without_stores_has_no_updates_and_listens_nowhere(folder) -> None
 
 
 def test_a_run_that_is_taken_up_has_the_stores_that_it_had(folder) -> None:
-    keep_stores(folder, folder.path.parent / "stores.yaml")
+    note_stores_file(folder, folder.path.parent / "stores.yaml")
     opened = Opened(folder, "127.0.0.1")
     with opened.updates:
         assert opened.asked() == {"sites": {}, "updates": {}, "ended": {}}
@@ -63,7 +63,7 @@ def test_a_run_that_is_taken_up_has_the_stores_that_it_had(folder) -> None:
 
 
 def test_clients_elsewhere_need_the_token_of_the_fleet(folder) -> None:
-    keep_stores(folder, folder.path.parent / "stores.yaml")
+    note_stores_file(folder, folder.path.parent / "stores.yaml")
     opened = Opened(folder, "0.0.0.0")
     with opened.updates:
         token = fleet_token(folder.path / "token")
@@ -77,4 +77,4 @@ def test_a_note_that_is_damaged_is_refused(folder) -> None:
     for words in ("[]", "{", '{"stores": 3}'):
         folder.stores.write_text(words)
         with pytest.raises(UserError, match=r"stores.json: it names no stores .*; remove it"):
-            kept_stores(folder, None)
+            read_noted_stores(folder, None)

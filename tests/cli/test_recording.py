@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.cli.recording import losses_of, recorded_fleet_text
+from ekya.cli.recording import find_losses, recorded_fleet_text
 from ekya.config.fleet_reading import parse_fleet
 from ekya.core.units import StreamId
-from ekya.streams.ingest.playing import PlayConfig, during
+from ekya.streams.ingest.playing import PlayConfig, event_during
 from ekya.streams.ingest.recorder import Gap, Recording
 
 
@@ -35,9 +35,11 @@ def test_losses_of_gaps_drop_exactly_their_frames(lengths, fps):
     """Frame times are computed as by the video source."""
     bounds = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
     gaps = [Gap(begin, end, "so") for begin, end in zip(bounds[::2], bounds[1::2], strict=False)]
-    script = PlayConfig(script=losses_of(recording(gaps, fps))).script
+    script = PlayConfig(script=find_losses(recording(gaps, fps))).script
     away = [
-        frame for frame in range(bounds[-1] + 9) if during(script, round(frame * 1_000_000 / fps)) is not None
+        frame
+        for frame in range(bounds[-1] + 9)
+        if event_during(script, round(frame * 1_000_000 / fps)) is not None
     ]
     assert away == [frame for gap in gaps for frame in range(gap.begin, gap.end)]
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from ekya.cli.fleet_from_options import fleet_from_videos
+from ekya.cli.fleet_from_options import make_fleet_of_videos
 from ekya.config.fleet_file import OPEN, FleetConfig
-from ekya.config.fleet_reading import dump_fleet, keep_fleet, load_fleet, with_play
+from ekya.config.fleet_reading import dump_fleet, load_fleet, with_play, write_fleet
 from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
@@ -93,16 +93,16 @@ def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
     fleet = load(
         folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya", "doses": 3}, window_s=30
     )
-    under = fleet.under("paper")
+    under = fleet.with_preset("paper")
     assert (fleet.preparation.doses, under.preparation.doses) == (3, 1)
     assert fleet.drift.reacts
     assert not (under.drift.notice or under.drift.reacts)
     assert (under.placement, under.preparation.profiler) == (Packing.QUANTISED, Profiler.PAPER)
     assert (under.checkpoints, under.window_s) == (False, 30.0)
-    assert under.under("paper") == under
-    assert fleet.under("thief@paper") == under
-    assert fleet.under("uniform@paper") == under.model_copy(update={"placement": Packing.BEST_FIT})
-    assert fleet.under("uniform") == fleet
+    assert under.with_preset("paper") == under
+    assert fleet.with_preset("thief@paper") == under
+    assert fleet.with_preset("uniform@paper") == under.model_copy(update={"placement": Packing.BEST_FIT})
+    assert fleet.with_preset("uniform") == fleet
     assert fleet.checkpoints
 
 
@@ -115,7 +115,7 @@ def test_load_fleet_wants_no_doses_in_a_burst(folder):
 def test_fleet_under_preset_chooses_an_open_window(folder):
     raw = fleet_dict()
     raw.pop("window_s", None)
-    under = load(folder, raw).under("paper")
+    under = load(folder, raw).with_preset("paper")
     assert under.window_s == 200.0
     assert under.is_set("window_s")
 
@@ -479,13 +479,13 @@ def test_load_fleet_accepts_a_loss_after_the_run(folder):
 
 def test_kept_fleet_names_its_schema_which_lies_beside_it(folder, tmp_path):
     fleet = load(folder, fleet_dict())
-    keep_fleet(tmp_path / "fleet.yaml", fleet)
+    write_fleet(tmp_path / "fleet.yaml", fleet)
     first = (tmp_path / "fleet.yaml").read_text().splitlines()[0]
     schema = json.loads((tmp_path / first.removeprefix("# yaml-language-server: $schema=")).read_text())
     assert "streams" in schema["properties"]
     assert load_fleet(tmp_path / "fleet.yaml") == fleet
     (tmp_path / "fleet.schema.json").write_text("of an earlier version")
-    keep_fleet(tmp_path / "fleet.yaml", fleet)
+    write_fleet(tmp_path / "fleet.yaml", fleet)
     assert json.loads((tmp_path / "fleet.schema.json").read_text()) == schema
 
 
@@ -569,27 +569,27 @@ def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
     videos = [[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]]
-    fleet = fleet_from_videos(videos, golden, task=Task.CLASSIFY)
+    fleet = make_fleet_of_videos(videos, golden, task=Task.CLASSIFY)
     assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
     assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
     assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
     assert (fleet.classes, fleet.windows) == (None, None)
     assert not any(fleet.is_set(key) for key in OPEN)
     assert fleet.edge.weights == folder / "golden.safetensors"
-    assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
+    assert make_fleet_of_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
 
 
 def test_fleet_from_videos_reads_a_golden_file_or_name(folder, monkeypatch):
     monkeypatch.setattr("ekya.cli.fleet_from_options.shipped_path", lambda _: shipped_fleet(folder))
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
-    golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
+    golden = make_fleet_of_videos([[folder / "a.mp4"]], name).golden
     assert (golden.model, golden.weights) == (name, None)
-    golden = fleet_from_videos([[folder / "a.mp4"]], f"{name}={folder / 'b.mp4'}").golden
+    golden = make_fleet_of_videos([[folder / "a.mp4"]], f"{name}={folder / 'b.mp4'}").golden
     assert (golden.model, golden.weights) == (name, folder / "b.mp4")
     with pytest.raises(UserError, match=r"command line: golden.weights: none.onnx does not exist"):
-        fleet_from_videos([[folder / "a.mp4"]], "none.onnx")
+        make_fleet_of_videos([[folder / "a.mp4"]], "none.onnx")
     with pytest.raises(UserError, match=r"command line: streams.cam-1.source.files: c.mp4 does not exist"):
-        fleet_from_videos([[Path("c.mp4")]], name)
+        make_fleet_of_videos([[Path("c.mp4")]], name)
 
 
 def shipped_fleet(folder):
@@ -603,24 +603,24 @@ def test_fleet_from_videos_with_a_student_detects(folder):
     student.touch()
     videos = [[folder / "a.mp4"]]
     for name in (str(student), f"fastestdet={student}"):
-        edge = fleet_from_videos(videos, golden, student=name).edge
+        edge = make_fleet_of_videos(videos, golden, student=name).edge
         assert (edge.task, edge.model, edge.weights) == (Task.DETECT, "fastestdet", student)
-    edge = fleet_from_videos(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
+    edge = make_fleet_of_videos(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
     assert (edge.model, edge.resolution) == ("ssdlite320_mobilenet_v3_large", 320)
-    assert fleet_from_videos(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
+    assert make_fleet_of_videos(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
 
 
 def test_fleet_from_videos_without_a_student_lets_the_golden_detector_answer_too(folder):
     golden, videos, student = folder / "golden.safetensors", [[folder / "a.mp4"]], folder / "student.onnx"
     student.touch()
-    fleet = fleet_from_videos(videos, golden)
+    fleet = make_fleet_of_videos(videos, golden)
     assert (fleet.edge.task, fleet.edge.weights) == (Task.DETECT, None)
     assert [of.every for of in fleet.inference_configs() if of.by_golden] == [3, 5, 9, 15]
     assert not any(fleet.is_set(key) for key in OPEN)
     for other in (
-        fleet_from_videos(videos, f"file={golden}"),
-        fleet_from_videos(videos, golden, student=str(student)),
-        fleet_from_videos(videos, golden, task=Task.CLASSIFY),
+        make_fleet_of_videos(videos, f"file={golden}"),
+        make_fleet_of_videos(videos, golden, student=str(student)),
+        make_fleet_of_videos(videos, golden, task=Task.CLASSIFY),
     ):
         assert not any(of.by_golden for of in other.inference_configs())
 
@@ -630,13 +630,17 @@ def test_fleet_from_videos_takes_a_student_of_the_model_that_it_names(folder):
     save_file({"w": np.zeros(1)}, own, {"architecture": "ssdlite320_mobilenet_v3_large"})
     odd.touch()
     golden, videos = folder / "golden.safetensors", [[folder / "a.mp4"]]
-    assert fleet_from_videos(videos, golden, student=str(own)).edge.model == "ssdlite320_mobilenet_v3_large"
-    assert fleet_from_videos(videos, golden, student=str(odd)).edge.weights == odd
+    assert (
+        make_fleet_of_videos(videos, golden, student=str(own)).edge.model == "ssdlite320_mobilenet_v3_large"
+    )
+    assert make_fleet_of_videos(videos, golden, student=str(odd)).edge.weights == odd
 
 
 def test_fleet_from_videos_puts_cameras_last(folder):
     golden = folder / "golden.safetensors"
-    fleet = fleet_from_videos([[folder / "a.mp4"]], golden, cameras=["rtsp://10.0.0.5/live", "/dev/video0"])
+    fleet = make_fleet_of_videos(
+        [[folder / "a.mp4"]], golden, cameras=["rtsp://10.0.0.5/live", "/dev/video0"]
+    )
     assert [stream.source.kind for stream in fleet.streams] == ["video", "camera", "camera"]
     assert fleet.streams[2].source.url == "/dev/video0"
     assert fleet.name == "cameras"
@@ -691,7 +695,7 @@ def test_load_fleet_keeps_models_where_it_reacts_to_drift(folder):
     assert load(folder, fleet_dict() | off).kept is None
     fleet = load(folder, fleet_dict())
     assert fleet.kept is not None
-    assert fleet.under("paper").kept is None
+    assert fleet.with_preset("paper").kept is None
     assert load(folder, fleet_dict() | {"zoo": False}).kept is None
     assert load(folder, fleet_dict() | off | {"zoo": True}).kept == fleet.kept
     named = load(folder, fleet_dict() | {"zoo": {"folder": ".", "models": 3}})

@@ -13,7 +13,7 @@ from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.golden.checksum import verified
-from ekya.streams.synthetic import KINDS, CitySpec, Scene
+from ekya.streams.synthetic import KINDS, CitySpec, StreetScene
 
 
 @pytest.mark.parametrize("fleet", [KINDS, ("person",)])
@@ -24,7 +24,7 @@ def test_shipped_detector_is_that_of_its_card_and_has_the_citys_classes(fleet: t
 def test_shipped_detector_finds_objects_in_the_city() -> None:
     model = open_detector_weights(shipped_detector(), FASTESTDET, KINDS)
     predictor = DetectorPredictor(model)
-    city = CitySpec(seed=40, fps=0.2, scenes=(Scene(view="side", density=5),))
+    city = CitySpec(seed=40, fps=0.2, scenes=(StreetScene(view="side", density=5),))
     objects = hits = 0
     for frame, truth in islice(city.open(KINDS).frames(), 6):
         assert truth is not None

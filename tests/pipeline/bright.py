@@ -11,7 +11,7 @@ from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.golden.detections import Detections
 from ekya.pipeline.collector import LONGEST_SIDE, CollectedFrame
 from ekya.pipeline.inference import ServingDetector
-from ekya.streams.ingest.crops import shrunk
+from ekya.streams.ingest.crops import shrink_by_area
 
 FLEET = ("car", "person")
 NAMES = ("person", "kite", "car")
@@ -87,7 +87,7 @@ def serving_detector(sees=NAMES):
 
 def kept(index, *objects, size=SIZE):
     """Returns a frame with rectangles as the collector keeps it for a detector."""
-    image = shrunk(picture(*objects, size=size), LONGEST_SIDE)
+    image = shrink_by_area(picture(*objects, size=size), LONGEST_SIDE)
     nothing = np.zeros((0, 4), np.float32)
     crops = np.zeros((0, 8, 8, 3), np.uint8)
     return CollectedFrame(

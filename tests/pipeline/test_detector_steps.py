@@ -140,7 +140,7 @@ def test_boxes_are_followed_into_skipped_frames(following):
         assert row.boxes == pytest.approx(np.array([[x, 20, x + 40, 60]]), abs=1.0)
         assert (row.analysed, row.answered_by, row.every) == (False, row.frame, 3)
         assert (row.classes.tolist(), row.confidence.tolist()) == ([0], [1.0])
-    assert operations == BoxFlow().operations((80, 160, 3), 1)
+    assert operations == BoxFlow().count_operations((80, 160, 3), 1)
     assert following.skip(7, t_us(7), THIRD, ModelVersion(3)).answered_by == 6
 
 

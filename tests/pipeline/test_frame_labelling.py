@@ -228,7 +228,7 @@ def test_burst_follows_objects_into_as_many_frames_as_lambdas_of_the_golden_dete
         for boxes, labels in frame.followed:
             assert boxes == pytest.approx(frame.boxes, abs=0.5)
             assert labels.tolist() == [0, 1]
-    assert one.flow_operations(frames) == 7 * BoxFlow().operations((80, 120, 3), 2)
+    assert one.flow_operations(frames) == 7 * BoxFlow().count_operations((80, 120, 3), 2)
 
 
 def test_burst_without_frames_is_empty():

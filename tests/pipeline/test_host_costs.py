@@ -82,11 +82,11 @@ def followed(monkeypatch):
     class Flow(BoxFlow):
         def start(self, image, boxes):
             timer.calls += 1
-            super().start(image, boxes)
+            super().start_boxes(image, boxes)
 
         def follow(self, image):
             timer.calls += len(self.rows)
-            return super().follow(image)
+            return super().follow_boxes(image)
 
     monkeypatch.setattr(ekya.pipeline.measure_host, "BoxFlow", Flow)
     return timer

@@ -56,7 +56,7 @@ class Aborted:
     def wait_open(self):
         return FPS
 
-    def begin(self, *_):
+    def start_frames(self, *_):
         pass
 
     def poll(self, _timeout_s):
@@ -65,7 +65,7 @@ class Aborted:
     def close(self):
         pass
 
-    def go_on(self):
+    def resume_source(self):
         pass
 
 
@@ -86,7 +86,7 @@ class HandFed:
     def wait_open(self):
         return FPS
 
-    def begin(self, *_):
+    def start_frames(self, *_):
         pass
 
     def poll(self, timeout_s):
@@ -98,7 +98,7 @@ class HandFed:
     def close(self):
         pass
 
-    def go_on(self):
+    def resume_source(self):
         pass
 
 

@@ -43,7 +43,7 @@ DECODER = """
 from typing import ClassVar
 from pydantic import BaseModel
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import filled_in
+from ekya.streams.ingest.credentials import fill_in_variables
 
 class BrokenSpec(BaseModel):
     live: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class BrokenSpec(BaseModel):
     of_user: bool
 
     def open(self, classes):
-        raise (UserError if self.of_user else ValueError)(f"{filled_in(self.url)}: no answer")
+        raise (UserError if self.of_user else ValueError)(f"{fill_in_variables(self.url)}: no answer")
 """
 
 

@@ -31,9 +31,9 @@ def street(shifts, ground=(0, 0)):
 
 def following(*pictures, boxes=BOXES):
     flow = BoxFlow()
-    flow.start(pictures[0], boxes)
+    flow.start_boxes(pictures[0], boxes)
     for picture in pictures[1:]:
-        found = flow.follow(picture)
+        found = flow.follow_boxes(picture)
     return found
 
 
@@ -81,15 +81,20 @@ def test_box_flow_flat_box_stays_in_place():
 def test_box_flow_no_boxes_and_other_sizes_fit():
     flow = BoxFlow()
     picture = street([(0, 0)] * 2)
-    assert not flow.fits(picture)
-    flow.start(picture, np.zeros((0, 4), np.float32))
-    assert flow.fits(picture)
-    assert flow.follow(picture).shape == (0, 4)
-    assert not flow.fits(picture[:100])
+    assert not flow.has_size_of(picture)
+    flow.start_boxes(picture, np.zeros((0, 4), np.float32))
+    assert flow.has_size_of(picture)
+    assert flow.follow_boxes(picture).shape == (0, 4)
+    assert not flow.has_size_of(picture[:100])
 
 
 @pytest.mark.parametrize("shape", [(352, 640, 3), (1080, 1920, 3)])
 def test_box_flow_operations_grow_with_boxes(shape):
     flow = BoxFlow()
-    assert 0 < flow.operations(shape, 0) < flow.operations(shape, 1) < flow.operations(shape, 10)
-    assert flow.operations((1080, 1920, 3), 5) == flow.operations((2160, 3840, 3), 5)
+    assert (
+        0
+        < flow.count_operations(shape, 0)
+        < flow.count_operations(shape, 1)
+        < flow.count_operations(shape, 10)
+    )
+    assert flow.count_operations((1080, 1920, 3), 5) == flow.count_operations((2160, 3840, 3), 5)

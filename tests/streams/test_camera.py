@@ -151,7 +151,7 @@ def source_of(monkeypatch):
         monkeypatch.setattr(camera_module, "_why_unreachable", lambda *_: None)
         monkeypatch.setattr(camera_module.cv2, "VideoCapture", lambda *_: virtual)
         source = CameraSource("rtsp://10.0.0.5/live", fps, STALL_S, 640, lambda: virtual.now_s)
-        source.reach()
+        source.connect()
         return source
 
     return made
@@ -179,7 +179,7 @@ def test_camera_silence_names_its_cause(source_of):
     for stall_s, reason in ((STALL_S, "no frame for 2.0 s"), (3.0, "the camera ended the connection")):
         source = source_of(Virtual(0.1), 10.0)
         source.stall_s = stall_s
-        shown, silent = islice(source.watch(), 2)
+        shown, silent = islice(source.watch_pictures(), 2)
         assert isinstance(shown, Sight)
         assert silent == Silence(reason)
 
@@ -263,7 +263,7 @@ def test_camera_source_reconnects_with_back_off(monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     source = CameraSpec(url="/dev/video97", fps=5).open(())
-    seen = source.watch()
+    seen = source.watch_pictures()
     assert [type(next(seen)) for _ in range(6)] == [Silence] * 6
     assert slept == [0.5, 1.0, 2.0, 2.0, 2.0]
 

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest.frame import Frame, Truth
-from ekya.streams.synthetic import KINDS, CitySpec, Scene
+from ekya.streams.synthetic import KINDS, CitySpec, StreetScene
 
 _DRIFT = (
-    Scene(mix={"person": 1.0}, density=6),
-    Scene(at_s=6, mix={"bus": 1.0, "truck": 1.0}, view="front", lighting="night", livery="south"),
+    StreetScene(mix={"person": 1.0}, density=6),
+    StreetScene(at_s=6, mix={"bus": 1.0, "truck": 1.0}, view="front", lighting="night", livery="south"),
 )
 
 
@@ -70,7 +70,7 @@ def test_city_other_seed_has_other_pixels() -> None:
 @pytest.mark.parametrize("view", ["side", "front", "high"])
 def test_city_boxes_lie_inside_the_frame(view: str) -> None:
     spec = CitySpec(
-        seed=8, scenes=(Scene.model_validate({"view": view, "density": 8}),), width=400, height=200
+        seed=8, scenes=(StreetScene.model_validate({"view": view, "density": 8}),), width=400, height=200
     )
     for frame, truth in _read(spec, 60):
         assert frame.image.shape == (200, 400, 3)
@@ -91,7 +91,7 @@ def test_city_frames_are_numbered_timed_and_finite() -> None:
 
 @pytest.mark.parametrize("view", ["side", "front", "high"])
 def test_city_tracks_are_unique_and_continuous(view: str) -> None:
-    pairs = _read(CitySpec(seed=4, scenes=(Scene.model_validate({"view": view}),)), 70)
+    pairs = _read(CitySpec(seed=4, scenes=(StreetScene.model_validate({"view": view}),)), 70)
     class_of: dict[int, int] = {}
     for _, truth in pairs:
         assert len(set(truth.tracks.tolist())) == len(truth.tracks)
@@ -107,7 +107,7 @@ def test_city_tracks_are_unique_and_continuous(view: str) -> None:
 
 def test_city_density_sets_objects_in_view() -> None:
     few, many = (
-        np.mean([len(t.tracks) for _, t in _read(CitySpec(seed=6, scenes=(Scene(density=d),)), 60)])
+        np.mean([len(t.tracks) for _, t in _read(CitySpec(seed=6, scenes=(StreetScene(density=d),)), 60)])
         for d in (3, 8)
     )
     assert few <= 3
@@ -127,7 +127,7 @@ def test_city_cut_changes_mix_and_light() -> None:
 
 
 def test_city_ramp_changes_light_gradually() -> None:
-    scenes = (Scene(density=6), Scene(at_s=2, ramp_s=8, lighting="night", density=6))
+    scenes = (StreetScene(density=6), StreetScene(at_s=2, ramp_s=8, lighting="night", density=6))
     pairs = _read(CitySpec(seed=10, fps=5, scenes=scenes), 52)
     brightness = np.array([np.mean(frame.image) for frame, _ in pairs])
     assert brightness[51] < 0.6 * brightness[0]
@@ -136,7 +136,7 @@ def test_city_ramp_changes_light_gradually() -> None:
 
 
 def test_city_classes_index_the_fleets_names() -> None:
-    spec = CitySpec(seed=2, scenes=(Scene(mix={"bus": 1.0}),))
+    spec = CitySpec(seed=2, scenes=(StreetScene(mix={"bus": 1.0}),))
     seen = {int(c) for _, truth in _read(spec, 10, ("car", "bus")) for c in truth.classes}
     assert seen == {1}
 

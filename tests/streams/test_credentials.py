@@ -3,7 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import filled_in, has_password, masked, variables_in, without_passwords
+from ekya.streams.ingest.credentials import (
+    fill_in_variables,
+    find_variables,
+    has_password,
+    mask_passwords,
+    replace_passwords,
+)
 
 SECRETS = [
     ("rtsp://admin:tops3cret@10.0.0.5:554/live/main", "rtsp://${X_LOGIN}@10.0.0.5:554/live/main"),
@@ -26,40 +32,40 @@ HARMLESS = [
 @pytest.mark.parametrize(("url", "named"), SECRETS)
 def test_without_passwords_moves_password_to_variables(url, named, monkeypatch):
     assert has_password(url)
-    written, values = without_passwords(url, "X")
+    written, values = replace_passwords(url, "X")
     assert written == named
     assert not has_password(written)
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    assert filled_in(written) == url
-    assert "tops3cret" not in masked(f"cannot open '{url}': no route to tops3cret", written)
+    assert fill_in_variables(written) == url
+    assert "tops3cret" not in mask_passwords(f"cannot open '{url}': no route to tops3cret", written)
 
 
 @pytest.mark.parametrize("url", HARMLESS)
 def test_without_passwords_plain_url_is_unchanged(url):
     assert not has_password(url)
-    assert without_passwords(url, "X") == (url, {})
+    assert replace_passwords(url, "X") == (url, {})
 
 
 def test_filled_in_unset_variable_is_named(monkeypatch):
     monkeypatch.setenv("CAM_USER", "admin")
     monkeypatch.delenv("CAM_PASSWORD", raising=False)
     with pytest.raises(UserError, match="CAM_PASSWORD is not set; set it"):
-        filled_in("rtsp://${CAM_USER}:${CAM_PASSWORD}@10.0.0.5/live")
+        fill_in_variables("rtsp://${CAM_USER}:${CAM_PASSWORD}@10.0.0.5/live")
 
 
 def test_masked_hides_every_form_of_a_value(monkeypatch):
     monkeypatch.setenv("LOGIN", "ad%40min:tops%2Fecret")
     for text in ("ad%40min:tops%2Fecret", "tops%2Fecret", "tops/ecret", "user ad@min"):
-        shown = masked(f"cannot open {text}!", "rtsp://${LOGIN}@10.0.0.5/")
+        shown = mask_passwords(f"cannot open {text}!", "rtsp://${LOGIN}@10.0.0.5/")
         assert "***" in shown
         assert not any(secret in shown for secret in ("tops", "min"))
 
 
 def test_masked_without_variables_hides_logins_only():
     text = "10.0.0.5 and rtsp://admin:x@cam-1/live, 'http://cam-2/video', me@example.org"
-    assert masked(text) == "10.0.0.5 and rtsp://***@cam-1/live, 'http://cam-2/video', me@example.org"
-    assert masked("rtsp:/admin:x@cam-1/live is no file") == "rtsp:/***@cam-1/live is no file"
+    assert mask_passwords(text) == "10.0.0.5 and rtsp://***@cam-1/live, 'http://cam-2/video', me@example.org"
+    assert mask_passwords("rtsp:/admin:x@cam-1/live is no file") == "rtsp:/***@cam-1/live is no file"
 
 
 PIECE = st.text("aZ0-_.%", min_size=1, max_size=6)
@@ -69,9 +75,9 @@ PIECE = st.text("aZ0-_.%", min_size=1, max_size=6)
 def test_without_passwords_any_url_keeps_no_password(user, password, path):
     secret = f"q{password}q"
     url = f"rtsp://{user}:{secret}@cam/{path}"
-    written, values = without_passwords(url, "X")
+    written, values = replace_passwords(url, "X")
     assert secret not in written
-    for name in variables_in(written):
+    for name in find_variables(written):
         written = written.replace(f"${{{name}}}", values[name])
     assert written == url
-    assert secret not in masked(f"cannot open {url}")
+    assert secret not in mask_passwords(f"cannot open {url}")

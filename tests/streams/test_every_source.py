@@ -20,7 +20,7 @@ from ekya.streams.datasets.waymo import WaymoSpec
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.process import SourceProcess, SourceSpec
 from ekya.streams.ingest.video import VideoSpec
-from ekya.streams.synthetic import CitySpec, Scene
+from ekya.streams.synthetic import CitySpec, StreetScene
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 WAYMO_CLASSES = ("person", "car", "bicycle")
@@ -28,7 +28,7 @@ OPENS = 1000
 
 
 def city(_: Path) -> CitySpec:
-    return CitySpec(seed=3, fps=10, duration_s=2.0, scenes=(Scene(),))
+    return CitySpec(seed=3, fps=10, duration_s=2.0, scenes=(StreetScene(),))
 
 
 def video(folder: Path) -> VideoSpec:
@@ -195,7 +195,7 @@ def test_live_source_watch_leaves_nothing_open(live_spec):
     assert live_spec.live and type(live_spec).model_validate_json(live_spec.model_dump_json()) == live_spec
     source = live_spec.open(CLASSES)
     assert source.fps == 50.0
-    seen = list(islice(source.watch(), 10))
+    seen = list(islice(source.watch_pictures(), 10))
     assert all(before.arrived_ns < after.arrived_ns for before, after in pairwise(seen))
     assert all(one.image.dtype == np.uint8 and one.image.ndim == 3 for one in seen)
 
@@ -204,7 +204,7 @@ def test_live_source_watch_leaves_nothing_open(live_spec):
 @pytest.mark.long
 def test_live_source_many_opens_leave_nothing_open(live_spec):
     for number in range(OPENS + 2):
-        watching = live_spec.open(CLASSES).watch()
+        watching = live_spec.open(CLASSES).watch_pictures()
         next(watching)
         watching.close()
         if number == 1:

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from ekya.streams.ingest.frame import Truth
-from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind, pack, unpack
+from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind, pack_message, unpack_messages
 
 BOXES = np.array([[1.5, 2, 30, 40], [0, 0, 1e4, np.nan]], np.float32)
 TRUTH = Truth(BOXES, np.array([0, 5]), np.array([7, 1 << 40]))
@@ -37,12 +37,12 @@ def test_messages_in_any_chunks_are_unpacked_as_packed(boxes, truth):
         (MessageKind.FRAME, header(boxes, truth)),
         (MessageKind.NOTED, "a café"),
     ]
-    data = b"".join(pack(*one) for one in sent)
+    data = b"".join(pack_message(*one) for one in sent)
     received = msgpack.Unpacker()
     got = []
     for start in range(0, len(data), 5):
         received.feed(data[start : start + 5])
-        got += unpack(received)
+        got += unpack_messages(received)
     assert [kind for kind, _ in got] == [kind for kind, _ in sent]
     assert (got[0][1], got[2][1]) == ("24.0", "a café")
     found = got[1][1]

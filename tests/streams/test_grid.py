@@ -22,8 +22,8 @@ def grid(fps=10.0, limit=100):
 def test_grid_slot_holds_newest_picture_by_its_time():
     slots, put = grid()
     for t_us, number in ((-50_000, 1), (0, 2), (90_000, 3), (100_001, 4), (310_000, 5)):
-        slots.show(t_us, picture(number))
-    slots.fill(400_000)
+        slots.show_picture(t_us, picture(number))
+    slots.fill_slots(400_000)
     assert put == [2, 3, 4, 4, 5]
     assert slots.repeated == 1
     assert slots.gaps == []
@@ -37,20 +37,20 @@ def test_grid_any_arrivals_give_newest_earlier_picture(steps, fps):
     slots, put = grid(fps)
     times = [0, *np.cumsum(steps).tolist()]
     for number, t_us in enumerate(times):
-        slots.show(t_us, picture(number))
-    slots.fill(times[-1])
+        slots.show_picture(t_us, picture(number))
+    slots.fill_slots(times[-1])
     due = [round(slot * S / fps) for slot in range(100)]
     assert put == [sum(t <= at for t in times) - 1 for at in due if at <= times[-1]]
 
 
 def test_grid_loss_is_a_gap_from_last_to_next_picture():
     slots, put = grid()
-    slots.show(0, picture(1))
-    slots.show(100_000, picture(2))
-    slots.fill(500_000)
-    slots.lose("it burnt")
-    slots.show(720_000, picture(3))
-    slots.fill(900_000)
+    slots.show_picture(0, picture(1))
+    slots.show_picture(100_000, picture(2))
+    slots.fill_slots(500_000)
+    slots.note_loss("it burnt")
+    slots.show_picture(720_000, picture(3))
+    slots.fill_slots(900_000)
     assert put == [1, 2, 2, 2, 2, 2, 2, 2, 3, 3]
     assert slots.gaps == [Gap(2, 8, "it burnt")]
     assert slots.repeated == 0
@@ -60,9 +60,9 @@ def test_grid_loss_is_a_gap_from_last_to_next_picture():
 
 def test_grid_loss_to_the_end_is_a_gap_to_the_end():
     slots, put = grid(limit=6)
-    slots.show(0, picture(1))
-    slots.lose("it burnt")
-    slots.fill(9 * S)
+    slots.show_picture(0, picture(1))
+    slots.note_loss("it burnt")
+    slots.fill_slots(9 * S)
     assert slots.full
     assert len(put) == 6
     slots.close_gap()
@@ -71,19 +71,19 @@ def test_grid_loss_to_the_end_is_a_gap_to_the_end():
 
 def test_grid_late_camera_has_a_gap_before_it():
     slots, put = grid()
-    slots.fill(300_000)
+    slots.fill_slots(300_000)
     assert put == []
-    slots.show(350_000, picture(7))
-    slots.fill(400_000)
+    slots.show_picture(350_000, picture(7))
+    slots.fill_slots(400_000)
     assert put == [7, 7, 7, 7, 7]
     assert slots.gaps == [Gap(0, 4, "it was not there yet")]
 
 
 def test_grid_loss_between_slots_is_no_gap():
     slots, _ = grid()
-    slots.show(0, picture(1))
-    slots.lose("for a moment")
-    slots.show(50_000, picture(2))
-    slots.fill(100_000)
+    slots.show_picture(0, picture(1))
+    slots.note_loss("for a moment")
+    slots.show_picture(50_000, picture(2))
+    slots.fill_slots(100_000)
     slots.close_gap()
     assert slots.gaps == []

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, ShownFrame
 from ekya.streams.datasets.labelled_index import (
     IndexHead,
     LabelledSpec,
@@ -36,7 +36,7 @@ class Spec(LabelledSpec):
         def shown():
             for number, frame in enumerate(frames()):
                 image = None if frame.problem else np.zeros((10, 20, 3), np.uint8)
-                yield Shown(frame, number * 500_000, image)
+                yield ShownFrame(frame, number * 500_000, image)
 
         return LabelledSource(shown, 2.0, class_of, 640)
 

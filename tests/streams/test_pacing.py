@@ -61,7 +61,7 @@ def send(outbox, source, requests, from_index=0):
     if not isinstance(source, Live):
         requests.put(begin)
     slots = SimpleNamespace(write=lambda _frame: 0)
-    assert FrameSender(outbox, slots, requests, lambda: outbox.now_ns).run(source) == 0
+    assert FrameSender(outbox, slots, requests, lambda: outbox.now_ns).send_frames(source) == 0
     return outbox.frames()
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.streams.ingest.pictures import decode_jpeg, jpeg_size, shrink
+from ekya.streams.ingest.pictures import decode_jpeg, jpeg_size, shrink_frame
 
 
 def jpeg(width, height, *flags):
@@ -26,7 +26,7 @@ def test_jpeg_size_is_read_from_the_header(size, progressive):
 def test_decode_jpeg_small_equals_decoded_and_shrunk(size, max_side):
     data = jpeg(*size)
     picture = decode_jpeg(data, max_side)
-    plain = shrink(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), max_side)
+    plain = shrink_frame(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), max_side)
     assert picture.image.shape == plain.shape
     assert max(plain.shape) <= max_side or max(size) <= max_side
     assert np.abs(picture.image.astype(int) - plain).mean() < 4

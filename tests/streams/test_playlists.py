@@ -59,7 +59,7 @@ def web(video):
 def first_of(url):
     source = CameraSpec(url=url, fps=10).open(())
     try:
-        return next(iter(source.watch()))
+        return next(iter(source.watch_pictures()))
     finally:
         source.close()
 

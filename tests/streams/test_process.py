@@ -31,7 +31,7 @@ def whole(arrived: Arrived) -> bool:
 def test_process_on_demand_slow_reader_gets_all_pixels(odd: Any) -> None:
     with SourceProcess(odd(frames=20, grow=True), ("car",)) as process:
         assert process.wait_open() == 100.0
-        process.begin(None)
+        process.start_frames(None)
         arrived = drain(process, pause_s=0.01)
         assert process.died is None
         assert process.damaged == 2
@@ -48,7 +48,7 @@ def test_process_on_demand_slow_reader_gets_all_pixels(odd: Any) -> None:
 def test_process_paced_is_not_held_up_and_gives_newest_pixels(odd: Any) -> None:
     with SourceProcess(odd(frames=100, fps=200.0), ("car",)) as process:
         process.wait_open()
-        call_at(process.begin)
+        call_at(process.start_frames)
         wait_until(lambda: not alive(process.pid))  # nobody has read a frame yet
         arrived = drain(process)
     assert [a.index for a in arrived] == list(range(100)), "every frame is counted once"
@@ -60,7 +60,7 @@ def test_process_paced_is_not_held_up_and_gives_newest_pixels(odd: Any) -> None:
 def test_process_from_index_continues_there(odd: Any) -> None:
     with SourceProcess(odd(frames=50), ("car",)) as process:
         process.wait_open()
-        call_at(process.begin, 30, in_s=-10.0)
+        call_at(process.start_frames, 30, in_s=-10.0)
         arrived = drain(process)
     assert [a.index for a in arrived] == list(range(30, 50))
 
@@ -68,7 +68,7 @@ def test_process_from_index_continues_there(odd: Any) -> None:
 def test_process_abort_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=3, end="abort"), ("car",)) as process:
         process.wait_open()
-        call_at(process.begin)
+        call_at(process.start_frames)
         arrived = drain(process)
         assert [a.index for a in arrived] == [0, 1, 2], "what arrived before the end counts"
         assert process.died is not None
@@ -82,7 +82,7 @@ def test_process_that_hangs_is_killed(odd: Any, fps: float, limit_s: int) -> Non
     now_s = [0.0]
     with SourceProcess(odd(frames=1000, fps=fps), ("car",), lambda: now_s[0]) as process:
         process.wait_open()
-        call_at(process.begin)
+        call_at(process.start_frames)
         wait_until(lambda: process.poll(0.05))
         os.kill(process.pid, signal.SIGSTOP)
         wait_until(lambda: state_of(process.pid) == "T")
@@ -157,7 +157,7 @@ def test_process_child_ends_with_a_killed_parent(odd: Any, tmp_path: Path) -> No
         "from odd_source_for_tests import OddSpec\n"
         "from ekya.streams.ingest.process import SourceProcess\n"
         "process = SourceProcess(OddSpec(frames=100, fps=0.1), ())\n"
-        "process.wait_open(); process.begin(2**62)\n"
+        "process.wait_open(); process.start_frames(2**62)\n"
         "print(psutil.Process().children()[0].pid, flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(

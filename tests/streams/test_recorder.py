@@ -103,7 +103,8 @@ def test_recorder_of_a_camera_leaves_one_file(tmp_path):
         try:
             recorder.wait_picture()
             call_at(
-                lambda at_ns: recorder.record(tmp_path / "gate.avi", at_ns, 1.0, threading.Event()), in_s=0.1
+                lambda at_ns: recorder.record_video(tmp_path / "gate.avi", at_ns, 1.0, threading.Event()),
+                in_s=0.1,
             )
         finally:
             recorder.close()

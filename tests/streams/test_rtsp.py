@@ -39,7 +39,7 @@ def test_feed_killed_rtsp_camera_is_back_in_the_same_decoder(camera, monkeypatch
     feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())
     try:
         assert feed.wait_open() == pytest.approx(24.0, rel=0.25)
-        call_at(feed.begin)
+        call_at(feed.start_frames)
         arrived = until(feed, lambda seen: len(seen) > 60)
         assert any(one.frame is not None for one in arrived)
         camera.kill()
@@ -63,7 +63,7 @@ def test_feed_wrong_rtsp_login_is_reported_in_words(camera, monkeypatch):
     feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())
     try:
         feed.wait_open()
-        call_at(feed.begin)
+        call_at(feed.start_frames)
         until(feed, lambda _: feed.lost is not None)
         assert feed.lost == "the camera answers and gives no video; check login, path and codec"
     finally:

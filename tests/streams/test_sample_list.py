@@ -165,7 +165,7 @@ def test_sample_list_examine_reads_unsorted_nested_lists(tmp_path):
     index = tmp_path / "ulm.jsonl"
     found = SAMPLE_LIST.examine(tmp_path, "ulm_fine", ("person", "car"), index, lambda: None)
     assert (found.frames, found.objects) == (2, {"car": 1, "person": 1})
-    source = SAMPLE_LIST.source(tmp_path, "ulm_fine", index).open(("person", "car"))
+    source = SAMPLE_LIST.make_indexed_spec(tmp_path, "ulm_fine", index).open(("person", "car"))
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[0], [1]]
 
 
@@ -173,6 +173,10 @@ def test_sample_list_shipped_sample_is_complete():
     root = shipped_path("datasets/sample_list/sample")
     assert SAMPLE_LIST.survey(root).missing == ()
     for name in SAMPLE_LIST.survey(root).frames:
-        source = SAMPLE_LIST.source(root, name, root).model_copy(update={"index": None}).open(PAPER_CLASSES)
+        source = (
+            SAMPLE_LIST.make_indexed_spec(root, name, root)
+            .model_copy(update={"index": None})
+            .open(PAPER_CLASSES)
+        )
         assert sum(len(truth.classes) for _, truth in source.frames()) > 5
         assert source.damaged == 0

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from waiting import call_at, wait_until
 
-from ekya.streams.ingest.frame import Outage
-from ekya.streams.ingest.playing import Burst, Joins, Lost, Night, PlayConfig, PlayedSpec, shown_us
+from ekya.streams.ingest.frame import CameraOutage
+from ekya.streams.ingest.playing import Burst, Joins, Lost, Night, PlayConfig, PlayedSpec, script_time_us
 from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.synthetic import CitySpec
 
@@ -43,8 +43,8 @@ def test_script_loss_is_announced_before_it(plain):
     spec = PlayedSpec(
         source=PLAIN, play=PlayConfig(script=(Lost(at_s=1.0, for_s=0.5), Lost(at_s=2.9, for_s=9)))
     )
-    shown = list(spec.open(CLASSES).shown())
-    outages = {at: one for at, one in enumerate(shown) if isinstance(one, Outage)}
+    shown = list(spec.open(CLASSES).frames_and_outages())
+    outages = {at: one for at, one in enumerate(shown) if isinstance(one, CameraOutage)}
     assert [(at, one.from_us, one.until_us) for at, one in outages.items()] == [
         (10, S, 1_500_000),
         (25, 2_900_000, 11_900_000),
@@ -56,7 +56,7 @@ def test_script_loss_in_a_process_sets_lost():
     arrived = []
     with SourceProcess(spec, CLASSES) as process:
         process.wait_open()
-        call_at(process.begin)
+        call_at(process.start_frames)
         wait_until(lambda: arrived.extend(process.poll(0.05)) or process.lost is not None)
     assert [one.index for one in arrived] == list(range(5))
 
@@ -95,7 +95,7 @@ def test_script_night_darkens_and_keeps_truth(plain):
 
 def test_script_night_leaves_the_source_picture():
     image = np.full((4, 4, 3), 200, np.uint8)
-    Night(at_s=0, for_s=1).darkened(image, 0)
+    Night(at_s=0, for_s=1).darken(image, 0)
     assert (image == 200).all()
 
 
@@ -142,11 +142,11 @@ def test_shown_us_any_script_is_monotonic(gaps, joins_s, moments):
         script.append(Burst(at_s=at_s + gap, for_s=long, factor=factor))
         at_s += gap + long
     moments = sorted(moments)
-    shown = [shown_us(tuple(script), moment) for moment in moments]
+    shown = [script_time_us(tuple(script), moment) for moment in moments]
     assert shown == sorted(shown)
     assert all(joins_s * S <= at <= joins_s * S + moment for at, moment in zip(shown, moments, strict=True))
     faster = sum(burst[1] * (burst[2] - 1) for burst in gaps) * S
-    assert shown_us(tuple(script), 10_000 * S) == pytest.approx(joins_s * S + 10_000 * S - faster)
+    assert script_time_us(tuple(script), 10_000 * S) == pytest.approx(joins_s * S + 10_000 * S - faster)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_tracker_moving_box_keeps_its_number(
         mine = [x, y, x + size[0], y + size[1]]
         others = [[4000 + 400 * k, 0, 4060 + 400 * k, 60] for k in range(3) if rng.random() < 0.7]
         boxes = np.array(others if i in hidden else [mine, *others], dtype=np.float32).reshape(-1, 4)
-        tracks = tracker.update(boxes)
+        tracks = tracker.number_boxes(boxes)
         if i not in hidden:
             numbers.add(int(tracks[0]))
     assert len(numbers) == 1
@@ -37,7 +37,7 @@ def test_tracker_numbers_are_never_reused(frames: list[list[tuple[int, int]]]) -
     newest = -1
     for i, corners in enumerate(frames):
         boxes = np.array([[x, y, x + 12, y + 12] for x, y in corners], dtype=np.float32).reshape(-1, 4)
-        tracks = tracker.update(boxes).tolist()
+        tracks = tracker.number_boxes(boxes).tolist()
         assert len(set(tracks)) == len(tracks) == len(boxes)
         for number in tracks:
             if number in last_seen:
@@ -54,7 +54,7 @@ def test_tracker_passing_boxes_keep_their_numbers() -> None:
     for i in range(40):
         a = [10.0 * i, 0, 10.0 * i + 50, 50]
         b = [400 - 10.0 * i, 10, 450 - 10.0 * i, 60]
-        tracks = tracker.update(np.array([a, b], dtype=np.float32)).tolist()
+        tracks = tracker.number_boxes(np.array([a, b], dtype=np.float32)).tolist()
         first = first or tracks
     assert tracks == first
 
@@ -63,7 +63,7 @@ def test_tracker_box_unseen_too_long_gets_new_number() -> None:
     tracker = IouTracker(max_unseen=3)
     box = np.array([[0, 0, 10, 10]], dtype=np.float32)
     none = np.zeros((0, 4), dtype=np.float32)
-    assert tracker.update(box).tolist() == [0]
+    assert tracker.number_boxes(box).tolist() == [0]
     for _ in range(4):
-        assert tracker.update(none).tolist() == []
-    assert tracker.update(box).tolist() == [1]
+        assert tracker.number_boxes(none).tolist() == []
+    assert tracker.number_boxes(box).tolist() == [1]

@@ -20,10 +20,10 @@ def iou(a: np.ndarray, b: list[int]) -> float:
 def test_motion_boxes_only_moving_objects() -> None:
     motion = MotionRegions()
     for _ in range(30):
-        assert len(motion.update(scene(None))) == 0
+        assert len(motion.find_regions(scene(None))) == 0
     overlaps = []
     for x in range(20, 200, 12):
-        boxes = motion.update(scene(x))
+        boxes = motion.find_regions(scene(x))
         assert boxes.dtype == np.float32
         assert len(boxes) <= 2
         overlaps += [max(iou(box, [x, 100, x + 60, 140]) for box in boxes)] if len(boxes) else [0.0]
@@ -34,8 +34,8 @@ def test_motion_large_picture_boxes_are_in_its_pixels() -> None:
     motion = MotionRegions(work_side=160)
     big = [scene(x).repeat(3, 0).repeat(3, 1) for x in (None, 100)]
     for _ in range(30):
-        motion.update(big[0])
-    boxes = motion.update(big[1])
+        motion.find_regions(big[0])
+    boxes = motion.find_regions(big[1])
     assert len(boxes) == 1
     assert iou(boxes[0], [300, 300, 480, 420]) > 0.6
 
@@ -43,6 +43,6 @@ def test_motion_large_picture_boxes_are_in_its_pixels() -> None:
 def test_motion_whole_change_or_new_size_is_no_object() -> None:
     motion = MotionRegions()
     for _ in range(30):
-        motion.update(scene(None))
-    assert len(motion.update(255 - scene(None))) == 0
-    assert len(motion.update(scene(50, 200, 300))) == 0, "a new background is being learnt"
+        motion.find_regions(scene(None))
+    assert len(motion.find_regions(255 - scene(None))) == 0
+    assert len(motion.find_regions(scene(50, 200, 300))) == 0, "a new background is being learnt"

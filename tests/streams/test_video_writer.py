@@ -44,7 +44,7 @@ def test_video_file_keeps_pictures_rate_and_times(tmp_path, fps):
     path = tmp_path / "a.avi"
     video = VideoFile(path, gradient(), fps)
     for _ in range(12):
-        video.write(gradient())
+        video.write_picture(gradient())
     assert video.close() == 12
     source, frames = frames_of(path)
     assert source.fps == pytest.approx(fps, rel=1e-6)
@@ -56,7 +56,7 @@ def test_video_file_other_size_is_scaled(tmp_path):
     path = tmp_path / "a.avi"
     video = VideoFile(path, gradient(), 10.0)
     for size in ((64, 48), (128, 72), (33, 65)):
-        video.write(gradient(*size))
+        video.write_picture(gradient(*size))
     assert video.close() == 3
     assert {frame.image.shape for frame in frames_of(path)[1]} == {(48, 64, 3)}
 
@@ -66,7 +66,7 @@ def test_video_file_dark_pictures_are_no_full_disk(tmp_path):
     dark = np.zeros((32, 32, 3), np.uint8)
     video = VideoFile(path, dark, 25.0)
     for _ in range(3000):
-        video.write(dark)
+        video.write_picture(dark)
     assert video.close() == 3000
 
 
@@ -83,12 +83,12 @@ def test_video_file_at_size_limit_stays_readable(tmp_path):
 def test_video_file_full_disk_leaves_room_for_index(tmp_path, monkeypatch):
     video = VideoFile(tmp_path / "a.avi", gradient(), 20.0)
     for _ in range(40):
-        video.write(gradient())
+        video.write_picture(gradient())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     with pytest.raises(UserError, match="the disk is full; free some space"):
         for _ in range(40):
-            video.write(gradient())
+            video.write_picture(gradient())
     assert video.close() == len(frames_of(tmp_path / "a.avi")[1]) >= 40
 
 

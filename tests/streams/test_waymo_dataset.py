@@ -10,13 +10,13 @@ from waymo_sample import Segment
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.datasets.waymo import WaymoSpec, dataset
-from ekya.streams.datasets.waymo.shots import CLASSES, Camera
+from ekya.streams.datasets.waymo.shots import CLASSES, WaymoCamera
 from ekya.streams.sources import DATASETS
 
 WAYMO = DATASETS["waymo"]
 SEGMENTS = (
     Segment("1000_0", first_us=2_000_000_000, frames=3),
-    Segment("2000_0", first_us=1_000_000_000, frames=4, cameras=(Camera.FRONT,)),
+    Segment("2000_0", first_us=1_000_000_000, frames=4, cameras=(WaymoCamera.FRONT,)),
     Segment("3000_0", location="Phoenix, AZ", frames=2),
 )
 
@@ -59,7 +59,7 @@ def test_waymo_index_opens_to_same_frames(written, monkeypatch):
     assert findings.objects == dict.fromkeys(sorted(CLASSES), 7)
 
     whole = WaymoSpec(root=root, location="location_sf").open(CLASSES)
-    spec = WAYMO.source(root, "location_sf-front", index)
+    spec = WAYMO.make_indexed_spec(root, "location_sf-front", index)
     with monkeypatch.context() as nothing_is_looked_into:
         nothing_is_looked_into.setattr(dataset, "find_segments", None)
         nothing_is_looked_into.setattr(dataset, "describe_segments", None)

@@ -11,11 +11,11 @@ from waymo_sample import FRAME_US, Segment, write_v2
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.waymo.parquet import ParquetReader
-from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
+from ekya.streams.datasets.waymo.shots import LostShot, SegmentFiles, Shot, WaymoCamera
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150", frames=6)
 TIME, CAMERA, IMAGE = "key.frame_timestamp_micros", "key.camera_name", "[CameraImageComponent].image"
-LEFT = Camera.SIDE_LEFT
+LEFT = WaymoCamera.SIDE_LEFT
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def times(found):
 
 
 def whys(found):
-    return [one.why for one in found if isinstance(one, Lost)]
+    return [one.why for one in found if isinstance(one, LostShot)]
 
 
 def test_parquet_shots_are_chronological_with_labels(files):
@@ -79,14 +79,14 @@ def test_parquet_frame_without_row_is_lost(files):
     gone = (pa.compute.field(TIME) == SEGMENT.time(2)) & (pa.compute.field(CAMERA) == LEFT.number)
     rewrite(files.images, lambda table: table.filter(~gone))
     found = read(files)
-    assert [type(one) for one in found] == [Shot, Shot, Lost, Shot, Shot, Shot]
+    assert [type(one) for one in found] == [Shot, Shot, LostShot, Shot, Shot, Shot]
     assert whys(found) == [f"frame {SEGMENT.time(2)}: has no image of camera SIDE_LEFT"]
 
 
 @pytest.mark.parametrize("nothing", [None, b""])
 def test_parquet_missing_image_is_lost(files, nothing):
     rewrite(files.images, with_column(IMAGE, lambda images: [nothing, *images[1:]]))
-    both = [read(files, camera) for camera in (Camera.FRONT, LEFT)]
+    both = [read(files, camera) for camera in (WaymoCamera.FRONT, LEFT)]
     assert sorted(len(whys(found)) for found in both) == [0, 1]
     assert sum(len(times(found)) for found in both) == 2 * SEGMENT.frames - 1
 
@@ -94,14 +94,16 @@ def test_parquet_missing_image_is_lost(files, nothing):
 def test_parquet_rows_of_other_segments_are_ignored(files):
     other = with_column("key.segment_context_name", lambda names: ["other", *names[1:]])
     rewrite(files.images, other)
-    assert sum(len(times(read(files, camera))) for camera in (Camera.FRONT, LEFT)) == 2 * SEGMENT.frames - 1
+    assert (
+        sum(len(times(read(files, camera))) for camera in (WaymoCamera.FRONT, LEFT)) == 2 * SEGMENT.frames - 1
+    )
 
 
 def test_parquet_implausible_time_is_counted(files):
     broken = with_column(TIME, lambda stamps: [2**62, -5, *stamps[2:]])
     rewrite(files.images, broken)
-    found = [read(files, camera) for camera in (Camera.FRONT, LEFT)]
-    strange = [one for camera in found for one in camera if isinstance(one, Lost) and "time" in one.why]
+    found = [read(files, camera) for camera in (WaymoCamera.FRONT, LEFT)]
+    strange = [one for camera in found for one in camera if isinstance(one, LostShot) and "time" in one.why]
     assert sum(one.frames for one in strange) == 2
     assert all(np.diff(times(camera)).max() <= 3 * FRAME_US for camera in found)
 
@@ -114,7 +116,7 @@ def test_parquet_damaged_row_group_loses_only_itself(files):
     data = bytearray(files.images.read_bytes())
     data[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
     files.images.write_bytes(bytes(data))
-    both = [read(files, camera) for camera in (Camera.FRONT, LEFT)]
+    both = [read(files, camera) for camera in (WaymoCamera.FRONT, LEFT)]
     lost = [why for found in both for why in whys(found)]
     assert len(lost) == 4
     assert all("row group 1 cannot be read" in why for why in lost)
@@ -144,7 +146,7 @@ def test_parquet_missing_boxes_is_user_error(files):
 def test_parquet_camera_without_pictures_is_user_error(files):
     ParquetReader(files).require_camera(LEFT)
     with pytest.raises(UserError, match=re.escape(f"{files.images}: has no images of camera SIDE_RIGHT")):
-        ParquetReader(files).require_camera(Camera.SIDE_RIGHT)
+        ParquetReader(files).require_camera(WaymoCamera.SIDE_RIGHT)
 
 
 def test_parquet_missing_column_is_named(files):

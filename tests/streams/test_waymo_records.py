@@ -19,7 +19,7 @@ from ekya.streams.datasets.waymo.records import (
     parse_frame,
     read_records,
 )
-from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
+from ekya.streams.datasets.waymo.shots import LostShot, SegmentFiles, Shot, WaymoCamera
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
 
@@ -35,12 +35,12 @@ def records_in(data):
         return list(read_records(file))
 
 
-def read(file, camera=Camera.FRONT):
+def read(file, camera=WaymoCamera.FRONT):
     return list(RecordsReader(of(file)).read_shots(camera))
 
 
 def whys(found):
-    return [one.why for one in found if isinstance(one, Lost)]
+    return [one.why for one in found if isinstance(one, LostShot)]
 
 
 def test_masked_crc_is_that_of_tfrecords():
@@ -58,20 +58,20 @@ def test_read_records_wrong_checksum_loses_one_record():
     bad = bytearray(framed(b"two"))
     bad[13] ^= 1
     found = records_in(framed(b"one") + bytes(bad) + framed(b"three"))
-    assert found == [b"one", Lost("record 1: its checksum is wrong"), b"three"]
+    assert found == [b"one", LostShot("record 1: its checksum is wrong"), b"three"]
 
 
 def test_read_records_wrong_length_loses_the_rest():
     bad = bytearray(framed(b"two"))
     bad[0] ^= 1
     found = records_in(framed(b"one") + bytes(bad) + framed(b"three"))
-    assert found == [b"one", Lost("record 1 and all behind it: the checksum of its length is wrong")]
+    assert found == [b"one", LostShot("record 1 and all behind it: the checksum of its length is wrong")]
 
 
 def test_read_records_length_beyond_file_is_lost():
     length = struct.pack("<Q", 2**63)
     found = records_in(framed(b"one") + length + struct.pack("<I", masked_crc(length)) + b"data")
-    assert found == [b"one", Lost("record 1 and all behind it: the file ends within the record")]
+    assert found == [b"one", LostShot("record 1 and all behind it: the file ends within the record")]
 
 
 def test_read_records_huge_record_is_skipped(tmp_path):
@@ -84,7 +84,7 @@ def test_read_records_huge_record_is_skipped(tmp_path):
         out.write(framed(b"three"))
     with file.open("rb") as opened:
         found = list(read_records(opened))
-    assert found == [b"one", Lost(f"record 1: {size} bytes are too many for a frame"), b"three"]
+    assert found == [b"one", LostShot(f"record 1: {size} bytes are too many for a frame"), b"three"]
 
 
 @pytest.mark.parametrize("left", range(len(framed(b"two"))))
@@ -98,7 +98,7 @@ def test_read_records_cut_file_keeps_whole_records(left):
 @given(st.binary(max_size=60))
 def test_read_records_any_bytes_are_records_or_lost(data):
     for one in records_in(data):
-        assert isinstance(one, bytes | Lost)
+        assert isinstance(one, bytes | LostShot)
 
 
 @given(st.binary(max_size=60))
@@ -106,8 +106,8 @@ def test_parse_frame_any_bytes_is_frame_or_none(data):
     frame = parse_frame(data)
     if frame is not None:
         assert isinstance(frame.segment, str) and isinstance(frame.timestamp_us, int)
-        assert isinstance(frame.image(Camera.FRONT), bytes)
-        frame.labels(Camera.FRONT)
+        assert isinstance(frame.image(WaymoCamera.FRONT), bytes)
+        frame.labels(WaymoCamera.FRONT)
 
 
 def test_parse_frame_reads_fields_by_number():
@@ -124,11 +124,11 @@ def test_parse_frame_reads_fields_by_number():
         + lasers_that_nobody_reads + b"\x42" + bytes([len(labels)]) + labels
     )  # fmt: skip
     assert (frame.segment, frame.time_of_day, frame.location, frame.timestamp_us) == ("seg", "Day", "SF", 7)
-    assert frame.image(Camera.FRONT) == b"JPEG" and frame.image(Camera.SIDE_LEFT) == b""
-    drawn = frame.labels(Camera.FRONT)
+    assert frame.image(WaymoCamera.FRONT) == b"JPEG" and frame.image(WaymoCamera.SIDE_LEFT) == b""
+    drawn = frame.labels(WaymoCamera.FRONT)
     assert drawn.boxes.tolist() == [[8.0, 19.0, 12.0, 21.0]]
     assert (drawn.types.tolist(), drawn.objects) == ([4], ("id",))
-    assert frame.labels(Camera.SIDE_LEFT) is None
+    assert frame.labels(WaymoCamera.SIDE_LEFT) is None
 
 
 def test_records_describe_reads_location_and_time(tmp_path):
@@ -137,12 +137,12 @@ def test_records_describe_reads_location_and_time(tmp_path):
 
 
 def test_records_shots_have_their_cameras_labels(tmp_path):
-    found = read(write_v1(tmp_path, SEGMENT), Camera.SIDE_LEFT)
+    found = read(write_v1(tmp_path, SEGMENT), WaymoCamera.SIDE_LEFT)
     for frame, shot in enumerate(found):
         assert isinstance(shot, Shot)
         assert shot.timestamp_us == SEGMENT.time(frame)
-        assert shot.jpeg == SEGMENT.jpeg(Camera.SIDE_LEFT, frame)
-        things = SEGMENT.things(Camera.SIDE_LEFT, frame)
+        assert shot.jpeg == SEGMENT.jpeg(WaymoCamera.SIDE_LEFT, frame)
+        things = SEGMENT.things(WaymoCamera.SIDE_LEFT, frame)
         assert shot.labels.objects == tuple(thing.name for thing in things)
         assert shot.labels.boxes == pytest.approx(np.array([thing.box for thing in things]))
 
@@ -168,7 +168,7 @@ def changed(tmp_path, change):
 )
 def test_records_incomplete_frame_is_lost_alone(tmp_path, change, why):
     found = read(changed(tmp_path, change))
-    assert [type(one) for one in found] == [Shot, Lost, Shot]
+    assert [type(one) for one in found] == [Shot, LostShot, Shot]
     assert whys(found) == [why]
 
 
@@ -198,11 +198,11 @@ def test_records_file_of_other_segment_is_user_error(tmp_path, content, says):
 
 def test_records_camera_without_labels_is_user_error(tmp_path):
     file = write_v1(tmp_path, SEGMENT)
-    RecordsReader(of(file)).require_camera(Camera.FRONT)
+    RecordsReader(of(file)).require_camera(WaymoCamera.FRONT)
     with pytest.raises(UserError, match="has no images of camera FRONT_LEFT; choose another"):
-        RecordsReader(of(file)).require_camera(Camera.FRONT_LEFT)
+        RecordsReader(of(file)).require_camera(WaymoCamera.FRONT_LEFT)
     message = FrameMessage.FromString(frame_record(SEGMENT, 0))
     message.ClearField("camera_labels")
     file.write_bytes(framed(message.SerializeToString()))
     with pytest.raises(UserError, match=r"has no labels of camera FRONT; fetch .*_with_camera_labels"):
-        RecordsReader(of(file)).require_camera(Camera.FRONT)
+        RecordsReader(of(file)).require_camera(WaymoCamera.FRONT)

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from waymo_sample import FRAME_US, Segment
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, ShownFrame
 from ekya.streams.datasets.waymo import WaymoSpec
 from ekya.streams.datasets.waymo.catalogue import find_segments
 from ekya.streams.datasets.waymo.records import FrameMessage
-from ekya.streams.datasets.waymo.shots import CLASSES, Camera, number_classes
+from ekya.streams.datasets.waymo.shots import CLASSES, WaymoCamera, number_classes
 
 # The younger segment has the smaller name; they are a day apart.
 YOUNGER = Segment("1000_0", first_us=1_560_000_086_400_000, frames=3, seed=1)
@@ -39,7 +39,7 @@ def three(write):
 
 def picture(segment):
     """Returns the first picture of the front camera."""
-    return cv2.imdecode(np.frombuffer(segment.jpeg(Camera.FRONT, 0), np.uint8), cv2.IMREAD_COLOR)
+    return cv2.imdecode(np.frombuffer(segment.jpeg(WaymoCamera.FRONT, 0), np.uint8), cv2.IMREAD_COLOR)
 
 
 def frames(spec, classes=CLASSES):
@@ -145,7 +145,7 @@ def test_waymo_segment_removed_after_open_is_skipped(tmp_path, three):
 def test_waymo_location_skips_unusable_segments(tmp_path, write, caplog):
     for segment in (YOUNGER, OLDER):
         write(segment)
-    write(Segment("4000_0", cameras=(Camera.FRONT_LEFT,)))
+    write(Segment("4000_0", cameras=(WaymoCamera.FRONT_LEFT,)))
     broken = write(Segment("5000_0"))
     broken.write_bytes(broken.read_bytes()[:20])
     with caplog.at_level(logging.WARNING):
@@ -206,7 +206,7 @@ def test_labelled_source_impossible_boxes_are_left_out():
     objects = tuple(LabelledObject(name, *box) for name, box in zip(names, boxes, strict=True))
     frame = LabelledFrame(0, objects, (96, 64), tracks=tuple("abcdefgha"))
     picture = np.zeros((64, 96, 3), np.uint8)
-    source = LabelledSource(lambda: iter([Shown(frame, 0, picture)]), 10.0, {"vehicle": 0}, 96)
+    source = LabelledSource(lambda: iter([ShownFrame(frame, 0, picture)]), 10.0, {"vehicle": 0}, 96)
     [(_, truth)] = source.frames()
     assert truth.tracks.tolist() == [0, 1]
     assert truth.boxes.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]]

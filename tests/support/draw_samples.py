@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ekya.config.shipped import shipped_path
 from ekya.streams.datasets.labelled import LabelledObject
-from ekya.streams.synthetic import CitySpec, Scene
+from ekya.streams.synthetic import CitySpec, StreetScene
 from ekya.streams.synthetic.scene import KINDS
 
 Picture = tuple[NDArray[np.uint8], tuple[LabelledObject, ...]]
@@ -44,9 +44,9 @@ def pictures(
         fps: pictures a second.
         cut_s: time of the scene change, in seconds; None for no change.
     """
-    scenes = [Scene(lighting="day", livery="north", density=5)]
+    scenes = [StreetScene(lighting="day", livery="north", density=5)]
     if cut_s is not None:
-        scenes.append(Scene(at_s=cut_s, lighting="dusk", livery="south", clothing="winter", density=5))
+        scenes.append(StreetScene(at_s=cut_s, lighting="dusk", livery="south", clothing="winter", density=5))
     spec = CitySpec(seed=seed, fps=fps, width=size[0], height=size[1], scenes=tuple(scenes))
     for frame, truth in spec.open(KINDS).frames():
         if truth is None:

@@ -15,7 +15,7 @@ from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.host_facts import FleetFacts, Link, Pair, SiteHostFacts, link_of, steps_of
 from ekya.fleet.servers_file import ServerConfig
 from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, installed_versions
-from ekya.streams.ingest.credentials import variables_in
+from ekya.streams.ingest.credentials import find_variables
 
 DOCTOR = "doctor"
 """Name under which a site offers its ``HostDoctor``."""
@@ -143,7 +143,7 @@ def missing(fleet: FleetConfig) -> Iterator[str]:
     for file in _paths_in(fleet.model_dump()):
         if not os.access(file, os.R_OK):
             yield f"{file} cannot be read; change its permissions"
-    for name in variables_in(fleet.named_secrets):
+    for name in find_variables(fleet.named_secrets):
         if name not in os.environ:
             yield f"the environment variable {name} is not set; set it, and start the site again"
     try:

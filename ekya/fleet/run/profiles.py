@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ekya.config.keys_in_words import describe
+from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.job import EpochUs
@@ -39,7 +39,7 @@ def load_profiles(path: Path) -> dict[str, EpochUs]:
     try:
         read = _ProfileFile.model_validate(raw)
     except ValidationError as error:
-        raise UserError(f"{path}: {describe(error, raw, _ProfileFile)}") from error
+        raise UserError(f"{path}: {describe_first_problem(error, raw, _ProfileFile)}") from error
     return {
         name: {
             (kind, gpus): max(1, round(epoch_s * US_PER_S))

@@ -14,7 +14,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import Event, Warned
 from ekya.core.units import StreamId
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 
 _MOST_TEXTS = 50
 """Upper bound on the warnings of a process within ``_FORGET_S``: a text with a number differs each time."""
@@ -61,7 +61,7 @@ class WarningQueue(logging.Handler):
 
 def received_warning(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
     """Returns a warning with its time, and with the fleet's secrets masked."""
-    return replace(warned, t_us=now_us, text=masked(warned.text, fleet.named_secrets))
+    return replace(warned, t_us=now_us, text=mask_passwords(warned.text, fleet.named_secrets))
 
 
 def _in_a_line(record: logging.LogRecord) -> str:

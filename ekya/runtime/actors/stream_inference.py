@@ -145,7 +145,7 @@ class StreamInference:
             now = round(us_to_seconds(clock.now_us()) * self._settings.fps)
             self._arrived = max(self._arrived, now)
         self._reports.begin(clock)
-        self._feed.begin(started_monotonic_ns, self._arrived)
+        self._feed.start_frames(started_monotonic_ns, self._arrived)
         thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._turned_s = time.monotonic()
         thread.start()
@@ -296,9 +296,9 @@ class StreamInference:
             with self._control.lock:
                 paused = self._control.paused
             if paused:
-                self._feed.pause()
+                self._feed.pause_source()
             else:
-                self._feed.go_on()
+                self._feed.resume_source()
             decoded = self._feed.poll(_POLL_S)
             self._reports.camera(bool(decoded))
             for arrived in decoded:
@@ -354,7 +354,7 @@ class StreamInference:
             self._in_force = row
         self._draw.see(arrived.t_us, arrived.frame, self._in_force)
         truth = arrived.truth
-        self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])
+        self._record.add([row], [] if truth is None else [truth.to_reference(arrived.index, arrived.t_us)])
         self._reports.frame(row)
         drift = self._steps.take_drift(self._stream.id, self._reports.clock.now_us())
         if drift is not None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import with_values
 from ekya.config.run_options import require_needs
-from ekya.config.sizing import fitted
+from ekya.config.sizing import fit_fleet
 from ekya.control.options import LoopOptions
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
@@ -130,7 +130,7 @@ def _at_capacity(changed: FleetConfig, before: float, limits: RunLimits) -> Flee
     usual = dearest(limits.costs.streams)
     streams = {one.id: limits.costs.streams.get(one.id, usual) for one in changed.streams}
     costs = replace(limits.costs, streams=streams)
-    return fitted(wished, costs, limits.machine, overload=gpus >= before)[0]
+    return fit_fleet(wished, costs, limits.machine, overload=gpus >= before)[0]
 
 
 def _capacity_event(

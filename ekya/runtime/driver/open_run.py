@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.fleet_reading import keep_fleet
+from ekya.config.fleet_reading import write_fleet
 from ekya.config.run_options import RunOptions
-from ekya.config.sizing import fitted
+from ekya.config.sizing import fit_fleet
 from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
@@ -147,11 +147,11 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     resumed: Resumed | None = None
     gave_up: tuple[str, ...] = ()
     if options.resume is None:
-        fleet, gave_up = fitted(fleet, host.costs, machine_of(chosen), overload=options.overload)
+        fleet, gave_up = fit_fleet(fleet, host.costs, machine_of(chosen), overload=options.overload)
         fleet = fleet.model_copy(update={"classes": host.classes})
         make = RunFolder.make if options.endless else RunFolder.create
         folder = make(options.runs, options.name or fleet.name)
-        keep_fleet(folder.fleet, fleet)
+        write_fleet(folder.fleet, fleet)
     else:
         folder = RunFolder.open(options.resume)
         streams = tuple(stream.id for stream in fleet.streams)

@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.fleet_reading import keep_fleet
+from ekya.config.fleet_reading import write_fleet
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core import events as ev
 from ekya.core import requests as rq
@@ -306,7 +306,7 @@ class LiveControl:
 
     def _keep(self, fleet: FleetConfig) -> None:
         """Writes the changed fleet into the folder."""
-        keep_fleet(self._folder.fleet, fleet)
+        write_fleet(self._folder.fleet, fleet)
         self._fleet = fleet
 
     def require(self, stream: StreamId) -> None:

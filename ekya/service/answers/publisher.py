@@ -21,7 +21,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock
 from ekya.service.answers.messages import CameraReport, Message, NotDeliveredError, make_messages
 from ekya.service.answers.registry import make_sink
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 from ekya.system.files import user_errors, write_text_atomic
 
 _LOG = logging.getLogger(__name__)
@@ -340,9 +340,9 @@ class _Delivery:
     def _note_failure(self, error: Exception) -> None:
         """Notes and logs why answers wait, without secrets; the same reason is logged once."""
         expected = isinstance(error, NotDeliveredError | UserError)
-        reason = masked(str(error) if expected else f"{type(error).__name__}: {error}", self._secrets)
+        reason = mask_passwords(str(error) if expected else f"{type(error).__name__}: {error}", self._secrets)
         if reason != self._error:
-            told = reason if expected else masked(traceback.format_exc(), self._secrets)
+            told = reason if expected else mask_passwords(traceback.format_exc(), self._secrets)
             _LOG.warning("answers to %s wait: %s", self._spec.name, told)
         self._error = reason
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.config.fleet_sections import StreamConfig
-from ekya.config.keys_in_words import describe
+from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import NotThereError, UserError
 from ekya.service.http.backend import Backend
 from ekya.service.http.events import Events, StreamedMoment, newest_of
@@ -19,7 +19,7 @@ from ekya.service.http.guard import Guard
 from ekya.service.http.openapi import openapi_document
 from ekya.service.http.routes import JSON, METRICS, ROUTES, Access, Call, Route
 from ekya.service.status import ServiceStatus
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 
 MOST_BYTES = 64 * 1024
 """Size of a request's body."""
@@ -173,7 +173,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": masked(sentence)}, status=status, headers=headers)
+    return web.json_response({"error": mask_passwords(sentence)}, status=status, headers=headers)
 
 
 def _serialized(found: object, adapter: TypeAdapter[Any] | None) -> bytes:
@@ -213,5 +213,5 @@ def _checked(model: type[Any], raw: Mapping[str, object]) -> Mapping[str, Any]:
     try:
         given: Mapping[str, Any] = model.model_validate(raw).model_dump(exclude_unset=True)
     except ValidationError as error:
-        raise UserError(describe(error, raw, model)) from None
+        raise UserError(describe_first_problem(error, raw, model)) from None
     return given

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from pydantic import BaseModel, TypeAdapter
 
 from ekya import __version__
-from ekya.config.keys_in_words import ATTRIBUTES, attribute_meanings
+from ekya.config.keys_in_words import ATTRIBUTES, read_meanings
 from ekya.service.http.bodies import Problem
 from ekya.service.http.routes import JSON, ROUTES, Access, Route
 
@@ -83,7 +83,7 @@ def _in_path(name: str) -> dict[str, Any]:
 
 
 def _in_query(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
-    meanings = attribute_meanings(query)
+    meanings = read_meanings(query)
     whole = query.model_json_schema()
     for name, schema in whole["properties"].items():
         told = {"description": _one_line(meanings.get(name, ""))}
@@ -124,7 +124,7 @@ def _models(kinds: list[Any]) -> Iterator[type]:
 def _describe(schema: dict[str, Any], model: type) -> None:
     """Adds the meanings of a model's docstring to its schema."""
     schema["description"] = _one_line((model.__doc__ or "").partition(ATTRIBUTES)[0])
-    for name, meaning in attribute_meanings(model).items():
+    for name, meaning in read_meanings(model).items():
         if name in schema.get("properties", {}):
             schema["properties"][name].setdefault("description", _one_line(meaning))
 

@@ -63,10 +63,10 @@ class FollowedGolden:
         if frame.index % self.every == 0:
             objects = found.classes != DOUBTFUL
             boxes, classes = found.boxes[objects], found.classes[objects]
-            self._flow.start(frame.image, boxes)
+            self._flow.start_boxes(frame.image, boxes)
             self._found = classes
-        elif self._flow.fits(frame.image):
-            boxes = self._flow.follow(frame.image)
+        elif self._flow.has_size_of(frame.image):
+            boxes = self._flow.follow_boxes(frame.image)
             classes = self._found[self._flow.rows]
         self._boxes.append(boxes)
         self._classes.append(classes)

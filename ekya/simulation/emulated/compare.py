@@ -58,7 +58,7 @@ def _one_seed(
         _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
         summary = emulate(
-            folders[scheduler], fleet.under(scheduler), scheduler, seed, lambda batch, step: None, card
+            folders[scheduler], fleet.with_preset(scheduler), scheduler, seed, lambda batch, step: None, card
         )
         summaries.append({**summary, "folder": str(folders[scheduler].path)})
     _score_alike(fleet, folders, summaries)

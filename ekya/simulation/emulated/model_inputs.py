@@ -18,7 +18,7 @@ from ekya.results.metrics.accuracy import labelled_tracks, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.simulation.emulated.answers import Answers
 from ekya.simulation.emulated.stored_frames import InputImages, ModelInput, Scoring, SeenFrames
-from ekya.streams.ingest.crops import crop_objects, whole_frame
+from ekya.streams.ingest.crops import crop_objects, square_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class FrameInput:
     def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
         """Returns the frame, with a box around all of it."""
         whole = np.array([[0, 0, image.shape[1], image.shape[0]]], np.float32)
-        return InputImages(whole, {side: whole_frame(image, side) for side in self.sides})
+        return InputImages(whole, {side: square_frame(image, side) for side in self.sides})
 
     def answers(self, frames: SeenFrames, answer: list[Found]) -> Answers:
         """Returns the boxes found in each frame, in pixels."""

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.fleet_reading import keep_fleet
+from ekya.config.fleet_reading import write_fleet
 from ekya.config.run_options import RunOptions
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
@@ -129,7 +129,7 @@ def open_emulated(
     """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    keep_fleet(folder.fleet, fleet)
+    write_fleet(folder.fleet, fleet)
     card = (card or load_card()).of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)

@@ -316,5 +316,5 @@ class _Kept:
 
 def _reference_of(frame: Frame, truth: Truth | None, referee: Referee | None) -> FrameReference | None:
     if truth is not None:
-        return truth.reference(frame.index, frame.t_us)
+        return truth.to_reference(frame.index, frame.t_us)
     return referee.judge(frame) if referee is not None else None

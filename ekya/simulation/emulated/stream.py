@@ -142,7 +142,7 @@ class EmulatedStream:
     def _arrive(self, frame: Frame, truth: Truth | None) -> None:
         self.arrived += 1
         if truth is not None:
-            self._references.append(truth.reference(frame.index, frame.t_us))
+            self._references.append(truth.to_reference(frame.index, frame.t_us))
         due = is_due_in_order(frame.index, self._config.every)
         if not needs_objects(self._steps, frame.t_us, due):
             self._pass_over(frame)

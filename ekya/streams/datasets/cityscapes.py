@@ -92,7 +92,7 @@ class CityscapesSpec(LabelledSpec):
                 f"{self.root / PICTURES}: no city {self.city!r} in {', '.join(self.splits)}, named by "
                 "the key 'city'; correct the name, or the key 'splits'."
             )
-        return KNOWN, partial(described, self.root, pairs)
+        return KNOWN, partial(describe_pairs, self.root, pairs)
 
     def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns the source of the city's frames."""
@@ -102,7 +102,7 @@ class CityscapesSpec(LabelledSpec):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Pair:
+class CityscapesPair:
     """A picture and its labels, either of which may be missing.
 
     Attributes:
@@ -123,18 +123,18 @@ class Pair:
         """Path of the picture, relative to the root."""
         return f"{PICTURES}/{self.split}/{self.city}/{self.stem}_{PICTURES}.png"
 
-    def labels(self, ending: str) -> str:
+    def labels_path(self, ending: str) -> str:
         """Returns the path of the labels in one of their forms, relative to the root."""
         return f"{LABELS}/{self.split}/{self.city}/{self.stem}_{LABELS}_{ending}"
 
 
-def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Pair, ...]:
+def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[CityscapesPair, ...]:
     """Returns all pictures and outlines of a city, in chronological order.
 
     Raises:
         UserError: a folder cannot be read.
     """
-    found: set[Pair] = set()
+    found: set[CityscapesPair] = set()
     for split in splits:
         for top, pattern in ((PICTURES, _PICTURE), (LABELS, _OUTLINES)):
             folder = root / top / split / city
@@ -145,11 +145,13 @@ def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Pair, ..
             for name in names:
                 if match := pattern.fullmatch(name):
                     sequence, frame = int(match[2]), int(match[3])
-                    found.add(Pair(sequence, frame, split, f"{match[1]}_{match[2]}_{match[3]}", city))
+                    found.add(
+                        CityscapesPair(sequence, frame, split, f"{match[1]}_{match[2]}_{match[3]}", city)
+                    )
     return tuple(sorted(found))
 
 
-def described(root: Path, pairs: tuple[Pair, ...]) -> Iterator[LabelledFrame]:
+def describe_pairs(root: Path, pairs: tuple[CityscapesPair, ...]) -> Iterator[LabelledFrame]:
     """Yields the labels of each picture, read on demand."""
     for pair in pairs:
         try:
@@ -158,13 +160,13 @@ def described(root: Path, pairs: tuple[Pair, ...]) -> Iterator[LabelledFrame]:
             yield LabelledFrame(pair.picture, problem=str(error))
 
 
-def _labelled(root: Path, pair: Pair) -> LabelledFrame:
+def _labelled(root: Path, pair: CityscapesPair) -> LabelledFrame:
     """Returns a picture's labels, from the outlines or, if those are missing, from the instance map.
 
     Raises:
         UnreadableError: both are missing, or the file cannot be read; the message names the file.
     """
-    outlines, instances = (root / pair.labels(ending) for ending in ("polygons.json", "instanceIds.png"))
+    outlines, instances = (root / pair.labels_path(ending) for ending in ("polygons.json", "instanceIds.png"))
     if outlines.exists():
         read, file = _from_outlines, outlines
     elif instances.exists():

@@ -74,6 +74,6 @@ class Dataset:
     examine: Callable[[Path, str, tuple[str, ...], Path, Callable[[], None]], StreamFindings]
     spec: Callable[[Path, str], BaseModel]
 
-    def source(self, root: Path, stream: str, index: Path) -> BaseModel:
+    def make_indexed_spec(self, root: Path, stream: str, index: Path) -> BaseModel:
         """Returns the ``SourceSpec`` of a stream with its index."""
         return self.spec(root, stream).model_copy(update={"index": index})

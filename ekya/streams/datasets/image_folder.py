@@ -50,7 +50,7 @@ class ImageFolderSpec(LabelledSpec):
         names = picture_names(self.root, known)
         if not names:
             raise UserError(f"{self.root}: no {', '.join(ENDINGS)} in its folders; correct the key 'root'.")
-        return known, partial(described, names)
+        return known, partial(describe_pictures, names)
 
     def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns the source of the pictures."""
@@ -85,7 +85,7 @@ def picture_names(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, str]
     return tuple(heapq.merge(*lists))
 
 
-def described(names: tuple[tuple[str, str], ...]) -> Iterator[LabelledFrame]:
+def describe_pictures(names: tuple[tuple[str, str], ...]) -> Iterator[LabelledFrame]:
     """Yields each picture as a frame with one object."""
     for file, name in names:
         yield LabelledFrame(f"{name}/{file}", (LabelledObject(name, *WHOLE),))

@@ -14,7 +14,7 @@ from pydantic import FiniteFloat, PositiveInt
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.dataset import StreamFindings
 from ekya.streams.ingest.frame import Frame, Truth
-from ekya.streams.ingest.pictures import UnreadableError, read_picture, shrink
+from ekya.streams.ingest.pictures import UnreadableError, read_picture, shrink_frame
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ Frames = Callable[[], Iterator[LabelledFrame]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shown:
+class ShownFrame:
     """A labelled frame with its picture.
 
     Attributes:
@@ -73,7 +73,7 @@ class Shown:
     count: int = 1
 
 
-def show_files(root: Path, fps: float, frames: Frames) -> Iterator[Shown]:
+def show_files(root: Path, fps: float, frames: Frames) -> Iterator[ShownFrame]:
     """Yields each frame with its picture file, equally spaced in time, also those that cannot be shown."""
     for number, frame in enumerate(frames()):
         t_us = round(number * US_PER_S / fps)
@@ -81,11 +81,11 @@ def show_files(root: Path, fps: float, frames: Frames) -> Iterator[Shown]:
         problem = frame.problem
         if not problem:
             try:
-                yield Shown(frame, t_us, read_picture(path))
+                yield ShownFrame(frame, t_us, read_picture(path))
                 continue
             except UnreadableError as error:
                 problem = f"{path}: {error}"
-        yield Shown(LabelledFrame(frame.place, problem=problem), t_us, None)
+        yield ShownFrame(LabelledFrame(frame.place, problem=problem), t_us, None)
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class LabelledSource:
         damaged: number of frames of the current pass that could not be shown.
     """
 
-    show: Callable[[], Iterator[Shown]]
+    show: Callable[[], Iterator[ShownFrame]]
     fps: float
     class_of: Mapping[str, int]
     max_side: int
@@ -121,8 +121,8 @@ class LabelledSource:
                 self.damaged += shown.count
                 self._log(shown.frame.problem)
                 continue
-            image = shrink(shown.image, self.max_side)
-            boxes, classes, rows = self.objects(shown.frame, shown.image, image)
+            image = shrink_frame(shown.image, self.max_side)
+            boxes, classes, rows = self.select_objects(shown.frame, shown.image, image)
             tracks = np.arange(untracked, untracked + len(rows), dtype=np.int64)
             if shown.frame.tracks:
                 names = [shown.frame.tracks[row] for row in rows]
@@ -132,7 +132,7 @@ class LabelledSource:
             yield Frame(index, shown.t_us, image, boxes.copy()), Truth(boxes, classes, tracks)
             index += 1
 
-    def objects(
+    def select_objects(
         self, frame: LabelledFrame, stored: NDArray[np.uint8], image: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[int]]:
         """Returns the objects that count: of the fleet's classes, large enough and in the frame.
@@ -193,8 +193,10 @@ def examine_source(
             problems.append(shown.frame.problem)
         else:
             good += 1
-            image = shrink(shown.image, source.max_side)
-            objects.update(classes[number] for number in source.objects(shown.frame, shown.image, image)[1])
+            image = shrink_frame(shown.image, source.max_side)
+            objects.update(
+                classes[number] for number in source.select_objects(shown.frame, shown.image, image)[1]
+            )
         on_frame()
     return StreamFindings(
         good, round(duration_us / US_PER_S, 6), dict(sorted(objects.items())), tuple(problems)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ekya.core.errors import UserError
 from ekya.streams.datasets.dataset import StreamFindings
 from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, examine_source
-from ekya.streams.ingest.frame import classes_known
+from ekya.streams.ingest.frame import number_known_classes
 from ekya.system.files import atomic_path, user_errors
 
 _REMEDY = "make it again with ekya prepare"
@@ -79,7 +79,7 @@ class LabelledSpec(BaseModel, ABC):
             known, frames = self.list_frames()
         else:
             known, frames = read_head(self.index, self.dataset).known, partial(read_frames, self.index)
-        return self.make_source(frames, classes_known(classes, known, f"{self.in_words()} has"))
+        return self.make_source(frames, number_known_classes(classes, known, f"{self.in_words()} has"))
 
     @abstractmethod
     def in_words(self) -> str:
@@ -122,7 +122,7 @@ def examine_labelled(
         UserError: a class is not known, no frame can be used, or the index cannot be written.
     """
     spec, known = spec_of(root, stream), known_in(root)
-    numbers = classes_known(classes, known, f"{root} has")
+    numbers = number_known_classes(classes, known, f"{root} has")
     source = spec.make_checked_source(spec.list_frames()[1], numbers)
     head = IndexHead(dataset=spec.dataset, stream=stream, known=known)
     with atomic_path(index) as temporary, temporary.open("wb") as file:

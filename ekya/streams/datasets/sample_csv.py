@@ -58,7 +58,7 @@ class Sample:
     kind: str | int
     corners: tuple[float, float, float, float]
 
-    def named(self, labels: Mapping[int, str]) -> LabelledObject | None:
+    def name_object(self, labels: Mapping[int, str]) -> LabelledObject | None:
         """Returns the object; None if its class number has no name in ``labels``."""
         name = labels.get(self.kind) if isinstance(self.kind, int) else self.kind
         return None if name is None else LabelledObject(name, *self.corners)

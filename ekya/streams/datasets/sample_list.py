@@ -22,7 +22,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.cityscapes import PAPER_CLASSES
 from ekya.streams.datasets.dataset import Dataset, Survey
-from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, Shown, show_files
+from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, ShownFrame, show_files
 from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
 from ekya.streams.datasets.sample_csv import Sample, read_columns, read_samples
 from ekya.streams.ingest.process import SourceProcess, probe_source
@@ -85,7 +85,7 @@ class SampleListSpec(LabelledSpec):
         samples: list[Sample] = sorted(read_samples(self.samples, columns), key=attrgetter("place"))
         frames = []
         for place, group in groupby(samples, key=attrgetter("place")):
-            objects = tuple(one for sample in group if (one := sample.named(self.labels)) is not None)
+            objects = tuple(one for sample in group if (one := sample.name_object(self.labels)) is not None)
             if isinstance(place, int):
                 frames.append(LabelledFrame(name_of(place) if name_of else place - columns.first, objects))
             else:
@@ -125,7 +125,7 @@ _Images = Generator[NDArray[np.uint8] | None, None, None]
 
 def _show_video(
     file: Path, rate: float, images: Callable[[Path], _Images], frames: Frames
-) -> Iterator[Shown]:
+) -> Iterator[ShownFrame]:
     """Yields listed frames of a video at their times in it, relative to the first listed one.
 
     Args:
@@ -145,9 +145,9 @@ def _show_video(
             t_us = round((wanted - first) * US_PER_S / rate)
             if frame.problem or image is None:
                 problem = f"{file}: frame {wanted} is listed, and is damaged or behind the end"
-                yield Shown(LabelledFrame(wanted, problem=frame.problem or problem), t_us, None)
+                yield ShownFrame(LabelledFrame(wanted, problem=frame.problem or problem), t_us, None)
             else:
-                yield Shown(frame, t_us, image)
+                yield ShownFrame(frame, t_us, image)
 
 
 def _check_video_apart(file: Path) -> float:
@@ -233,7 +233,7 @@ def _classes_in(root: Path) -> tuple[str, ...]:
         one.name
         for file in _lists(root)
         for sample in read_samples(file, read_columns(file))
-        if (one := sample.named(LABELS)) is not None
+        if (one := sample.name_object(LABELS)) is not None
     }
     ordered = [name for name in LABELS.values() if name in found]
     return (*ordered, *sorted(found - set(ordered)))

@@ -19,9 +19,9 @@ import cv2
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import filled_in, masked
+from ekya.streams.ingest.credentials import fill_in_variables, mask_passwords
 from ekya.streams.ingest.frame import LiveSource, Sight, Silence
-from ekya.streams.ingest.pictures import next_picture, shrink
+from ekya.streams.ingest.pictures import next_picture, shrink_frame
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 2.0
@@ -80,13 +80,13 @@ class CameraSpec(BaseModel):
         Raises:
             UserError: the URL names an environment variable that is not set.
         """
-        address = filled_in(self.url)
+        address = fill_in_variables(self.url)
         try:
             _check(address)
         except ValueError as error:
-            raise UserError(f"key 'url': {masked(str(error), self.url)}") from None
+            raise UserError(f"key 'url': {mask_passwords(str(error), self.url)}") from None
         source = CameraSource(address, self.fps, self.stall_s, self.max_side)
-        source.reach()
+        source.connect()
         return source
 
 
@@ -114,14 +114,14 @@ class CameraSource:
         """Frames a second: declared, else measured, else assumed."""
         return self.declared_fps or self._measured_fps or ASSUMED_FPS
 
-    def reach(self) -> None:
+    def connect(self) -> None:
         """Tries once to reach the camera, and measures its rate unless that is declared."""
         self._capture = self._opened()
         if self._capture is not None and self.declared_fps is None:
             self._measured_fps = _rate(self._capture, self.now_s)
 
-    def watch(self) -> Iterator[Sight | Silence]:
-        """Yields frames and silences as ``LiveSource.watch``; never ends."""
+    def watch_pictures(self) -> Iterator[Sight | Silence]:
+        """Yields frames and silences as ``LiveSource.watch_pictures``; never ends."""
         delay_s = FIRST_DELAY_S
         try:
             while True:
@@ -142,7 +142,7 @@ class CameraSource:
                     )
                     continue
                 delay_s = FIRST_DELAY_S
-                yield Sight(time.monotonic_ns(), shrink(image, self.max_side))
+                yield Sight(time.monotonic_ns(), shrink_frame(image, self.max_side))
         finally:
             self.close()
 

@@ -24,7 +24,7 @@ _SHORTEST = 3
 """Characters. Masking shorter pieces of a secret would hide half of every sentence."""
 
 
-def variables_in(text: str) -> tuple[str, ...]:
+def find_variables(text: str) -> tuple[str, ...]:
     """Returns the environment variables that a text names."""
     return tuple(dict.fromkeys(_VARIABLE.findall(text)))
 
@@ -32,28 +32,28 @@ def variables_in(text: str) -> tuple[str, ...]:
 CAMERA = "that part of the camera's URL"
 
 
-def filled_in(text: str, value: str = CAMERA) -> str:
+def fill_in_variables(text: str, value: str = CAMERA) -> str:
     """Returns the text with the values of its variables; ``value`` is what they hold, for the message.
 
     Raises:
         UserError: a variable is not set.
     """
-    require_set(text, value)
+    require_variables(text, value)
     return _VARIABLE.sub(lambda found: os.environ[found[1]], text)
 
 
-def require_set(text: str, value: str = CAMERA) -> None:
+def require_variables(text: str, value: str = CAMERA) -> None:
     """Checks that all variables that a text names are set; ``value`` is what they hold, for the message.
 
     Raises:
         UserError: a variable is not set; the message names the first.
     """
-    for name in variables_in(text):
+    for name in find_variables(text):
         if name not in os.environ:
             raise UserError(f"the environment variable {name} is not set; set it to {value}")
 
 
-def masked(text: str, named: str = "") -> str:
+def mask_passwords(text: str, named: str = "") -> str:
     """Returns a text in which passwords in URLs and the values of the variables in ``named`` are hidden."""
     for secret in sorted(_secrets(named), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -66,7 +66,7 @@ def has_password(url: str) -> bool:
     return _password_in_login(url) or _password_in_path(url)
 
 
-def without_passwords(url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
+def replace_passwords(url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
     """Replaces literal passwords in a camera's URL by environment variables.
 
     Args:
@@ -82,11 +82,11 @@ def without_passwords(url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
     values = {}
     login, rest = parts["login"], parts["rest"]
     if login is not None and _password_in_login(url):
-        values[f"{prefix}_LOGIN"] = filled_in(login)
+        values[f"{prefix}_LOGIN"] = fill_in_variables(login)
         login = f"${{{prefix}_LOGIN}}"
     if _password_in_path(url):
         host, slash, path = rest.partition("/")
-        values[f"{prefix}_PATH"] = filled_in(path)
+        values[f"{prefix}_PATH"] = fill_in_variables(path)
         rest = f"{host}{slash}${{{prefix}_PATH}}"
     return f"{parts['scheme']}{'' if login is None else f'{login}@'}{rest}", values
 
@@ -106,7 +106,7 @@ def _password_in_path(url: str) -> bool:
 
 def _secrets(named: str) -> Iterator[str]:
     """Yields the variables' values and pieces of them, both as they are and URL-decoded."""
-    for name in variables_in(named):
+    for name in find_variables(named):
         value = os.environ.get(name, "")
         for piece in (value, *re.split(r"[:/?&=]", value), *re.split(r"[:/?&=_]", value)):
             for form in {piece, unquote(piece)}:

@@ -39,7 +39,7 @@ def crop_objects(image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int
     return crops
 
 
-def whole_frame(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+def square_frame(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Resizes a frame to a square, without regard to its proportions.
 
     Args:
@@ -53,7 +53,7 @@ def whole_frame(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return cv2.cvtColor(resized, cv2.COLOR_BGR2RGB)[None].astype(np.uint8, copy=False)
 
 
-def shrunk(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
+def shrink_by_area(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     """Returns an (H, W, 3) uint8 image, resized in proportion if a side is longer than ``longest`` pixels."""
     scale = longest / max(image.shape[:2])
     if scale >= 1.0:

@@ -36,7 +36,7 @@ class LiveSample:
         self._feed.wait_open()
         began_ns = self._now_ns()
         until_ns = began_ns + round(self._duration_s * 1e9)
-        self._feed.begin(began_ns)
+        self._feed.start_frames(began_ns)
         while (left_ns := until_ns - self._now_ns()) > 0:
             for arrived in self._feed.poll(min(left_ns / 1e9, 1.0)):
                 if arrived.frame is not None:
@@ -113,10 +113,10 @@ class Feed:
                 if self._spec.live or self._has_given_up:
                     return ASSUMED_FPS
 
-    def begin(self, started_monotonic_ns: int, from_index: int = 0) -> None:
-        """Starts the paced delivery of frames; see ``SourceProcess.begin``."""
+    def start_frames(self, started_monotonic_ns: int, from_index: int = 0) -> None:
+        """Starts the paced delivery of frames; see ``SourceProcess.start_frames``."""
         self._started_monotonic_ns, self._next_index = started_monotonic_ns, from_index
-        self._process.begin(started_monotonic_ns, from_index)
+        self._process.start_frames(started_monotonic_ns, from_index)
 
     def poll(self, timeout_s: float) -> list[Arrived]:
         """Returns the frames that arrived, as ``SourceProcess.poll``.
@@ -139,13 +139,13 @@ class Feed:
             self._take_over()
         return arrived
 
-    def pause(self) -> None:
-        """Closes the source until ``go_on``. Called by the thread that polls."""
+    def pause_source(self) -> None:
+        """Closes the source until ``resume_source``. Called by the thread that polls."""
         if not self._paused:
             self._paused = True
             self._process.close()
 
-    def go_on(self) -> None:
+    def resume_source(self) -> None:
         """Opens the source again at the next frame. Called by the thread that polls."""
         if self._paused:
             self._paused = False
@@ -188,4 +188,4 @@ class Feed:
         self._process.close()
         self._process = SourceProcess(self._spec, self._classes)
         if self._started_monotonic_ns is not None:
-            self._process.begin(self._started_monotonic_ns, self._next_index)
+            self._process.start_frames(self._started_monotonic_ns, self._next_index)

@@ -45,7 +45,7 @@ class Truth:
     classes: NDArray[np.int64]
     tracks: NDArray[np.int64]
 
-    def reference(self, index: int, t_us: int) -> FrameReference:
+    def to_reference(self, index: int, t_us: int) -> FrameReference:
         """Returns the record of this truth for its frame."""
         return FrameReference(index, t_us, self.boxes, self.classes.astype(np.int16), self.tracks)
 
@@ -90,7 +90,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class CameraOutage:
     """No frame arrives in this interval of stream time; ``reason`` says why, in words."""
 
     from_us: int
@@ -102,7 +102,7 @@ class Outage:
 class InterruptedSource(StreamSource, Protocol):
     """A recording with interruptions that are announced in advance."""
 
-    def shown(self) -> Iterator[tuple[Frame, Truth | None] | Outage]:
+    def frames_and_outages(self) -> Iterator[tuple[Frame, Truth | None] | CameraOutage]:
         """Yields the frames of ``frames()``, and an ``Outage`` before each interruption."""
 
 
@@ -114,7 +114,7 @@ class LiveSource(Protocol):
     def fps(self) -> float:
         """Frames a second, possibly an estimate."""
 
-    def watch(self) -> Iterator[Sight | Silence]:
+    def watch_pictures(self) -> Iterator[Sight | Silence]:
         """Yields pictures as they arrive; waits for them and reconnects a lost camera.
 
         A ``Silence`` is yielded when the camera is lost and after each failed attempt to reach it; the next
@@ -122,7 +122,7 @@ class LiveSource(Protocol):
         """
 
 
-def classes_known(classes: tuple[str, ...], known: Sequence[str], whose: str) -> Mapping[str, int]:
+def number_known_classes(classes: tuple[str, ...], known: Sequence[str], whose: str) -> Mapping[str, int]:
     """Returns the number of each of the fleet's classes that objects of the data set can have.
 
     Args:

@@ -61,13 +61,13 @@ class FrameHeader:
     truth: Truth | None
 
 
-def pack(kind: MessageKind, body: str | FrameHeader) -> bytes:
+def pack_message(kind: MessageKind, body: str | FrameHeader) -> bytes:
     """Encodes a message; its body is a ``FrameHeader`` for FRAME, and text for the others."""
     message: bytes = msgpack.packb((kind, body), default=_plain)
     return message
 
 
-def unpack(received: msgpack.Unpacker) -> Iterator[tuple[MessageKind, str | FrameHeader]]:
+def unpack_messages(received: msgpack.Unpacker) -> Iterator[tuple[MessageKind, str | FrameHeader]]:
     """Yields kind and body of all messages that have arrived completely, in order."""
     for kind, body in received:
         yield MessageKind(kind), body if isinstance(body, str) else _header(body)
@@ -109,7 +109,7 @@ class SlotWriter:
         self._slot_bytes = 0
         self._slot = 0
 
-    def write(self, frame: Frame) -> int:
+    def write_frame(self, frame: Frame) -> int:
         """Stores a frame's pixels.
 
         Returns:
@@ -143,7 +143,7 @@ class SlotReader:
         self._fd = memory_fd
         self._map: mmap.mmap | None = None
 
-    def read(self, header: FrameHeader) -> NDArray[np.uint8] | None:
+    def read_frame(self, header: FrameHeader) -> NDArray[np.uint8] | None:
         """Returns (H, W, 3) uint8, or None if a later frame has taken the slot."""
         count = header.height * header.width * 3
         end = header.offset + _SLOT_HEADER + count

@@ -53,18 +53,18 @@ class BoxFlow:
     _boxes: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4), np.float32), init=False)
     _shape: tuple[int, ...] = field(default=(), init=False)
 
-    def start(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> None:
+    def start_boxes(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> None:
         """Restarts with (N, 4) boxes, x0 y0 x1 y1 in pixels of an (H, W, 3) uint8 BGR picture."""
         self._shape = image.shape
         self._picture = self._small(image)
         self._boxes = boxes
         self.rows = np.arange(len(boxes))
 
-    def fits(self, image: NDArray[np.uint8]) -> bool:
+    def has_size_of(self, image: NDArray[np.uint8]) -> bool:
         """Returns whether boxes can be followed into this picture: the previous one had the same size."""
         return self._picture is not None and image.shape == self._shape
 
-    def follow(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def follow_boxes(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Returns the boxes' positions in the next picture.
 
         A box whose points are lost stays in place; one that has left the picture is dropped.
@@ -80,7 +80,7 @@ class BoxFlow:
             self._boxes, self.rows = self._boxes[staying], self.rows[staying]
         return _visible(self._boxes, image.shape)
 
-    def operations(self, shape: tuple[int, ...], boxes: float) -> int:
+    def count_operations(self, shape: tuple[int, ...], boxes: float) -> int:
         """Returns the cost of following ``boxes`` boxes into a picture of this (H, W, ...) shape.
 
         Unit: multiplications and additions of a network, on which rates are measured (``_OF_A_NETWORK``).
@@ -199,7 +199,7 @@ class MotionRegions:
     _shape: tuple[int, int] = field(default=(0, 0), init=False)
     _seen: int = field(default=0, init=False)
 
-    def update(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def find_regions(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Learns one frame and returns its moving regions.
 
         Args:

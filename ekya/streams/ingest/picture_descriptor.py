@@ -13,7 +13,7 @@ _CELL = 8
 _SAMPLED = 320
 
 
-def coarse(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+def describe_picture(image: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Returns the mean colour and the spread of brightness in each cell of a grid.
 
     A picture shrinks to 8 x 8 pixels a cell first. One of 640 pixels or more is sampled before that, so that
@@ -35,11 +35,11 @@ def coarse(image: NDArray[np.uint8]) -> NDArray[np.float32]:
     return described.reshape(-1).astype(np.float32, copy=False)
 
 
-def in_brief(described: Sequence[NDArray[np.float32]]) -> tuple[int, ...]:
+def describe_pictures_in_brief(described: Sequence[NDArray[np.float32]]) -> tuple[int, ...]:
     """Returns a short description of what most of some pictures show; empty without any.
 
     Args:
-        described: as ``coarse`` describes them.
+        described: as ``describe_picture`` describes them.
 
     Returns:
         48 grey levels: the same values as theirs for two by two cells, and their medians over the pictures.

@@ -21,7 +21,7 @@ _ALONE = frozenset({0x01, *range(0xD0, 0xD8), _START, _END})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+class DecodedPicture:
     """A picture that may be smaller than the stored one.
 
     Attributes:
@@ -33,7 +33,7 @@ class Picture:
     stored: tuple[int, int]
 
 
-def shrink(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
+def shrink_frame(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
     """Scales a picture down, in proportion, to a maximum side; returns a smaller picture unchanged.
 
     Args:
@@ -43,7 +43,7 @@ def shrink(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
     return _resized(image, _size_within(image.shape[1], image.shape[0], max_side))
 
 
-def decode_jpeg(data: bytes, max_side: int) -> Picture | None:
+def decode_jpeg(data: bytes, max_side: int) -> DecodedPicture | None:
     """Decodes a JPEG so that no side is longer than ``max_side`` pixels; returns None if it does not decode.
 
     The decoder itself scales by 2, 4 or 8 where possible: half the size takes less than half the time.
@@ -62,7 +62,7 @@ def decode_jpeg(data: bytes, max_side: int) -> Picture | None:
     if decoded is None or decoded.ndim != 3:
         return None
     image = _resized(np.asarray(decoded, dtype=np.uint8), _size_within(width, height, max_side))
-    return Picture(image, size)
+    return DecodedPicture(image, size)
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.streams.ingest.frame import Frame, LiveSource, Outage, StreamSource, Truth
+from ekya.streams.ingest.frame import CameraOutage, Frame, LiveSource, StreamSource, Truth
 from ekya.streams.sources import AnySource
 
 
@@ -65,7 +65,7 @@ class Night(_Event):
     noise: float = Field(default=6.0, ge=0, le=64)
     seed: int = Field(default=0, ge=0)
 
-    def darkened(self, image: NDArray[np.uint8], position: int) -> NDArray[np.uint8]:
+    def darken(self, image: NDArray[np.uint8], position: int) -> NDArray[np.uint8]:
         """Returns the darkened picture.
 
         Args:
@@ -104,7 +104,7 @@ LOST_BY_SCRIPT = "the fleet file's script has it lost"
 """Reason of a loss that a script causes."""
 
 
-def problems(script: Script) -> Iterator[str]:
+def find_problems(script: Script) -> Iterator[str]:
     """Yields a sentence for each conflict in a stream's script; each ends with the remedy."""
     joins = [event for event in script if isinstance(event, Joins)]
     if len(joins) > 1:
@@ -125,25 +125,25 @@ def problems(script: Script) -> Iterator[str]:
                 )
 
 
-def lasting(script: Script, kind: type[Lasting]) -> list[Lasting]:
+def lasting_events(script: Script, kind: type[Lasting]) -> list[Lasting]:
     """Returns the events of one kind, sorted by time."""
     return sorted((event for event in script if isinstance(event, kind)), key=lambda event: event.at_s)
 
 
-def joins_us(script: Script) -> int:
+def join_time_us(script: Script) -> int:
     """Returns the script time at which the stream joins, microseconds; 0 if it has no such event."""
     return max((_us(event.at_s) for event in script if isinstance(event, Joins)), default=0)
 
 
-def shown_us(script: Script, recording_us: int) -> float:
+def script_time_us(script: Script, recording_us: int) -> float:
     """Returns the script time, microseconds, at which a moment of the recording is shown; monotonic.
 
     Args:
         script: script of the stream.
         recording_us: time since the recording's first frame.
     """
-    at_us, left_us = float(joins_us(script)), float(recording_us)
-    for burst in lasting(script, Burst):
+    at_us, left_us = float(join_time_us(script)), float(recording_us)
+    for burst in lasting_events(script, Burst):
         begin_us, long_us = _us(burst.at_s), _us(burst.for_s)
         before_us = begin_us - at_us
         if left_us < before_us:
@@ -156,7 +156,7 @@ def shown_us(script: Script, recording_us: int) -> float:
     return at_us + left_us
 
 
-def during(events: Sequence[Lasting], t_us: float) -> Lasting | None:
+def event_during(events: Sequence[Lasting], t_us: float) -> Lasting | None:
     """Returns the event, of events of one kind, that is in progress at this script time."""
     for event in events:
         if _us(event.at_s) <= t_us < _us(event.at_s + event.for_s):
@@ -186,29 +186,29 @@ class PlayConfig(BaseModel):
     @field_validator("script")
     @classmethod
     def _fits_together(cls, script: Script) -> Script:
-        for problem in problems(script):
+        for problem in find_problems(script):
             raise ValueError(problem)
         return script
 
     @property
     def joins_us(self) -> int:
         """Run time at which the stream joins, microseconds."""
-        return self.run_us(joins_us(self.script))
+        return self.to_run_us(join_time_us(self.script))
 
     @property
     def outages_us(self) -> tuple[tuple[int, int], ...]:
         """Beginning and end of each loss of the camera, microseconds of run time, in order."""
-        return tuple(self.outage_us(lost) for lost in lasting(self.script, Lost))
+        return tuple(self.outage_us(lost) for lost in lasting_events(self.script, Lost))
 
     def outage_us(self, lost: Lost) -> tuple[int, int]:
         """Returns beginning and end of a loss, microseconds of run time."""
-        return self.run_us(lost.at_s * US_PER_S), self.run_us((lost.at_s + lost.for_s) * US_PER_S)
+        return self.to_run_us(lost.at_s * US_PER_S), self.to_run_us((lost.at_s + lost.for_s) * US_PER_S)
 
-    def run_us(self, script_us: float) -> int:
+    def to_run_us(self, script_us: float) -> int:
         """Converts script time to run time, microseconds."""
         return round(script_us / self.speed)
 
-    def after(self, end_s: float) -> Iterator[str]:
+    def problems_after(self, end_s: float) -> Iterator[str]:
         """Yields a sentence, with its remedy, for each event that comes after a run of ``end_s`` seconds.
 
         ``Lost`` events are exempt: a recorded camera's script lists its gaps, and a run may end before one.
@@ -285,12 +285,12 @@ class PlayedSource:
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames that arrive, of all passes; a recording without frames ends immediately."""
-        return (seen for seen in self.shown() if not isinstance(seen, Outage))
+        return (seen for seen in self.frames_and_outages() if not isinstance(seen, CameraOutage))
 
-    def shown(self) -> Iterator[tuple[Frame, Truth | None] | Outage]:
+    def frames_and_outages(self) -> Iterator[tuple[Frame, Truth | None] | CameraOutage]:
         """Yields all frames that arrive, and an ``Outage`` in place of the first frame that a loss drops."""
         script = self.play.script
-        outages, nights = lasting(script, Lost), lasting(script, Night)
+        outages, nights = lasting_events(script, Lost), lasting_events(script, Night)
         self._damaged_before = 0
         index = position = begins_us = ends_us = 0
         first_pass = True
@@ -299,17 +299,17 @@ class PlayedSource:
             for frame, truth in self.source.frames():
                 recording_us = begins_us + frame.t_us
                 ends_us = recording_us + round(US_PER_S / self.source.fps)
-                script_us = shown_us(script, recording_us)
+                script_us = script_time_us(script, recording_us)
                 position += 1
-                lost = during(outages, script_us)
+                lost = event_during(outages, script_us)
                 if lost is not None and lost != announced:
                     announced = lost
-                    yield Outage(*self.play.outage_us(lost), LOST_BY_SCRIPT)
+                    yield CameraOutage(*self.play.outage_us(lost), LOST_BY_SCRIPT)
                 if lost is not None:
                     continue
-                night = during(nights, script_us)
-                image = frame.image if night is None else night.darkened(frame.image, position)
-                played = replace(frame, index=index, t_us=self.play.run_us(script_us), image=image)
+                night = event_during(nights, script_us)
+                image = frame.image if night is None else night.darken(frame.image, position)
+                played = replace(frame, index=index, t_us=self.play.to_run_us(script_us), image=image)
                 yield played, truth if first_pass else None
                 index += 1
             if not self.play.loop or ends_us == begins_us:

@@ -21,9 +21,9 @@ from typing import IO, Protocol, Self
 import msgpack
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 from ekya.streams.ingest.frame import Frame, LiveSource, StreamSource, Truth
-from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind, SlotReader, unpack
+from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind, SlotReader, unpack_messages
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Arrived:
 
 
 class SourceProcess:
-    """A source in a child process: construct, ``wait_open``, ``begin``, ``poll`` until ``ended``, ``close``.
+    """A source in a child process: ``wait_open``, ``start_frames``, ``poll`` until ``ended``, then ``close``.
 
     The child ends when this process does, also when this process is killed.
 
@@ -176,13 +176,13 @@ class SourceProcess:
             return self._fps
         if self.refused:
             raise UserError(self.died)
-        failed = f"source {masked(self._json)}: its process failed"
+        failed = f"source {mask_passwords(self._json)}: its process failed"
         remedy = "convert or replace the file, or remove this stream."
         if self.died is not None:
             raise SourceDiedError(f"{failed} ({self.died}); {remedy}")
         raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
-    def begin(self, started_monotonic_ns: int | None, from_index: int = 0) -> None:
+    def start_frames(self, started_monotonic_ns: int | None, from_index: int = 0) -> None:
         """Starts the delivery of frames.
 
         Args:
@@ -211,7 +211,7 @@ class SourceProcess:
             self._end_hung()
         arrived = []
         for header in headers:
-            image = self._slots.read(header) if self._on_demand or header is headers[-1] else None
+            image = self._slots.read_frame(header) if self._on_demand or header is headers[-1] else None
             frame = None if image is None else Frame(header.index, header.t_us, image, header.boxes)
             arrived.append(Arrived(header.index, header.t_us, header.released_ns, frame, header.truth))
         if self._on_demand:
@@ -227,7 +227,7 @@ class SourceProcess:
         """
         with suppress(SourceDiedError):
             self.wait_open()
-            self.begin(None, from_index)
+            self.start_frames(None, from_index)
         while not self.ended:
             for arrived in self.poll(_GRACE_S):
                 if arrived.frame is not None:
@@ -276,7 +276,7 @@ class SourceProcess:
             self._received.feed(data)
             if self._heard_s is not None:
                 self._heard_s = self._now_s()
-            for kind, body in unpack(self._received):
+            for kind, body in unpack_messages(self._received):
                 if isinstance(body, FrameHeader):
                     self._heard_s = self._now_s()
                     self.damaged = body.damaged
@@ -314,7 +314,7 @@ class SourceProcess:
         code = self._exit_code()
         start = max(0, os.fstat(self._errors).st_size - _LAST_WORDS_BYTES)
         lines = os.pread(self._errors, _LAST_WORDS_BYTES, start).decode(errors="replace").strip().splitlines()
-        said = masked(lines[-1].strip(), self._json) if lines else ""
+        said = mask_passwords(lines[-1].strip(), self._json) if lines else ""
         self.died = _in_words(code) + (f"; its last words: {said}" if said else "")
 
     def _exit_code(self) -> int:

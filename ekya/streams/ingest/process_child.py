@@ -24,17 +24,17 @@ from typing import Any
 import cv2
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 from ekya.streams.ingest.frame import (
+    CameraOutage,
     Frame,
     InterruptedSource,
     LiveSource,
-    Outage,
     Silence,
     StreamSource,
     Truth,
 )
-from ekya.streams.ingest.frame_transport import SLOTS, FrameHeader, MessageKind, SlotWriter, pack
+from ekya.streams.ingest.frame_transport import SLOTS, FrameHeader, MessageKind, SlotWriter, pack_message
 from ekya.streams.ingest.process import SourceSpec
 
 _Requests = queue.SimpleQueue[dict[str, Any]]
@@ -60,8 +60,8 @@ class _Outbox:
     def put(self, kind: MessageKind, body: str | FrameHeader = "") -> None:
         """Sends a message, after the warnings logged since the last one."""
         while not self._warnings.empty():
-            self._waiting.append(pack(MessageKind.NOTED, self._warnings.get().getMessage()))
-        self._waiting.append(pack(kind, body))
+            self._waiting.append(pack_message(MessageKind.NOTED, self._warnings.get().getMessage()))
+        self._waiting.append(pack_message(kind, body))
         self._flush()
 
     def wait_until(self, due_ns: int) -> None:
@@ -124,7 +124,7 @@ class FrameSender:
         self._requests = requests
         self._now_ns = now_ns
 
-    def run(self, source: StreamSource | LiveSource) -> int:
+    def send_frames(self, source: StreamSource | LiveSource) -> int:
         """Sends all frames, as the parent requests; returns the number of damaged ones."""
         if isinstance(source, LiveSource):
             self._live(source)
@@ -140,9 +140,9 @@ class FrameSender:
         def wait_until(t_us: int) -> None:
             self._outbox.wait_until(started_ns + t_us * 1000)
 
-        outage: Outage | None = None
-        for seen in source.shown() if isinstance(source, InterruptedSource) else source.frames():
-            if isinstance(seen, Outage):
+        outage: CameraOutage | None = None
+        for seen in source.frames_and_outages() if isinstance(source, InterruptedSource) else source.frames():
+            if isinstance(seen, CameraOutage):
                 if started_ns + seen.until_us * 1000 > self._now_ns():
                     outage = seen
                     wait_until(outage.from_us)
@@ -178,7 +178,7 @@ class FrameSender:
         begin: dict[str, Any] | None = None
         lost = False
         index, last_us = 0, -1
-        for seen in source.watch():
+        for seen in source.watch_pictures():
             if begin is None:
                 with suppress(queue.Empty):
                     begin = self._requests.get(block=isinstance(seen, Silence))
@@ -203,7 +203,7 @@ class FrameSender:
 
     def _send(self, frame: Frame, truth: Truth | None, damaged: int) -> None:
         height, width = frame.image.shape[:2]
-        offset = self._slots.write(frame)
+        offset = self._slots.write_frame(frame)
         header = FrameHeader(
             frame.index, frame.t_us, self._now_ns(), damaged, offset, height, width, frame.boxes, truth
         )
@@ -222,13 +222,13 @@ def main() -> int:
         source = _open(opening)
         outbox.put(MessageKind.OPENED, str(source.fps))
         outbox.empty()
-        damaged = FrameSender(outbox, SlotWriter(opening["memory_fd"]), requests).run(source)
+        damaged = FrameSender(outbox, SlotWriter(opening["memory_fd"]), requests).send_frames(source)
         outbox.put(MessageKind.ENDED, str(damaged))
     except UserError as error:
-        outbox.put(MessageKind.REFUSED, masked(str(error), opening["spec"]))
+        outbox.put(MessageKind.REFUSED, mask_passwords(str(error), opening["spec"]))
         code = 2
     except Exception as error:
-        outbox.put(MessageKind.FAILED, masked(f"{type(error).__name__}: {error}", opening["spec"]))
+        outbox.put(MessageKind.FAILED, mask_passwords(f"{type(error).__name__}: {error}", opening["spec"]))
         code = 1
     outbox.empty()
     return code

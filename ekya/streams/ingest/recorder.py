@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.camera import CameraSpec
-from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.credentials import mask_passwords
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.process import Arrived
 from ekya.streams.ingest.video import SUFFIX, VideoFile
@@ -75,19 +75,19 @@ class FrameGrid:
         """True when all slots are filled."""
         return self.slots >= self.limit
 
-    def show(self, t_us: int, image: NDArray[np.uint8]) -> None:
+    def show_picture(self, t_us: int, image: NDArray[np.uint8]) -> None:
         """Adds the picture that is shown from ``t_us`` on; times rise, and may lie before the first slot."""
         if self._newest is None and t_us > 0:
             self._newest, self._lost = image, self._lost or _NOT_YET
-        self.fill(t_us - 1)
+        self.fill_slots(t_us - 1)
         self.close_gap()
         self._newest, self._fresh = image, True
 
-    def lose(self, reason: str) -> None:
+    def note_loss(self, reason: str) -> None:
         """Marks the camera as lost until its next picture."""
         self._lost = reason
 
-    def fill(self, until_us: int) -> None:
+    def fill_slots(self, until_us: int) -> None:
         """Fills all slots that are due by ``until_us``; none before the first picture."""
         while self._newest is not None and not self.full and self.due_us <= until_us:
             self.put(self._newest)
@@ -188,15 +188,15 @@ class CameraRecorder:
         try:
             self.fps = max(_SLOWEST_FPS, round(self._feed.wait_open(), 2))
         except UserError as error:
-            return masked(str(error), self._spec.model_dump_json())
+            return mask_passwords(str(error), self._spec.model_dump_json())
         self._began_ns = self._now_ns()
-        self._feed.begin(self._began_ns)
+        self._feed.start_frames(self._began_ns)
         until_ns = self._began_ns + round(self._spec.stall_s * 1e9)
         while self._first is None and self._feed.lost is None and self._now_ns() < until_ns:
             self._first = _newest(self._feed.poll(_STEP_S), self._first)
         return None if self._first is not None else self._feed.lost or _NOTHING_CAME
 
-    def record(self, path: Path, started_ns: int, seconds: float, stop: threading.Event) -> Recording:
+    def record_video(self, path: Path, started_ns: int, seconds: float, stop: threading.Event) -> Recording:
         """Records a file; returns when it is complete, or soon after ``stop`` is set.
 
         Args:
@@ -215,11 +215,11 @@ class CameraRecorder:
             raise UserError(self._no_picture())
         with atomic_path(path, f".tmp{SUFFIX}") as temporary:
             video = VideoFile(temporary, first, self.fps)
-            grid = self._grid = FrameGrid(self.fps, frames, video.write)
+            grid = self._grid = FrameGrid(self.fps, frames, video.write_picture)
             problem = None
             try:
                 if self._first is not None:
-                    grid.show(-1, first)
+                    grid.show_picture(-1, first)
                 self._fill(grid, began_us, started_ns, stop)
             except UserError as error:
                 problem = str(error)
@@ -269,11 +269,11 @@ class CameraRecorder:
             # Only without a picture can a slot be overdue, and then it waits for one.
             arrived = self._feed.poll(min(waits_s, _STEP_S) if waits_s > 0 else _STEP_S)
             if arrived and arrived[-1].frame is not None:
-                grid.show(arrived[-1].t_us - began_us, arrived[-1].frame.image)
+                grid.show_picture(arrived[-1].t_us - began_us, arrived[-1].frame.image)
             if self._feed.lost is not None:
-                grid.lose(self._feed.lost)
+                grid.note_loss(self._feed.lost)
             self._log_loss()
-            grid.fill((self._now_ns() - started_ns) // 1000 - _LATE_US)
+            grid.fill_slots((self._now_ns() - started_ns) // 1000 - _LATE_US)
 
     def _log_loss(self) -> None:
         """Logs when the camera is lost or back."""
@@ -285,7 +285,7 @@ class CameraRecorder:
             self._lost = self._feed.lost
 
     def _no_picture(self) -> str:
-        return masked(self._feed.lost or _NOTHING_CAME, self._spec.model_dump_json())
+        return mask_passwords(self._feed.lost or _NOTHING_CAME, self._spec.model_dump_json())
 
 
 def _newest(arrived: list[Arrived], before: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:

@@ -39,7 +39,7 @@ class IouTracker:
     _tracks: list[_Track] = field(default_factory=list, init=False)
     _next: int = field(default=0, init=False)
 
-    def update(self, boxes: NDArray[np.float32]) -> NDArray[np.int64]:
+    def number_boxes(self, boxes: NDArray[np.float32]) -> NDArray[np.int64]:
         """Returns the track numbers of the next frame's boxes.
 
         Args:

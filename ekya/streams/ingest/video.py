@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.frame import Frame, StreamSource, Truth
-from ekya.streams.ingest.pictures import next_picture, shrink
+from ekya.streams.ingest.pictures import next_picture, shrink_frame
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class VideoSource:
                     self.damaged += 1
                 else:
                     t_us = file_start_us + round(position * US_PER_S / rate)
-                    yield Frame(index, t_us, shrink(image, self.max_side), None), None
+                    yield Frame(index, t_us, shrink_frame(image, self.max_side), None), None
                     index += 1
                 position += 1
             file_start_us += round(position * US_PER_S / rate)
@@ -212,7 +212,7 @@ class VideoFile:
             path.unlink(missing_ok=True)
             raise UserError(f"{path.parent}: no video can be written there; {_LIMITS}")
 
-    def write(self, image: NDArray[np.uint8]) -> None:
+    def write_picture(self, image: NDArray[np.uint8]) -> None:
         """Writes a picture, scaled if its size differs from the first.
 
         Raises:

@@ -78,7 +78,7 @@ class Body:
     figures: tuple[_Figure, ...]
     points: NDArray[np.float64]
 
-    def draw(
+    def draw_body(
         self,
         image: NDArray[np.uint8],
         box: tuple[float, float, float, float],
@@ -136,7 +136,7 @@ def draw_model(rng: np.random.Generator, kind: Kind, fleet: Fleet, umbrellas: bo
     return models[int(rng.integers(len(models)))]
 
 
-def body_of(model: str, view: View, approaching: bool) -> Body:
+def find_body(model: str, view: View, approaching: bool) -> Body:
     """Returns a model's body from an angle; along the street, its front or its rear."""
     return _BODIES["rear" if view == "front" and not approaching else view, model]
 

@@ -69,7 +69,7 @@ class LightBox:
         self._gain = np.zeros((BASE_HEIGHT, BASE_WIDTH, 3), np.uint8)
         self._veil = np.zeros((BASE_HEIGHT, BASE_WIDTH, 3), np.uint8)
 
-    def light(
+    def light_picture(
         self, picture: NDArray[np.uint8], levels: Levels, lamps: Sequence[Lamp], rng: np.random.Generator
     ) -> None:
         """Lights ``picture``, (240, 320, 3) uint8 BGR, in place; ``rng`` is the generator of this frame."""

@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = ("person", "car", "truck", "bus", "bicycle", "motorcyc
 """All kinds of objects, in the order of class indices."""
 
 
-class Scene(BaseModel):
+class StreetScene(BaseModel):
     """One condition of a street, which lasts until the next scene of the script begins.
 
     Attributes:
@@ -67,7 +67,7 @@ class Scene(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StreetMoment:
     """State of a script: the previous scene, the current one, and the progress of the change.
 
     Attributes:
@@ -76,13 +76,13 @@ class Moment:
         index: number of the scene ``after`` in the script.
     """
 
-    before: Scene
-    after: Scene
+    before: StreetScene
+    after: StreetScene
     part: float
     index: int
 
     @property
-    def main(self) -> Scene:
+    def main(self) -> StreetScene:
         """Scene with the larger part, which decides what cannot be blended (the view)."""
         return self.after if self.part >= 0.5 else self.before
 
@@ -91,7 +91,7 @@ class Moment:
         """Number of objects in view, interpolated."""
         return (1.0 - self.part) * self.before.density + self.part * self.after.density
 
-    def draw_scene(self, rng: np.random.Generator) -> Scene:
+    def draw_scene(self, rng: np.random.Generator) -> StreetScene:
         """Samples the scene that a new arrival belongs to, in the current view."""
         drawn = self.after if rng.random() < self.part else self.before
         if drawn.view == self.main.view:
@@ -99,13 +99,13 @@ class Moment:
         return drawn.model_copy(update={"view": self.main.view})
 
 
-def moment_at(scenes: tuple[Scene, ...], t_s: float) -> Moment:
+def moment_at(scenes: tuple[StreetScene, ...], t_s: float) -> StreetMoment:
     """Returns the state of a script (scenes with rising ``at_s``, the first at 0) at stream time ``t_s``."""
     index = max(number for number, scene in enumerate(scenes) if scene.at_s <= t_s)
     after = scenes[index]
     if index == 0 or after.ramp_s == 0.0:
-        return Moment(after, after, 1.0, index)
-    return Moment(scenes[index - 1], after, min(1.0, (t_s - after.at_s) / after.ramp_s), index)
+        return StreetMoment(after, after, 1.0, index)
+    return StreetMoment(scenes[index - 1], after, min(1.0, (t_s - after.at_s) / after.ramp_s), index)
 
 
 Colour = tuple[int, int, int]

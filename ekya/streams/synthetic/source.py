@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.streams.ingest.frame import Frame, StreamSource, Truth, classes_known
+from ekya.streams.ingest.frame import Frame, StreamSource, Truth, number_known_classes
 from ekya.streams.synthetic.bodies import Lamp
 from ekya.streams.synthetic.light import LightBox, levels_between
-from ekya.streams.synthetic.scene import KINDS, Kind, Moment, Scene, View, moment_at
+from ekya.streams.synthetic.scene import KINDS, Kind, StreetMoment, StreetScene, View, moment_at
 from ekya.streams.synthetic.street import BASE_HEIGHT, BASE_WIDTH, paint_street
-from ekya.streams.synthetic.traffic import Actor, Traffic
+from ekya.streams.synthetic.traffic import Actor, StreetTraffic
 
 _VISIBLE = 0.5
 _VIEW_SEEDS: dict[View, int] = {"side": 0, "front": 1, "high": 2}
@@ -42,14 +42,14 @@ class CitySpec(BaseModel):
     kind: Literal["synthetic_city"] = "synthetic_city"
     seed: Annotated[int, Field(ge=0)]
     fps: Annotated[float, Field(gt=0, le=60)] = 10.0
-    scenes: Annotated[tuple[Scene, ...], Field(min_length=1)] = (Scene(),)
+    scenes: Annotated[tuple[StreetScene, ...], Field(min_length=1)] = (StreetScene(),)
     width: Annotated[int, Field(ge=64)] = BASE_WIDTH
     height: Annotated[int, Field(ge=48)] = BASE_HEIGHT
     duration_s: Annotated[float, Field(gt=0)] | None = None
 
     @field_validator("scenes")
     @classmethod
-    def _in_order(cls, scenes: tuple[Scene, ...]) -> tuple[Scene, ...]:
+    def _in_order(cls, scenes: tuple[StreetScene, ...]) -> tuple[StreetScene, ...]:
         starts = [scene.at_s for scene in scenes]
         if starts[0] != 0.0 or any(b <= a for a, b in pairwise(starts)):
             raise ValueError("at_s must rise from scene to scene, and be 0 in the first")
@@ -61,7 +61,7 @@ class CitySpec(BaseModel):
         Raises:
             UserError: the city does not have one of the classes, or shows a kind that is not among them.
         """
-        class_of = classes_known(classes, KINDS, "the synthetic city has")
+        class_of = number_known_classes(classes, KINDS, "the synthetic city has")
         for number, scene in enumerate(self.scenes):
             for kind, weight in scene.mix.items():
                 if weight > 0 and kind not in class_of:
@@ -84,19 +84,19 @@ class _City:
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames with their truth."""
         spec = self.spec
-        traffic = Traffic(np.random.default_rng([spec.seed, 1]))
+        traffic = StreetTraffic(np.random.default_rng([spec.seed, 1]))
         lights = LightBox(np.random.default_rng([spec.seed, 2]))
         streets: dict[View, NDArray[np.uint8]] = {}
-        shown: Moment | None = None
+        shown: StreetMoment | None = None
         across, down = spec.width / BASE_WIDTH, spec.height / BASE_HEIGHT
         for index in count():
             if spec.duration_s is not None and index >= round(spec.duration_s * spec.fps):
                 return
             moment = moment_at(spec.scenes, index / spec.fps)
             if shown is None or _is_cut(shown, moment):
-                traffic.cut(moment)
+                traffic.replace_actors(moment)
             else:
-                traffic.move(moment, 1.0 / spec.fps)
+                traffic.move_actors(moment, 1.0 / spec.fps)
             shown = moment
             view = moment.main.view
             if view not in streets:
@@ -105,7 +105,7 @@ class _City:
             actors = list(traffic)
             lamps = [lamp for actor in actors for lamp in _paint(picture, actor)]
             levels = levels_between(moment.before.lighting, moment.after.lighting, moment.part)
-            lights.light(picture, levels, lamps, np.random.default_rng([spec.seed, 4, index]))
+            lights.light_picture(picture, levels, lamps, np.random.default_rng([spec.seed, 4, index]))
             if (across, down) != (1.0, 1.0):
                 resized = np.empty((spec.height, spec.width, 3), np.uint8)
                 cv2.resize(picture, (spec.width, spec.height), resized, 0, 0, cv2.INTER_LINEAR)
@@ -127,7 +127,7 @@ def _paint(picture: NDArray[np.uint8], actor: Actor) -> list[Lamp]:
     shadow = (round((x0 + x1) / 2), round(y1) - 1)
     reach = (max(2, round((x1 - x0) * 0.5)), 2)
     cv2.ellipse(picture, shadow, reach, 0, 0, 360, (66, 64, 62), -1, cv2.LINE_AA)
-    return actor.body.draw(picture, box, actor.lane.mirrored, actor.colours, actor.step)
+    return actor.body.draw_body(picture, box, actor.lane.mirrored, actor.colours, actor.step)
 
 
 _Box = tuple[float, float, float, float]
@@ -151,7 +151,7 @@ def _visible(actors: list[Actor]) -> Iterator[tuple[Actor, _Box]]:
             yield actor, box
 
 
-def _is_cut(before: Moment, now: Moment) -> bool:
+def _is_cut(before: StreetMoment, now: StreetMoment) -> bool:
     """Returns whether the picture is cut: a scene without a ramp began, or the view changed."""
     begins = now.index != before.index and now.before is now.after
     return begins or now.main.view != before.main.view

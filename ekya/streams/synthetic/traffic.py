@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.streams.synthetic.bodies import Body, body_of, draw_model
-from ekya.streams.synthetic.scene import Colours, Kind, Moment, Scene, draw_colours
+from ekya.streams.synthetic.bodies import Body, draw_model, find_body
+from ekya.streams.synthetic.scene import Colours, Kind, StreetMoment, StreetScene, draw_colours
 from ekya.streams.synthetic.street import LANES, Lane
 
 _SMALLEST, _LARGEST = 18.0, 62.0
@@ -83,7 +83,7 @@ class Actor:
         return self.along > self.lane.length + behind * self.extent
 
 
-class Traffic:
+class StreetTraffic:
     """All actors of one street; ``rng`` determines their behaviour completely."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -95,7 +95,7 @@ class Traffic:
         """Iterates over the actors in painting order: the farthest first."""
         return iter(sorted(self._actors, key=lambda actor: (actor.box[3], actor.track)))
 
-    def cut(self, moment: Moment) -> None:
+    def replace_actors(self, moment: StreetMoment) -> None:
         """Replaces all actors by new ones that are already in view, as at another place."""
         self._actors.clear()
         for _ in range(round(moment.density) * _TRIES):
@@ -103,7 +103,7 @@ class Traffic:
                 break
             self._arrive(moment.draw_scene(self._rng), somewhere=True)
 
-    def move(self, moment: Moment, dt_s: float) -> None:
+    def move_actors(self, moment: StreetMoment, dt_s: float) -> None:
         """Moves the actors by ``dt_s`` seconds; some leave, others arrive."""
         by_lead = sorted(self._actors, key=lambda actor: (-actor.along, actor.track))
         for number, actor in enumerate(by_lead):
@@ -119,7 +119,7 @@ class Traffic:
             if self._rng.random() < 0.6:
                 self._arrive(moment.draw_scene(self._rng), somewhere=False)
 
-    def _arrive(self, scene: Scene, somewhere: bool) -> None:
+    def _arrive(self, scene: StreetScene, somewhere: bool) -> None:
         rng = self._rng
         kind = scene.draw_kind(rng)
         walks = kind == "person"
@@ -130,7 +130,7 @@ class Traffic:
         actor = Actor(
             track=self._next_track,
             kind=kind,
-            body=body_of(model, scene.view, lane.approaching),
+            body=find_body(model, scene.view, lane.approaching),
             colours=draw_colours(rng, kind, scene.livery, scene.clothing),
             lane=lane,
             along=0.0,

@@ -12,7 +12,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFacts, SegmentFiles, Shot
+from ekya.streams.datasets.waymo.shots import LostShot, SegmentFacts, SegmentFiles, Shot, WaymoCamera
 from ekya.system.files import user_errors, write_text_atomic
 
 _BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
@@ -24,13 +24,13 @@ class SegmentReader(Protocol):
     def read_facts(self) -> SegmentFacts:
         """Returns the facts of the segment; raises a ``UserError`` if it cannot be read."""
 
-    def read_cameras(self) -> tuple[Camera, ...]:
+    def read_cameras(self) -> tuple[WaymoCamera, ...]:
         """Returns the cameras that it has pictures of; raises a ``UserError`` if it cannot be read."""
 
-    def require_camera(self, camera: Camera) -> None:
+    def require_camera(self, camera: WaymoCamera) -> None:
         """Raises a ``UserError`` if it lacks pictures or labels of a camera."""
 
-    def read_shots(self, camera: Camera) -> Iterator[Shot | Lost]:
+    def read_shots(self, camera: WaymoCamera) -> Iterator[Shot | LostShot]:
         """Yields the pictures of a camera in chronological order."""
 
 
@@ -113,7 +113,7 @@ def describe_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
 
 
 def usable_segments(
-    segments: Sequence[Segment], camera: Camera
+    segments: Sequence[Segment], camera: WaymoCamera
 ) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
     """Returns the segments with pictures and labels of the camera, and a sentence for each of the others."""
     usable: list[Segment] = []

@@ -26,7 +26,7 @@ from ekya.streams.datasets.waymo.catalogue import (
     write_index,
 )
 from ekya.streams.datasets.waymo.scan import FPS, show_segments
-from ekya.streams.datasets.waymo.shots import CLASSES, Camera, number_classes
+from ekya.streams.datasets.waymo.shots import CLASSES, WaymoCamera, number_classes
 from ekya.system.files import FolderPath
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class WaymoSpec(BaseModel):
     root: FolderPath
     segments: Annotated[tuple[str, ...], AfterValidator(require_distinct)] = ()
     location: str | None = None
-    camera: Camera = Camera.FRONT
+    camera: WaymoCamera = WaymoCamera.FRONT
     index: Path | None = None
     max_side: int = Field(default=640, ge=32)
 
@@ -143,7 +143,7 @@ class _Stream:
     """A camera at a location, and the segments driven there."""
 
     location: str
-    camera: Camera
+    camera: WaymoCamera
     segments: tuple[Segment, ...]
 
 
@@ -206,15 +206,15 @@ def _streams(root: Path) -> tuple[Mapping[str, _Stream], tuple[str, ...]]:
     return streams, tuple(missing)
 
 
-def _cameras(segments: tuple[Segment, ...]) -> tuple[Camera, ...]:
+def _cameras(segments: tuple[Segment, ...]) -> tuple[WaymoCamera, ...]:
     """Returns the cameras with pictures in any segment; unreadable segments are reported by ``examine``."""
-    there: set[Camera] = set()
+    there: set[WaymoCamera] = set()
     for segment in segments:
-        if len(there) == len(Camera):
+        if len(there) == len(WaymoCamera):
             break
         with suppress(UserError):
             there |= set(segment_reader(segment.files).read_cameras())
-    return tuple(camera for camera in Camera if camera in there)
+    return tuple(camera for camera in WaymoCamera if camera in there)
 
 
 def _parts_missing(segment: Segment) -> list[str]:

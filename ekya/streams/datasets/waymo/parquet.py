@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from ekya.core.errors import UserError
 from ekya.streams.datasets.waymo.shots import (
     NO_LABELS,
-    Camera,
-    Labels,
-    Lost,
+    LostShot,
     SegmentFacts,
     SegmentFiles,
     Shot,
-    edges,
+    ShotLabels,
+    WaymoCamera,
+    box_edges,
 )
 from ekya.system.files import user_errors
 
@@ -82,7 +82,7 @@ class ParquetReader:
             first.get(_LOCATION) or "", first.get(_TIME_OF_DAY) or "", int(times.min()), len(np.unique(times))
         )
 
-    def read_cameras(self) -> tuple[Camera, ...]:
+    def read_cameras(self) -> tuple[WaymoCamera, ...]:
         """Returns the cameras that have rows in the segment.
 
         Raises:
@@ -90,9 +90,9 @@ class ParquetReader:
         """
         keys = _read(self.files.images, _KEYS)
         there = set(_integers(keys.filter(pc.equal(keys[_SEGMENT], self.files.name))[_CAMERA]).tolist())
-        return tuple(camera for camera in Camera if camera.number in there)
+        return tuple(camera for camera in WaymoCamera if camera.number in there)
 
-    def require_camera(self, camera: Camera) -> None:
+    def require_camera(self, camera: WaymoCamera) -> None:
         """Checks that the segment has pictures of the camera and a file with boxes.
 
         Raises:
@@ -112,7 +112,7 @@ class ParquetReader:
             )
         _read(self.files.boxes, _BOXES)
 
-    def read_shots(self, camera: Camera) -> Iterator[Shot | Lost]:
+    def read_shots(self, camera: WaymoCamera) -> Iterator[Shot | LostShot]:
         """Yields the camera's pictures in chronological order.
 
         Each row group is read to its end, a few rows at a time, and the camera's pictures are kept until they
@@ -127,9 +127,9 @@ class ParquetReader:
             rows = _Rows.of(images, self.files.name, camera)
             labels = _labels(self.files.boxes, self.files.name, camera, rows)
             if rows.strange:
-                yield Lost(f"{rows.strange} rows: their time is not that of the segment", rows.strange)
-            waiting: dict[int, bytes | Lost] = {
-                int(time): Lost(f"frame {time}: has no image of camera {camera}") for time in rows.without
+                yield LostShot(f"{rows.strange} rows: their time is not that of the segment", rows.strange)
+            waiting: dict[int, bytes | LostShot] = {
+                int(time): LostShot(f"frame {time}: has no image of camera {camera}") for time in rows.without
             }
             times = iter(rows.times.tolist())
             due = next(times, None)
@@ -141,7 +141,7 @@ class ParquetReader:
                 pa.default_memory_pool().release_unused()
                 while due is not None and due in waiting:
                     found = waiting.pop(due)
-                    if isinstance(found, Lost):
+                    if isinstance(found, LostShot):
                         yield found
                     else:
                         yield Shot(due, found, labels.get(due, NO_LABELS))
@@ -165,7 +165,7 @@ class _Rows:
     strange: int
 
     @classmethod
-    def of(cls, images: pq.ParquetFile, segment: str, camera: Camera) -> "_Rows":
+    def of(cls, images: pq.ParquetFile, segment: str, camera: WaymoCamera) -> "_Rows":
         all_times, own = [], []
         for group in range(images.num_row_groups):
             keys = _cast(images.read_row_group(group, columns=list(_KEYS), use_threads=False), _KEYS)
@@ -188,12 +188,12 @@ class _Rows:
 
 
 def _pictures(
-    images: pq.ParquetFile, group: int, segment: str, camera: Camera, expected: NDArray[np.int64]
-) -> Mapping[int, bytes | Lost]:
+    images: pq.ParquetFile, group: int, segment: str, camera: WaymoCamera, expected: NDArray[np.int64]
+) -> Mapping[int, bytes | LostShot]:
     """Returns the camera's pictures of a row group by time; ``Lost`` for expected ones that are missing."""
     if not len(expected):
         return {}
-    found: dict[int, bytes | Lost] = {}
+    found: dict[int, bytes | LostShot] = {}
     why = f"has no image of camera {camera}"
     try:
         for batch in images.iter_batches(
@@ -207,10 +207,10 @@ def _pictures(
                     found.setdefault(time, jpeg.as_py())
     except _BROKEN as error:
         why = f"row group {group} cannot be read ({_first_line(error)})"
-    return {time: found.get(time, Lost(f"frame {time}: {why}")) for time in expected.tolist()}
+    return {time: found.get(time, LostShot(f"frame {time}: {why}")) for time in expected.tolist()}
 
 
-def _labels(boxes: Path, segment: str, camera: Camera, rows: _Rows) -> Mapping[int, Labels]:
+def _labels(boxes: Path, segment: str, camera: WaymoCamera, rows: _Rows) -> Mapping[int, ShotLabels]:
     """Reads the labels by time of the picture; pictures without boxes are left out."""
     wanted = pa.table(
         {
@@ -226,12 +226,12 @@ def _labels(boxes: Path, segment: str, camera: Camera, rows: _Rows) -> Mapping[i
         np.stack([joined[name].to_numpy().astype(np.float64) for name in pair], axis=1)
         for pair in (_CENTRE, _SIZE)
     )
-    xyxy = edges(centres, sizes)
+    xyxy = box_edges(centres, sizes)
     types = _integers(joined[_TYPE])
     objects = joined[_OBJECT].to_pylist()
     starts = np.flatnonzero(np.diff(times, prepend=-1)).tolist()
     return {
-        int(times[start]): Labels(
+        int(times[start]): ShotLabels(
             xyxy[start:end], types[start:end], tuple(str(one) for one in objects[start:end])
         )
         for start, end in zip(starts, [*starts[1:], len(times)], strict=True)

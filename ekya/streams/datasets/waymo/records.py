@@ -18,13 +18,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from ekya.core.errors import UserError
 from ekya.streams.datasets.waymo.shots import (
     NO_LABELS,
-    Camera,
-    Labels,
-    Lost,
+    LostShot,
     SegmentFacts,
     SegmentFiles,
     Shot,
-    edges,
+    ShotLabels,
+    WaymoCamera,
+    box_edges,
 )
 from ekya.system.files import user_errors
 
@@ -72,12 +72,12 @@ class FrameV1:
     timestamp_us: int
     _message: Any
 
-    def image(self, camera: Camera) -> bytes:
+    def image(self, camera: WaymoCamera) -> bytes:
         """Returns the camera's picture as JPEG; empty if there is none."""
         found = (bytes(one.image) for one in self._message.images if one.name == camera.number)
         return next(found, b"")
 
-    def labels(self, camera: Camera) -> Labels | None:
+    def labels(self, camera: WaymoCamera) -> ShotLabels | None:
         """Returns the labels of the camera's picture; None if the picture was not labelled."""
         of_camera = (one.labels for one in self._message.camera_labels if one.name == camera.number)
         found = next(of_camera, None)
@@ -86,8 +86,8 @@ class FrameV1:
         if not len(found):
             return NO_LABELS
         boxes = [one.box for one in found]
-        return Labels(
-            edges(
+        return ShotLabels(
+            box_edges(
                 np.array([(box.center_x, box.center_y) for box in boxes]),
                 np.array([(box.length, box.width) for box in boxes]),
             ),
@@ -130,7 +130,7 @@ def masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MOVED_BY) & 0xFFFFFFFF
 
 
-def read_records(file: BinaryIO) -> Iterator[bytes | Lost]:
+def read_records(file: BinaryIO) -> Iterator[bytes | LostShot]:
     """Yields the records of a file, one at a time; memory is that of the longest.
 
     A record whose data do not match their checksum is lost. If a length does not match its checksum, or the
@@ -144,28 +144,30 @@ def read_records(file: BinaryIO) -> Iterator[bytes | Lost]:
     while at < size:
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
-            yield Lost(f"record {number} and all behind it: the file ends within the record's length")
+            yield LostShot(f"record {number} and all behind it: the file ends within the record's length")
             return
         length, checksum = _HEAD.unpack(head)
         if masked_crc(head[:8]) != checksum:
-            yield Lost(f"record {number} and all behind it: the checksum of its length is wrong")
+            yield LostShot(f"record {number} and all behind it: the checksum of its length is wrong")
             return
         at += _HEAD.size + length + _CHECKSUM.size
         if at > size:
-            yield Lost(f"record {number} and all behind it: the file ends within the record")
+            yield LostShot(f"record {number} and all behind it: the file ends within the record")
             return
         if length > _LONGEST_RECORD_BYTES:
             file.seek(at)
-            yield Lost(f"record {number}: {length} bytes are too many for a frame")
+            yield LostShot(f"record {number}: {length} bytes are too many for a frame")
         else:
             data, checksum = file.read(length), file.read(_CHECKSUM.size)
             if len(checksum) < _CHECKSUM.size:
-                yield Lost(f"record {number} and all behind it: the file became shorter while it was read")
+                yield LostShot(
+                    f"record {number} and all behind it: the file became shorter while it was read"
+                )
                 return
             if masked_crc(data) == _CHECKSUM.unpack(checksum)[0]:
                 yield data
             else:
-                yield Lost(f"record {number}: its checksum is wrong")
+                yield LostShot(f"record {number}: its checksum is wrong")
         number += 1
 
 
@@ -184,16 +186,16 @@ class RecordsReader:
         first = self._first()
         return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
 
-    def read_cameras(self) -> tuple[Camera, ...]:
+    def read_cameras(self) -> tuple[WaymoCamera, ...]:
         """Returns the cameras with a picture in the first readable record.
 
         Raises:
             UserError: as ``read_facts``.
         """
         first = self._first()
-        return tuple(camera for camera in Camera if first.image(camera))
+        return tuple(camera for camera in WaymoCamera if first.image(camera))
 
-    def require_camera(self, camera: Camera) -> None:
+    def require_camera(self, camera: WaymoCamera) -> None:
         """Checks that the first readable record has a picture and labels of the camera.
 
         Raises:
@@ -210,23 +212,23 @@ class RecordsReader:
                 "ends in _with_camera_labels, or leave the segment out."
             )
 
-    def read_shots(self, camera: Camera) -> Iterator[Shot | Lost]:
+    def read_shots(self, camera: WaymoCamera) -> Iterator[Shot | LostShot]:
         """Yields the camera's pictures in file order, which is chronological.
 
         Raises:
             OSError: the file cannot be read.
         """
         for number, frame in self._frames():
-            if isinstance(frame, Lost):
+            if isinstance(frame, LostShot):
                 yield frame
                 continue
             jpeg, labels = frame.image(camera), frame.labels(camera)
             if frame.segment != self.files.name:
-                yield Lost(f"record {number}: is of segment '{frame.segment}'")
+                yield LostShot(f"record {number}: is of segment '{frame.segment}'")
             elif not jpeg:
-                yield Lost(f"record {number}: has no image of camera {camera}")
+                yield LostShot(f"record {number}: has no image of camera {camera}")
             elif labels is None:
-                yield Lost(f"record {number}: has no labels of camera {camera}")
+                yield LostShot(f"record {number}: has no labels of camera {camera}")
             else:
                 yield Shot(frame.timestamp_us, jpeg, labels)
 
@@ -234,7 +236,7 @@ class RecordsReader:
         why = "it is empty"
         with user_errors(self.files.images):
             for _, frame in self._frames():
-                if isinstance(frame, Lost):
+                if isinstance(frame, LostShot):
                     why = frame.why
                 elif frame.segment != self.files.name:
                     raise UserError(
@@ -247,10 +249,10 @@ class RecordsReader:
             f"{self.files.images}: no frame can be read ({why}); fetch the file again or leave it out."
         )
 
-    def _frames(self) -> Iterator[tuple[int, FrameV1 | Lost]]:
+    def _frames(self) -> Iterator[tuple[int, FrameV1 | LostShot]]:
         with self.files.images.open("rb") as file:
             for number, record in enumerate(read_records(file)):
-                if isinstance(record, Lost):
+                if isinstance(record, LostShot):
                     yield number, record
                 else:
-                    yield number, parse_frame(record) or Lost(f"record {number}: is no Frame message")
+                    yield number, parse_frame(record) or LostShot(f"record {number}: is no Frame message")

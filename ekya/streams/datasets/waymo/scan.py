@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, Shown
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, ShownFrame
 from ekya.streams.datasets.waymo.catalogue import Segment, segment_reader
-from ekya.streams.datasets.waymo.shots import TYPES, Camera, Labels, Lost, Shot
-from ekya.streams.ingest.pictures import Picture, decode_jpeg
+from ekya.streams.datasets.waymo.shots import TYPES, LostShot, Shot, ShotLabels, WaymoCamera
+from ekya.streams.ingest.pictures import DecodedPicture, decode_jpeg
 
 _Item = TypeVar("_Item")
 
@@ -53,7 +53,7 @@ _LONGEST_STEP_US = 60 * US_PER_S
 _READ_AHEAD = 20
 
 
-def show_segments(segments: Sequence[Segment], camera: Camera, max_side: int) -> Iterator[Shown]:
+def show_segments(segments: Sequence[Segment], camera: WaymoCamera, max_side: int) -> Iterator[ShownFrame]:
     """Yields all frames of a camera, segment by segment; a thread reads ahead.
 
     Within a segment, stream time follows the frames' time stamps; the next segment begins a tenth of a second
@@ -65,9 +65,11 @@ def show_segments(segments: Sequence[Segment], camera: Camera, max_side: int) ->
             last_us: int | None = None
             for _, shot in shots:
                 found = _decoded(shot, last_us, max_side)
-                if isinstance(found, Lost):
+                if isinstance(found, LostShot):
                     problem = f"{segment.files.images}: {found.why}"
-                    yield Shown(LabelledFrame(segment.files.name, problem=problem), t_us, None, found.frames)
+                    yield ShownFrame(
+                        LabelledFrame(segment.files.name, problem=problem), t_us, None, found.frames
+                    )
                     continue
                 time_us, labels, picture = found
                 t_us += FRAME_US if last_us is None else time_us - last_us
@@ -79,28 +81,30 @@ def show_segments(segments: Sequence[Segment], camera: Camera, max_side: int) ->
                     picture.stored,
                     tracks=tuple(f"{segment.files.name}/{name}" for name in labels.objects),
                 )
-                yield Shown(frame, t_us, picture.image)
+                yield ShownFrame(frame, t_us, picture.image)
 
 
 def _shots_of(
-    segments: Sequence[Segment], camera: Camera
-) -> Generator[tuple[Segment, Shot | Lost], None, None]:
+    segments: Sequence[Segment], camera: WaymoCamera
+) -> Generator[tuple[Segment, Shot | LostShot], None, None]:
     """Yields all pictures; a file that disappeared or broke since its facts were read becomes a ``Lost``."""
     for segment in segments:
         try:
             for shot in segment_reader(segment.files).read_shots(camera):
                 yield segment, shot
         except (UserError, OSError) as error:
-            yield segment, Lost(f"the rest of the segment: {error}")
+            yield segment, LostShot(f"the rest of the segment: {error}")
 
 
-def _decoded(shot: Shot | Lost, last_us: int | None, max_side: int) -> tuple[int, Labels, Picture] | Lost:
+def _decoded(
+    shot: Shot | LostShot, last_us: int | None, max_side: int
+) -> tuple[int, ShotLabels, DecodedPicture] | LostShot:
     """Returns time, labels and pixels of a picture that follows the segment's frame at ``last_us``."""
-    if isinstance(shot, Lost):
+    if isinstance(shot, LostShot):
         return shot
     if last_us is not None and not 0 < shot.timestamp_us - last_us <= _LONGEST_STEP_US:
-        return Lost(f"frame {shot.timestamp_us}: its time does not follow that of the one before")
+        return LostShot(f"frame {shot.timestamp_us}: its time does not follow that of the one before")
     picture = decode_jpeg(shot.jpeg, max_side)
     if picture is None:
-        return Lost(f"frame {shot.timestamp_us}: its image cannot be decoded")
+        return LostShot(f"frame {shot.timestamp_us}: its image cannot be decoded")
     return shot.timestamp_us, shot.labels, picture

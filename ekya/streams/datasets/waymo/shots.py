@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
 
 
-class Camera(StrEnum):
+class WaymoCamera(StrEnum):
     """A camera of the car."""
 
     FRONT = "FRONT"
@@ -24,7 +24,7 @@ class Camera(StrEnum):
     @property
     def number(self) -> int:
         """Number in the data set, from 1."""
-        return tuple(Camera).index(self) + 1
+        return tuple(WaymoCamera).index(self) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Labels:
+class ShotLabels:
     """Human labels of one picture.
 
     Attributes:
@@ -77,7 +77,7 @@ class Labels:
     objects: tuple[str, ...]
 
 
-NO_LABELS = Labels(np.zeros((0, 4)), np.zeros(0, np.int64), ())
+NO_LABELS = ShotLabels(np.zeros((0, 4)), np.zeros(0, np.int64), ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +92,11 @@ class Shot:
 
     timestamp_us: int
     jpeg: bytes
-    labels: Labels
+    labels: ShotLabels
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostShot:
     """A frame that cannot be shown.
 
     Attributes:
@@ -108,7 +108,7 @@ class Lost:
     frames: int = 1
 
 
-def edges(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+def box_edges(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns boxes (N, 4) x0 y0 x1 y1 from centres (N, 2) and sizes (N, 2), x first."""
     return np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)
 
