@@ -102,7 +102,7 @@ def test_minutes_before_a_restart_are_in_a_mean_of_the_week():
     assert past.coarse.unix_s[-1] == pytest.approx(BEGAN_UNIX_S + 945)
     again = CameraHistory(past)
     for at_s in range(1_100, 9_000, 10):
-        again.add(at_s * S, (BEGAN_UNIX_S + at_s, 0.9, 150, 0))
+        again.add_point(at_s * S, (BEGAN_UNIX_S + at_s, 0.9, 150, 0))
     assert BEGAN_UNIX_S + 945 in again.series().unix_s
 
 
