@@ -187,7 +187,13 @@ def frame_rows(
     return [*rows, compared(apart, rounds, against)[1]]
 
 
-def compared(calls: Mapping[str, Call], rounds: int, baseline: str, units: float = 1.0) -> list[Row]:
+def compared(
+    calls: Mapping[str, Call],
+    rounds: int,
+    baseline: str,
+    units: float = 1.0,
+    now_s: Callable[[], float] = time.thread_time,
+) -> list[Row]:
     """Times calls in turn, and compares each with the baseline's call of the same round.
 
     Args:
@@ -195,6 +201,7 @@ def compared(calls: Mapping[str, Call], rounds: int, baseline: str, units: float
         rounds: calls of each.
         baseline: name of one of them.
         units: that a call does; times are of one unit.
+        now_s: the clock.
     """
     names = list(calls)
     took: dict[str, list[float]] = {name: [] for name in names}
@@ -204,9 +211,9 @@ def compared(calls: Mapping[str, Call], rounds: int, baseline: str, units: float
     for _ in range(rounds):
         # In a new order each time: what runs after another finds that one's weights in the cache.
         for name in rng.permutation(names).tolist():
-            began_s = time.thread_time()
+            began_s = now_s()
             calls[name]()
-            took[name].append(time.thread_time() - began_s)
+            took[name].append(now_s() - began_s)
     rows = []
     for name in names:
         ratios = [own / other for own, other in zip(took[name], took[baseline], strict=True)]

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import dropwhile, islice, takewhile
@@ -35,7 +35,10 @@ _LEAST_S = 5.0
 _END_S = 5.0
 """Time for a process to end its daemons and the like; those end by themselves when it is killed."""
 
-_LOOK_S, _DUMP_S = 0.2, 0.5
+_LOOK_S = 0.2
+_DUMP_S, _DUMP_LOOKS = 0.2, 50
+"""Time between two looks at tracebacks, which are written in many pieces, and the number of looks."""
+
 _FRAMES, _LINES = 3, 240
 
 _MOST_DUMPED = 4
@@ -58,7 +61,12 @@ class Check:
     limit_s: float
 
 
-def run_checks(checks: Sequence[Check], until_s: float, script: Path = SCRIPT) -> Iterator[Finding]:
+def run_checks(
+    checks: Sequence[Check],
+    until_s: float,
+    script: Path = SCRIPT,
+    now_s: Callable[[], float] = time.monotonic,
+) -> Iterator[Finding]:
     """Runs checks one after the other and yields their findings.
 
     Consecutive checks of one module share a process, since torch and CUDA take seconds to start; after a
@@ -66,16 +74,17 @@ def run_checks(checks: Sequence[Check], until_s: float, script: Path = SCRIPT) -
 
     Args:
         checks: in their order.
-        until_s: deadline on the monotonic clock.
+        until_s: deadline on the clock.
         script: runs the checks of a process, given ``--child`` and their names.
+        now_s: the clock.
     """
     left = list(checks)
     while left:
         together = [check.name for check in takewhile(lambda one: one.module == left[0].module, left)]
-        if until_s - time.monotonic() < _LEAST_S:
+        if until_s - now_s() < _LEAST_S:
             yield Finding(left.pop(0).name, "measured", "no time was left for it", False)
             continue
-        with _child(script, together) as child:
+        with _child(script, together, now_s) as child:
             while together and child.is_well:
                 check = left.pop(0)
                 together.pop(0)
@@ -144,7 +153,7 @@ def _tell(what: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
+def _child(script: Path, names: Sequence[str], now_s: Callable[[], float]) -> Iterator["_Child"]:
     # The rest of the path stays: it may hold packages that a check needs.
     path = (str(FOLDER.parent), str(FOLDER), os.environ.get("PYTHONPATH"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
@@ -160,7 +169,7 @@ def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
             env=environment,
             start_new_session=True,
         )
-        child = _Child(process, errors)
+        child = _Child(process, errors, now_s)
         try:
             yield child
         except BaseException:
@@ -173,8 +182,8 @@ def _child(script: Path, names: Sequence[str]) -> Iterator["_Child"]:
 class _Child:
     """Parent's handle of a process that runs checks."""
 
-    def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
-        self._process, self._errors = process, errors
+    def __init__(self, process: "subprocess.Popen[str]", errors: IO[str], now_s: Callable[[], float]) -> None:
+        self._process, self._errors, self._now_s = process, errors, now_s
         self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
         # A thread reads: processes that the child has started may hold the pipe open after its end.
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -187,20 +196,20 @@ class _Child:
         Args:
             check: its name.
             limit_s: timeout from its beginning on.
-            until_s: deadline on the monotonic clock, also for the start of the process.
+            until_s: deadline on the clock, also for the start of the process.
         """
-        began_s = time.monotonic()
+        began_s = self._now_s()
         end_s = min(began_s + _START_S, until_s)
         while True:
             told = self._next(end_s)
             if told is None:
                 self.is_well = False
-                took_s = round(time.monotonic() - began_s, 1)
+                took_s = round(self._now_s() - began_s, 1)
                 why = self._hangs(took_s) if self._process.poll() is None else self._died()
                 yield Finding(check, "measured", why, False, {"stderr": self._said()}, took_s)
                 return
             if "begins" in told:
-                began_s = time.monotonic()
+                began_s = self._now_s()
                 end_s = min(began_s + limit_s, until_s)
                 continue
             if "ended" in told:
@@ -239,7 +248,7 @@ class _Child:
                 self._reader.join(_LOOK_S)
             with suppress(queue.Empty):
                 return self._lines.get(timeout=_LOOK_S)
-            if has_ended or time.monotonic() >= until_s:
+            if has_ended or self._now_s() >= until_s:
                 return None
 
     def _hangs(self, took_s: float) -> str:
@@ -261,13 +270,19 @@ class _Child:
         return "; ".join(told)
 
     def _dumped(self, pid: int, number: signal.Signals) -> list[str]:
-        """Sends a signal and returns the lines that are written because of it."""
+        """Sends a signal and returns the lines that are written because of it, once no more come."""
         self._errors.seek(0, os.SEEK_END)
         before = self._errors.tell()
         _send(pid, number)
-        time.sleep(_DUMP_S)
-        self._errors.seek(before)
-        return self._errors.read().splitlines()
+        lines: list[str] = []
+        for _ in range(_DUMP_LOOKS):
+            time.sleep(_DUMP_S)
+            ended, last = _state_of(pid)[:1] in {"", "Z"}, lines
+            self._errors.seek(before)
+            lines = self._errors.read().splitlines()
+            if ended or (lines and lines == last):
+                break
+        return lines
 
     def _died(self) -> str:
         code = self._process.returncode
@@ -289,11 +304,18 @@ def _members(group: int) -> list[int]:
     """Returns the other processes of a process group, in the order of their numbers."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # It has ended.
-            # The name before the last bracket may contain anything; state, parent and group follow it.
-            number, of = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[2])
-            members += [number] if of == group != number else []
+        number = int(stat.parent.name)
+        if number != group and _state_of(number).split()[2:3] == [str(group)]:
+            members.append(number)
     return sorted(members)
+
+
+def _state_of(pid: int) -> str:
+    """Returns state, parent, group and more of a process; nothing where it is gone."""
+    with suppress(OSError):
+        # The name before the last bracket may contain anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].strip()
+    return ""
 
 
 def _send(pid: int, number: signal.Signals) -> None:

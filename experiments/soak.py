@@ -26,7 +26,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -74,6 +74,7 @@ class Day:
     """What happened to a service, as wall-clock times.
 
     Attributes:
+        now_s: a clock that is never set.
         busy: faults and pauses, in which answers may be missing.
         over_s: longest time for which the folder was above its retention, while the service could look.
     """
@@ -87,6 +88,7 @@ class Day:
     samples: list[Sample] = field(default_factory=list)
     changes: int = 0
     failed: list[str] = field(default_factory=list)
+    now_s: Callable[[], float] = time.monotonic
     _away: dict[str, float] = field(default_factory=dict)
     _large_since_s: float | None = None
     _over: threading.Event = field(default_factory=threading.Event)
@@ -160,7 +162,7 @@ class Day:
 
     def watch_disk(self) -> None:
         """Notes for how long the folder is above its retention."""
-        now_s = time.monotonic()
+        now_s = self.now_s()
         if folder_bytes(self.chaos.service.runs.path) <= 1e9 * RETENTION_GB:
             self._large_since_s = None
             return

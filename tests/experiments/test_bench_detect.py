@@ -1,4 +1,3 @@
-import time
 from pathlib import Path
 
 import bench_detect as bench
@@ -24,18 +23,19 @@ def test_bench_detect_compares_every_way_with_the_plain_network(models):
 
 
 def test_bench_detect_ratio_is_of_calls_of_one_round():
-    def busy(seconds):
+    def takes(seconds):
         def call():
-            ends_s = time.thread_time() + seconds
-            while time.thread_time() < ends_s:
-                pass
+            nonlocal now_s
+            now_s += seconds
 
         return call
 
-    short, long = bench.compared({"short": busy(0.002), "long": busy(0.008)}, 5, "short", units=2.0)
+    now_s = 0.0
+    calls = {"short": takes(0.002), "long": takes(0.008)}
+    short, long = bench.compared(calls, 5, "short", units=2.0, now_s=lambda: now_s)
     assert (short.name, short.ratio) == ("short", 1.0)
-    assert long.ratio == pytest.approx(4.0, rel=0.3)
-    assert long.ms == pytest.approx(4.0, rel=0.3), "of one unit"
+    assert long.ratio == pytest.approx(4.0)
+    assert long.ms == pytest.approx(4.0), "of one unit"
 
 
 def test_bench_detect_plain_file_answers_as_the_published_one(data_dir):
@@ -54,7 +54,6 @@ def test_bench_detect_times_new_weights_and_training(models):
     assert swap.first_s > 0 < swap.next_s
     rows = bench.training_rows(models[0], SIDE, 3, seed=0)
     assert [row.name for row in rows] == list(bench.PARTS)
-    assert rows[0].ms < rows[2].ms, "heads train faster than everything"
     assert rows[2].ratio == 1.0
 
 

@@ -2,9 +2,8 @@ import ast
 import json
 import re
 import sys
-import time
-from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import gpu_check
@@ -24,7 +23,7 @@ SCRIPT = """
 import importlib, sys
 sys.path.insert(0, {folder!r})
 from gpu_check_process import Check, work_off
-sys.exit(work_off([Check(name, module, name, 10.0) for name, module in {named!r} if name in sys.argv[2:]]))
+sys.exit(work_off([Check(name, module, name, 1.0) for name, module in {named!r} if name in sys.argv[2:]]))
 """
 
 MODULE = """
@@ -46,14 +45,19 @@ def checks(tmp_path, monkeypatch):
         for module in {module for _, module in named}:
             own = [f"def {name}():\n    {bodies[name]}\n" for name, of in named if of == module]
             (tmp_path / f"{module}.py").write_text(MODULE + "".join(own))
-        return [Check(name, module, name, 10.0) for name, module in named]
+        return [Check(name, module, name, 1.0) for name, module in named]
 
     monkeypatch.setattr(gpu_check, "run_checks", partial(run_checks, script=tmp_path / "script.py"))
     return make
 
 
-def found(checks, seconds=60.0):
-    return list(gpu_check.run_checks(checks, time.monotonic() + seconds))
+def found(checks, until_s=1000.0, clock=lambda: 0.0):
+    return list(gpu_check.run_checks(checks, until_s, now_s=clock))
+
+
+def late_from(file):
+    """A clock that stands until there is this file, when a check has taken too long."""
+    return lambda: 100.0 if file.is_file() else 0.0
 
 
 def test_run_checks_neighbours_of_a_module_share_a_process(checks):
@@ -108,24 +112,26 @@ def test_run_checks_crashed_process_reports_its_last_output(checks):
 
 def test_run_checks_hanging_check_is_killed_with_children_and_located(checks, tmp_path):
     made = checks(
-        hangs="yield told('a'); own = subprocess.Popen(['sleep', '60']); "
-        f"open({str(tmp_path / 'child')!r}, 'w').write(str(own.pid)); time.sleep(60)",
+        hangs="yield told('a'); own = subprocess.Popen(['sleep', '600']); "
+        f"open({str(tmp_path / 'new')!r}, 'w').write(str(own.pid)); "
+        f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'child')!r}); time.sleep(600)",
         next="yield told('b')",
     )
-    findings = found([replace(made[0], limit_s=1.0), made[1]])
+    findings = found(made, clock=late_from(tmp_path / "child"))
     assert [one.name for one in findings] == ["a", "hangs", "b"]
     assert re.match(
-        r'it had not ended after 1 s; File ".*/things.py", line \d+ in hangs', findings[1].measured
+        r'it had not ended after 100 s; File ".*/things.py", line \d+ in hangs', findings[1].measured
     )
     state = Path("/proc") / (tmp_path / "child").read_text() / "stat"
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_run_checks_hanging_processes_of_a_check_are_located(checks):
+def test_run_checks_hanging_processes_of_a_check_are_located(checks, tmp_path):
     """One waits for the other, which must not go on because the first has ended."""
-    waits = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    sleeps = f"import time; open({str(tmp_path / 'there')!r}, 'w'); time.sleep(600)"
+    waits = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeps!r}])"
     made = checks(hangs=f"subprocess.run([sys.executable, '-c', {waits!r}]); yield", next="yield told('b')")
-    finding, _ = found([replace(made[0], limit_s=2.0), made[1]])
+    finding, _ = found(made, clock=late_from(tmp_path / "there"))
     own, *others = finding.measured.split("; and a process of it; ")
     assert "selectors" in own or "subprocess" in own
     assert len(others) == 2
@@ -134,11 +140,11 @@ def test_run_checks_hanging_processes_of_a_check_are_located(checks):
     assert sum("Current thread" in line for line in finding.figures["stderr"]) == 3
 
 
-def test_run_checks_process_ignoring_sigterm_is_killed(checks, monkeypatch):
+def test_run_checks_process_ignoring_sigterm_is_killed(checks, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_check_process, "_END_S", 0.3)
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); yield told('a'); time.sleep(60)"
-    made = checks(deaf=deaf, next="yield told('b')")
-    findings = found([replace(made[0], limit_s=1.0), made[1]])
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); yield told('a'); "
+    deaf += f"open({str(tmp_path / 'deaf')!r}, 'w'); time.sleep(600)"
+    findings = found(checks(deaf=deaf, next="yield told('b')"), clock=late_from(tmp_path / "deaf"))
     assert [one.name for one in findings] == ["a", "deaf", "b"]
 
 
@@ -163,17 +169,29 @@ def test_run_checks_packages_on_pythonpath_are_found(checks, tmp_path, monkeypat
 
 
 def test_run_checks_without_time_left_reports_check_unmet(checks):
-    findings = found(checks(one="yield told('a')"), seconds=1.0)
+    findings = found(checks(one="yield told('a')"), until_s=1.0)
     assert [(one.name, one.measured, one.met) for one in findings] == [
         ("one", "no time was left for it", False)
     ]
 
 
-def test_run_checks_last_check_may_use_remaining_time(checks):
-    made = checks(one="yield told('a')", two="time.sleep(1.0); yield told('b')")
-    findings = found([made[0], replace(made[1], limit_s=0.1)], seconds=20.0)
+def test_run_checks_last_check_may_use_remaining_time(checks, tmp_path):
+    began, over, ticks = tmp_path / "began", tmp_path / "over", count(10.0, 10.0)
+
+    def clock():
+        """Stands until the second check runs, which is over when its limit has long passed."""
+        if not began.is_file():
+            return 0.0
+        now_s = next(ticks)
+        if now_s > 30.0:
+            over.touch()
+        return now_s
+
+    two = f"open({str(began)!r}, 'w')\n    while not os.path.exists({str(over)!r}): time.sleep(0.01)"
+    findings = found(
+        checks(one="yield told('a')", two=f"{two}\n    yield told('b')"), until_s=1e6, clock=clock
+    )
     assert [(one.name, one.met) for one in findings] == [("a", True), ("b", True)]
-    assert 1.0 <= findings[1].took_s < 10.0
 
 
 def test_gpu_check_without_gpu_prints_one_line_and_keeps_docs(capsys, monkeypatch):

@@ -61,9 +61,9 @@ def day(tmp_path):
     return soak.Day(SimpleNamespace(service=SimpleNamespace(runs=folder), outcomes=[]), (), consumer)
 
 
-def test_past_is_removed_until_the_folder_is_within_its_limit(day, monkeypatch):
+def test_past_is_removed_until_the_folder_is_within_its_limit(day):
     now_s = iter((100.0, 140.0, 150.0))
-    monkeypatch.setattr(soak, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    day.now_s = lambda: next(now_s)
     day.watch_disk()
     day.watch_disk()
     assert day.over_s == 40.0

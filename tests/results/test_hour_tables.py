@@ -28,20 +28,20 @@ TEN = 1_764_064_800.0
 
 
 class Clocks:
-    """A wall clock and a monotonic one; ``set_back`` moves only the first."""
+    """A wall clock and a steady one; ``set_back`` moves only the first."""
 
     def __init__(self, unix_s=TEN):
-        self.unix, self.monotonic = unix_s, 500.0
+        self.unix, self.steady = unix_s, 500.0
 
     def unix_s(self):
         return self.unix
 
-    def monotonic_s(self):
-        return self.monotonic
+    def steady_s(self):
+        return self.steady
 
     def pass_(self, seconds):
         self.unix += seconds
-        self.monotonic += seconds
+        self.steady += seconds
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def folder(tmp_path):
 
 
 def writer_of(folder, clocks):
-    return HourWriter(folder, clocks.unix_s, clocks.monotonic_s)
+    return HourWriter(folder, clocks.unix_s, clocks.steady_s)
 
 
 def row_of(frame):
@@ -286,7 +286,7 @@ def test_reader_sees_every_row_once_whatever_the_clock_does(tmp_path_factory, st
         wrote += rows
         writer.flush()
         clocks.unix += jump_s
-        clocks.monotonic += abs(jump_s)
+        clocks.steady += abs(jump_s)
         if restarts:
             writer.close()
             writer = writer_of(folder, clocks)

@@ -31,8 +31,7 @@ def test_validation_is_read_as_it_was_kept(folder):
     keep_validation(folder, CAM, JobId(7), KEPT_ONE)
     assert read_validation(folder, CAM, JobId(7)) == KEPT_ONE
     assert validated_jobs(folder, CAM).keys() == {7}
-    (file,) = folder.path.rglob("7.*")
-    os.utime(file, (1000.0, 2000.0))
+    os.utime(folder.validations(CAM) / "7.json", (1000.0, 2000.0))
     assert validated_jobs(folder, CAM)[JobId(7)] == 2000.0
     assert validated_jobs(folder, OTHER) == {}
 
