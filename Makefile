@@ -49,9 +49,12 @@ chaos: $(VENV)/.installed ## serve cameras, kill and stop what serves them, chec
 
 test: lint types layers unit ## run all checks and tests (10 minutes)
 
-lint: $(VENV)/.installed-test ## ruff check and ruff format
+# ruff knows the names of clocks in modules; what tests run as text, and the time of event loops, only their words tell.
+CLOCKS := time\.(monotonic|perf_counter|process_time|thread_time|time)|datetime\.now|loop\.time|[a-z]\(\)\.time\(
+lint: $(VENV)/.installed-test ## ruff check and ruff format; no test names a clock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@! grep -rnE --include='*.py' --exclude=waiting.py '$(CLOCKS)' tests || { echo "No test may name a clock"; exit 1; }
 
 types: $(VENV)/.installed-test ## mypy --strict
 	$(BIN)/mypy --strict ekya
