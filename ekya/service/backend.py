@@ -41,15 +41,12 @@ class ServiceBackend:
         self._folder, self._classes = folder, classes
 
     def status(self) -> ServiceStatus:
-        """Returns the state of the service and of its cameras."""
         return self._keeper.status()
 
     def series(self, camera: str) -> Series:
-        """Returns a camera's accuracy and shares over time."""
         return self._keeper.series(camera)
 
     def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
-        """Returns a camera's last retrainings, the oldest first."""
         rows = self._keeper.retrainings(camera)
         written_s = validated_jobs(self._folder, StreamId(camera))
         # Retrainings that ended in the window in which a service was killed share numbers with later ones.
@@ -62,70 +59,54 @@ class ServiceBackend:
         )
 
     def read_validation(self, camera: str, job: int) -> KeptValidation:
-        """Returns the validation of a retraining of a camera."""
         self._control.require(StreamId(camera))
         return read_validation(self._folder, StreamId(camera), JobId(job))
 
     def metrics_text(self) -> bytes:
-        """Returns the metrics in Prometheus' text format."""
         return self._metrics.metrics_text()
 
     def newest_picture(self, camera: str) -> bytes | None:
-        """Returns the newest frame with its boxes as JPEG; None before the first."""
         return self._control.picture(StreamId(camera))
 
     def newest_answer(self, camera: str) -> dict[str, object] | None:
-        """Returns the newest answer as it is sent to sinks; None before the first."""
         self._control.require(StreamId(camera))
         message = newest_message(self._folder, StreamId(camera), self._classes)
         return None if message is None else cast(dict[str, object], message)
 
     def kept_models(self, camera: str) -> tuple[ModelRow, ...]:
-        """Returns the models that served a camera and are kept, by version."""
         return self._control.models(StreamId(camera))
 
     def add_camera(self, values: Mapping[str, object]) -> None:
-        """Adds a camera, given as a stream of the fleet file; returns when it serves."""
         self._control.add(with_stream(self._control.fleet, values))
 
     def remove_camera(self, camera: str) -> None:
-        """Removes a camera for good."""
         self._control.remove(StreamId(camera))
 
     def pause_camera(self, camera: str) -> None:
-        """Stops analysing a camera until it is resumed."""
         self._control.pause(StreamId(camera), True)
 
     def resume_camera(self, camera: str) -> None:
-        """Goes on with a paused camera."""
         self._control.pause(StreamId(camera), False)
 
     def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
-        """Changes ``weight`` or ``max_age_s`` of a camera."""
         self._control.change_terms(StreamId(camera), values)
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes terms of the fleet."""
         self._control.change_fleet(values)
 
     def add_class(self, name: str) -> None:
-        """Adds a class to the fleet, for which the service starts again."""
         self._control.add_class(name)
 
     def freeze_model(self, camera: str, frozen: bool) -> None:
-        """Keeps a camera's model without retraining, or lets it be retrained again."""
         self._control.freeze(StreamId(camera), frozen)
 
     def roll_back(self, camera: str, version: int | None = None) -> None:
-        """Serves a kept model again; for None the one before the one that serves now."""
         self._control.roll_back(StreamId(camera), None if version is None else ModelVersion(version))
 
     def forget_pictures(self, camera: str) -> None:
-        """Deletes the pictures that are kept of a camera."""
         self._control.forget(StreamId(camera))
 
     def ask_labels(self, camera: str) -> None:
-        """Has the golden model label a camera now."""
         now = self._keeper.status().camera(camera)
         if now.frozen:
             raise UserError(f"{camera}: it keeps its model, so it is not labelled; unfreeze it first")
