@@ -275,10 +275,12 @@ class PlayedSource:
 
     @property
     def fps(self) -> float:
+        """Frames a second of run time, outside bursts."""
         return self.source.fps * self.play.speed
 
     @property
     def damaged(self) -> int:
+        """Number of frames that could not be decoded, over all passes."""
         return self._damaged_before + self.source.damaged
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
