@@ -7,6 +7,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from rich.console import Console
+from waiting import HANG_GUARD_S
 
 from ekya.cli.fleet_stores import RestOptions, note_stores_file, open_updates, read_noted_stores
 from ekya.cli.output import Output
@@ -39,7 +40,9 @@ class Opened:
     def asked(self, token=None):
         port = self.said.getvalue().strip().rpartition(":")[2]
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        with urlopen(Request(f"http://127.0.0.1:{port}/monitor", headers=headers), timeout=10) as answer:
+        with urlopen(
+            Request(f"http://127.0.0.1:{port}/monitor", headers=headers), timeout=HANG_GUARD_S
+        ) as answer:
             return json.loads(answer.read())
 
 
