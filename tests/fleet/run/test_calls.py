@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
+from waiting import HANG_GUARD_S
 
 from ekya.core.errors import UserError
 from ekya.fleet.run.calls import CallError, LocalHandle, RayHandle
@@ -17,7 +18,7 @@ class Counter:
 
     def add(self, number):
         if number == 0:
-            self.go_on.wait(5)
+            self.go_on.wait(HANG_GUARD_S)
         self.order.append(number)
         return number + 1
 
@@ -34,16 +35,16 @@ def test_calls_of_one_thread_run_in_order_and_return_at_once() -> None:
     told = [handle.call("add", number) for number in range(3)]
     assert not any(one.done() for one in told)
     counter.go_on.set()
-    assert [one.result(5) for one in told] == [1, 2, 3]
+    assert [one.result(HANG_GUARD_S) for one in told] == [1, 2, 3]
     assert counter.order == [0, 1, 2]
 
 
 def test_errors_of_the_user_are_told_from_others() -> None:
     handle = LocalHandle(Counter(), threads=1)
     with pytest.raises(UserError, match="correct this"):
-        handle.call("complain").result(5)
+        handle.call("complain").result(HANG_GUARD_S)
     with pytest.raises(CallError, match="ValueError: a bug"):
-        handle.call("fail").result(5)
+        handle.call("fail").result(HANG_GUARD_S)
 
 
 def test_an_object_that_has_ended_is_dead_to_who_waits_and_to_who_comes() -> None:
@@ -52,11 +53,11 @@ def test_an_object_that_has_ended_is_dead_to_who_waits_and_to_who_comes() -> Non
     works, waits = handle.call("add", 0), handle.call("add", 1)
     handle.end()
     with pytest.raises(CallError, match="it has ended"):
-        waits.result(5)
+        waits.result(HANG_GUARD_S)
     with pytest.raises(CallError, match="it has ended"):
-        handle.call("add", 2).result(5)
+        handle.call("add", 2).result(HANG_GUARD_S)
     counter.go_on.set()
-    assert works.result(5) == 1
+    assert works.result(HANG_GUARD_S) == 1
     assert counter.order == [0]
 
 
