@@ -106,7 +106,7 @@ def test_camera_unset_variable_is_user_error(monkeypatch):
 def test_feed_numbers_frames_and_the_newest_has_pixels(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     assert watching.wait_open() == 40
-    call_at(watching.begin, 7)
+    call_at(watching.start_frames, 7)
     polled = []
     wait_until(lambda: polled.append(watching.poll(0.2)) or sum(map(len, polled)) > 40)
     arrived = [one for some in polled for one in some]
@@ -187,7 +187,7 @@ def test_camera_silence_names_its_cause(source_of):
 def test_feed_camera_disconnects_and_is_found_again(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     before, _ = watched(watching, lambda seen: len(seen) > 5)
     camera.stop()
     _, said = watched(watching, lambda _: watching.lost is not None)
@@ -203,7 +203,7 @@ def test_feed_camera_disconnects_and_is_found_again(camera, feed):
 def test_feed_silent_camera_is_lost(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     watched(watching, lambda seen: len(seen) > 5)
     camera.frozen = True
     _, said = watched(watching, lambda _: watching.lost is not None)
@@ -214,7 +214,7 @@ def test_feed_unreachable_camera_is_retried(camera, feed):
     camera.stop()
     watching = feed(CameraSpec(url=camera.url))
     assert watching.wait_open() == ASSUMED_FPS
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     _, said = watched(watching, lambda _: watching.lost is not None)
     assert said[-1] == "no connection: Connection refused"
     camera.start()
@@ -228,27 +228,27 @@ def test_feed_refused_login_is_masked(camera, feed, monkeypatch):
     monkeypatch.setenv("CAM_LOGIN", "admin:wr0ngone")
     watching = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     _, said = watched(watching, lambda _: watching.lost is not None)
     assert said[-1] == "the camera answers and gives no video; check login, path and codec"
     monkeypatch.setenv("CAM_LOGIN", "admin:tops3cret")
     again = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@"), fps=40))
     again.wait_open()
-    call_at(again.begin)
+    call_at(again.start_frames)
     assert watched(again, bool)[0]
 
 
 def test_feed_missing_device_is_lost(feed):
     watching = feed(CameraSpec(url="/dev/video97"))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert watched(watching, lambda _: watching.lost is not None)[1][-1] == "there is no such device"
 
 
 def test_feed_dead_process_is_replaced_without_double_frames(camera, feed, kill_decoder):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     before, _ = watched(watching, lambda seen: len(seen) > 5)
     kill_decoder()
     between, said = watched(watching, lambda _: watching.lost is not None)
@@ -277,7 +277,7 @@ def test_live_sample_ends_after_its_time(monkeypatch):
         def __init__(self, *_):
             self.index, self.wait_open = 0, lambda: 10.0
 
-        def begin(self, began_ns):
+        def start_frames(self, began_ns):
             assert began_ns == now_ns[0]
 
         def poll(self, timeout_s):

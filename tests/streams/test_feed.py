@@ -42,7 +42,7 @@ def indices(feed, kill=None, held=(), folder=None):
 def test_feed_killed_decoder_continues_at_next_frame(odd, feed, caplog, kill_decoder, tmp_path):
     watching = feed(odd(frames=60, holds=(5, 30)))
     assert watching.wait_open() == 100.0
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert indices(watching, kill_decoder, (5, 30), tmp_path) == list(range(60))
     assert watching.died is None
     assert watching.lost is None
@@ -54,7 +54,7 @@ def test_feed_third_death_in_a_minute_ends_recording(odd, feed, monkeypatch, kil
     monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 1e9)
     watching = feed(odd(frames=60, holds=(5, 10, 15, 20)))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(15))
     assert watching.died == "its decoder died 3 times, killed by signal SIGKILL"
     assert watching.poll(0.0) == []
@@ -64,7 +64,7 @@ def test_feed_old_deaths_do_not_count(odd, feed, monkeypatch, kill_decoder, tmp_
     monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 0.0)
     watching = feed(odd(frames=60, holds=(5, 10, 15, 20)))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(60))
     assert watching.died is None
 
@@ -74,7 +74,7 @@ def test_feed_repeated_abort_at_one_frame_ends_recording(odd, feed, monkeypatch,
     monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", minute_s)
     watching = feed(odd(frames=3, end="abort"))
     watching.wait_open()
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert indices(watching) == [0, 1, 2]
     assert "SIGABRT" in watching.died
 
@@ -82,7 +82,7 @@ def test_feed_repeated_abort_at_one_frame_ends_recording(odd, feed, monkeypatch,
 def test_feed_abort_in_open_ends_recording(odd, feed):
     watching = feed(odd(end="abort in open"))
     assert watching.wait_open() == ASSUMED_FPS
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert watching.poll(0.0) == []
     assert watching.ended
     assert "SIGABRT" in watching.died
@@ -92,7 +92,7 @@ def test_feed_killed_while_opening_is_restarted(odd, feed, kill_decoder):
     watching = feed(odd(frames=5))
     kill_decoder()
     assert watching.wait_open() == 100.0
-    call_at(watching.begin)
+    call_at(watching.start_frames)
     assert indices(watching) == [0, 1, 2, 3, 4]
 
 

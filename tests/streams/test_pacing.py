@@ -48,7 +48,7 @@ class Live:
     def __init__(self, *seen):
         self.seen = seen
 
-    def watch(self):
+    def watch_pictures(self):
         for one in self.seen:
             if callable(one):
                 one()
@@ -60,7 +60,7 @@ def send(outbox, source, requests, from_index=0):
     begin = {"started_monotonic_ns": BEGAN_NS, "from_index": from_index}
     if not isinstance(source, Live):
         requests.put(begin)
-    slots = SimpleNamespace(write=lambda _frame: 0)
+    slots = SimpleNamespace(write_frame=lambda _frame: 0)
     assert FrameSender(outbox, slots, requests, lambda: outbox.now_ns).send_frames(source) == 0
     return outbox.frames()
 

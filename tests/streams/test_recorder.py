@@ -34,7 +34,7 @@ class Fed:
     def wait_open(self):
         return FPS
 
-    def begin(self, began_ns):
+    def start_frames(self, began_ns):
         self.began_ns = began_ns
 
     @property
@@ -78,7 +78,7 @@ def recorder_of(monkeypatch):
 
 
 def recorded(recorder, path, seconds, stop=None):
-    return recorder.record(path, recorder._now_ns() + 100_000_000, seconds, stop or threading.Event())
+    return recorder.record_video(path, recorder._now_ns() + 100_000_000, seconds, stop or threading.Event())
 
 
 def brightnesses(path):

@@ -22,7 +22,7 @@ image = np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8)
 video = VideoFile(Path(sys.argv[1]), image, 20.0)
 try:
     for _ in range(5000):
-        video.write(image)
+        video.write_picture(image)
 except UserError as error:
     print(error)
 print(video.close())
