@@ -90,6 +90,18 @@ class CameraSpec(BaseModel):
         return source
 
 
+class CameraReconnect:
+    """When a lost camera is tried again: after a delay that doubles with each attempt, until a picture."""
+
+    def __init__(self) -> None:
+        self._delay_s = FIRST_DELAY_S
+
+    def next_delay_s(self) -> float:
+        """Returns the seconds to wait before the next attempt."""
+        delay_s, self._delay_s = self._delay_s, min(2.0 * self._delay_s, LONGEST_DELAY_S)
+        return delay_s
+
+
 @dataclass(eq=False)
 class CameraSource:
     """A ``LiveSource`` over OpenCV.
@@ -122,13 +134,12 @@ class CameraSource:
 
     def watch_pictures(self) -> Iterator[Sight | Silence]:
         """Yields frames and silences as ``LiveSource.watch_pictures``; never ends."""
-        delay_s = FIRST_DELAY_S
+        reconnect = CameraReconnect()
         try:
             while True:
                 if self._capture is None:
                     yield Silence(self._reason)
-                    time.sleep(delay_s)
-                    delay_s = min(2.0 * delay_s, LONGEST_DELAY_S)
+                    time.sleep(reconnect.next_delay_s())
                     self._capture = self._opened()
                     continue
                 asked_s = self.now_s()
@@ -141,7 +152,7 @@ class CameraSource:
                         f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
                     )
                     continue
-                delay_s = FIRST_DELAY_S
+                reconnect = CameraReconnect()
                 yield Sight(time.monotonic_ns(), shrink_frame(image, self.max_side))
         finally:
             self.close()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
-from ekya.streams.ingest.camera import ASSUMED_FPS, FIRST_DELAY_S, LONGEST_DELAY_S
+from ekya.streams.ingest.camera import ASSUMED_FPS, CameraReconnect
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import Arrived, SourceDiedError, SourceProcess, SourceSpec
 
@@ -66,7 +66,7 @@ class Feed:
         self._started_monotonic_ns: int | None = None
         self._next_index = 0
         self._lost_by: str | None = None
-        self._delay_s = FIRST_DELAY_S
+        self._reconnect = CameraReconnect()
         self._again_s = 0.0
         self._damaged = 0
         self._deaths_s: list[float] = []
@@ -129,12 +129,12 @@ class Feed:
         arrived = self._process.poll(timeout_s)
         if arrived:
             self._next_index = arrived[-1].index + 1
-            self._lost_by, self._delay_s = None, FIRST_DELAY_S
+            self._lost_by, self._reconnect = None, CameraReconnect()
             # Without frames every death counts.
             since_s = time.monotonic() - DEATHS_WITHIN_S
             self._deaths_s = [at_s for at_s in self._deaths_s if at_s > since_s]
         if self._spec.live and self._process.ended:
-            self._reconnect(timeout_s)
+            self._reconnect_camera(timeout_s)
         elif self._process.died is not None and not self._has_given_up:
             self._take_over()
         return arrived
@@ -169,17 +169,16 @@ class Feed:
         )
         self._restart()
 
-    def _reconnect(self, timeout_s: float) -> None:
+    def _reconnect_camera(self, timeout_s: float) -> None:
         """Restarts the process of a live source when its back-off is over."""
         now_s = time.monotonic()
         if self._again_s <= now_s and self._lost_by is None:
             self._lost_by = f"its process died ({self._process.died})"
-            self._again_s = now_s + self._delay_s
+            self._again_s = now_s + self._reconnect.next_delay_s()
         if now_s < self._again_s:
             time.sleep(min(timeout_s, self._again_s - now_s))
             return
-        self._delay_s = min(2.0 * self._delay_s, LONGEST_DELAY_S)
-        self._again_s = now_s + self._delay_s
+        self._again_s = now_s + self._reconnect.next_delay_s()
         self._restart()
 
     def _restart(self) -> None:
