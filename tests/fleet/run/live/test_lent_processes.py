@@ -78,7 +78,7 @@ class Town:
 
 @pytest.fixture
 def town(monkeypatch):
-    monkeypatch.setattr(lent_processes, "TrainingProcesses", lambda backend, _: Made(backend))
+    monkeypatch.setattr(lent_processes, "TrainingProcesses", Made)
     monkeypatch.setattr(lent_processes, "_GONE_WITHIN_S", HANG_GUARD_S)
     made = Town("a backend")
     yield made
