@@ -45,13 +45,12 @@ from torch import Tensor, nn
 from ekya.cli.output import open_output
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.edge.architecture_table import FASTESTDET
+from ekya.models.edge.architecture_table import FASTESTDET, INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.forward import PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
-from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.predictor import prepared
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.trainer import Retraining, RetrainingData

@@ -14,8 +14,7 @@ from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.packed import can_pack
-from ekya.models.edge.precision import half_error
-from ekya.models.edge.predictor import Predictor, prepared
+from ekya.models.edge.predictor import Predictor, half_error, prepared
 from ekya.system.numeric_result import MOST_ERROR
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float32]]

@@ -29,7 +29,7 @@ from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.training.labelled import LabelledCrops, concatenate, split_by_track_and_time
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.system.files import write_text_atomic
 

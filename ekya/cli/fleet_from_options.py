@@ -18,7 +18,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
-from ekya.models.golden.registry import DETECTORS, ONNX
+from ekya.models.golden.spec import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.credentials import has_password, require_variables
 

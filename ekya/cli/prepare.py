@@ -270,7 +270,7 @@ def _fleet_text(
     from ekya.config.files import relative_paths
     from ekya.config.fleet_reading import parse_fleet
     from ekya.config.shipped import shipped_root
-    from ekya.models.golden.registry import RESNEXT101
+    from ekya.models.golden.spec import RESNEXT101
 
     raw: dict[str, object] = {
         "name": out.stem,

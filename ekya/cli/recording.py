@@ -19,7 +19,7 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
-from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import FILE
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.playing import Lost
 from ekya.streams.ingest.recorder import CameraRecorder, Recording

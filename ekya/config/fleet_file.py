@@ -38,8 +38,7 @@ from ekya.core.objects import BACKGROUND
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
-from ekya.models.golden.registry import FILE, ONNX
-from ekya.models.golden.spec import GoldenSpec, detector_of
+from ekya.models.golden.spec import FILE, ONNX, GoldenSpec, detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing

@@ -3,9 +3,8 @@
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
-from ekya.models.edge.checkpoints import is_edge_model, load_model
+from ekya.models.edge.checkpoints import from_torchvision, is_edge_model, load_model
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model
-from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.golden.checksum import verified
 from ekya.models.weights import read_state
 from ekya.pipeline.default_student import open_student

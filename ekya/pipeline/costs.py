@@ -20,8 +20,7 @@ from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
-from ekya.models.golden.registry import CLASSIFIERS, FILE
-from ekya.models.golden.spec import detector_of
+from ekya.models.golden.spec import CLASSIFIERS, FILE, detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.labelled import VALIDATION_FRACTION

@@ -8,11 +8,10 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.shipped import DETECTOR_BASE, shipped_detector, shipped_path, shipped_root
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET, Task
-from ekya.models.edge.detection.same_network import is_same_network
-from ekya.models.edge.detection.weights import open_detector_weights
+from ekya.models.edge.detection.weights import is_same_network, open_detector_weights
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.checksum import sha256_of, verified
-from ekya.models.golden.coco import COCO_MAP
+from ekya.models.golden.class_map import COCO_MAP
 from ekya.models.golden.spec import detector_of
 
 _LOG = logging.getLogger(__name__)

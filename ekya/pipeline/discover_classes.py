@@ -15,8 +15,7 @@ from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detector
 from ekya.models.golden.golden_model import GOLDEN_SCORE, OBJECT_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import LabelFile, read_labels
-from ekya.models.golden.registry import FILE
-from ekya.models.golden.spec import detector_of
+from ekya.models.golden.spec import FILE, detector_of
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceProcess

@@ -38,7 +38,7 @@ from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import GoldenModel, open_golden
-from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import FILE
 from ekya.models.proposer import Proposer
 from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory

@@ -21,8 +21,7 @@ from ekya.models.golden.golden_model import (
     open_detector_of,
 )
 from ekya.models.golden.label_file import LabelFile, LabelHead, LabelTable, resumed
-from ekya.models.golden.registry import FILE
-from ekya.models.golden.spec import detector_of
+from ekya.models.golden.spec import FILE, detector_of
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 

@@ -5,10 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.precision import training_precision
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.trainer import Compute, Retraining, RetrainingData
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData, training_precision
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import in_classes, memory_in_classes, outputs_of

@@ -13,13 +13,12 @@ from ekya.core.units import StreamId
 from ekya.core.weights import WHOLE, Compared, KeptModel, Probe
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.precision import training_precision
 from ekya.models.golden.detections import Question
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, LabelledCrops
 from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
-from ekya.models.training.trainer import Compute
+from ekya.models.training.trainer import Compute, training_precision
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.crop_labelling import CropLabelling
 from ekya.pipeline.frame_labelling import FrameLabelling

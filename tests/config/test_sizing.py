@@ -12,8 +12,8 @@ from ekya.config.fleet_sections import KeptFrames, frame_sides
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.servers_file import load_servers
-from ekya.models.golden.registry import CLASSIFIERS
 from ekya.models.golden.resnext import build_resnext29
+from ekya.models.golden.spec import CLASSIFIERS
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
 from ekya.pipeline.costs import fitted_by_card
 from ekya.planning.sizing.choose_sizes import DRAWN_FRAMES

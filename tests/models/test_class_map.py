@@ -4,8 +4,7 @@ import pytest
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.models.golden.class_map import class_of_each
-from ekya.models.golden.coco import coco_names
+from ekya.models.golden.class_map import class_of_each, coco_names
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import GoldenSpec
 

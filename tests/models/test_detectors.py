@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
 from ekya.core.errors import UserError
-from ekya.models.golden.coco import COCO_CATEGORIES, coco_names
+from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
 from ekya.models.golden.fastestdet import FastestDet, decode
 from ekya.models.golden.golden_model import open_detector
-from ekya.models.golden.registry import DETECTORS
+from ekya.models.golden.spec import DETECTORS
 from ekya.models.golden.torchvision_models import load_weights
 from ekya.models.weights import read_state
 

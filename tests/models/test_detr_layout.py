@@ -11,7 +11,7 @@ from onnx_networks import NAMES, SIDE, frame_size, write
 
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.coco import COCO_CATEGORIES, coco_names
+from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
 from ekya.models.golden.fastestdet import FastestDet
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector
 from ekya.models.golden.onnx_layouts import stretched

@@ -31,7 +31,6 @@ from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.edge.predictor import prepared
 from ekya.models.training.activation_cache import ActivationCache, features_of
-from ekya.models.training.adamw import AdamWRecipe
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.frames import LabelledFrames, split_by_time
 from ekya.models.training.labelled import concatenate
@@ -43,9 +42,14 @@ from ekya.models.training.operations import (
     retraining_cost,
     training_cost,
 )
-from ekya.models.training.optimizer import optimizer_of
-from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
-from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
+from ekya.models.training.optimizer import AdamWRecipe, optimizer_of
+from ekya.models.training.trainee import (
+    DISTILLATION_WEIGHT,
+    Snapshot,
+    Trainee,
+    restore_weights,
+    take_snapshot,
+)
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData, TrainingMethod
 
 EVERY = sorted(DETECTORS)

@@ -11,10 +11,9 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import CUTS, block_names
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.batched import BatchedPredictor
-from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.edge.checkpoints import from_bytes, from_torchvision, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
 from ekya.models.edge.predictor import Predictor
-from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.edge.shared import SharedTrunk
 from ekya.models.training.activation_cache import features_of
 from ekya.models.training.operations import (
@@ -24,7 +23,7 @@ from ekya.models.training.operations import (
     retraining_cost,
     training_cost,
 )
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 NAMES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")

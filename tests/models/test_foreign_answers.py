@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_networks import CELLS, SIDE, frame_size, write
 
-from ekya.models.golden import clean_detections as suppression
+from ekya.models.golden import nms as suppression
 from ekya.models.golden.detections import Detections, Detector
 from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.nms import nms

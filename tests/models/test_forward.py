@@ -9,8 +9,7 @@ from ekya.models.edge import packed as packed_module
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.edge.packed import PackedConvolution, can_pack, pack
-from ekya.models.edge.precision import half_error
-from ekya.models.edge.predictor import Predictor, prepared
+from ekya.models.edge.predictor import Predictor, half_error, prepared
 from ekya.system.numeric_check import relative_error
 
 EVERY_WAY = [

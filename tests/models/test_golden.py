@@ -11,10 +11,9 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.classifier import GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections, Question
-from ekya.models.golden.golden_from_detector import UNSURE, detector_model
+from ekya.models.golden.golden_from_detections import UNSURE, detector_model
 from ekya.models.golden.golden_model import open_golden
-from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, RESNEXT29, imported
-from ekya.models.golden.spec import GoldenSpec, detector_of
+from ekya.models.golden.spec import CLASSIFIERS, DETECTORS, RESNEXT29, GoldenSpec, detector_of, imported
 from ekya.models.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
 from ekya.pipeline.discover_classes import occurring_classes
 from ekya.streams.ingest.frame import Frame

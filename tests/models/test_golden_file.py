@@ -6,8 +6,7 @@ import pytest
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import Detections, FramePlace, Question
-from ekya.models.golden.golden_from_detector import UNSURE
-from ekya.models.golden.golden_from_file import LabelFileProposer
+from ekya.models.golden.golden_from_detections import UNSURE, LabelFileProposer
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable, read_labels
 from ekya.models.golden.spec import GoldenSpec

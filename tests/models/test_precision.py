@@ -1,6 +1,6 @@
 import torch
 
-from ekya.models.edge.precision import allowed_by, training_precision
+from ekya.models.training.trainer import allowed_by, training_precision
 from ekya.system.numeric_check import GateSizes, NumericGate
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from ekya.models.edge.model import Suffix
-from ekya.models.training.sgd import Sgd, SgdRecipe
+from ekya.models.training.optimizer import Sgd, SgdRecipe
 
 
 @pytest.fixture

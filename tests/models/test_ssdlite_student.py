@@ -14,16 +14,15 @@ from torchvision.models.detection.image_list import ImageList
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.edge.architecture_table import SSDLITE, block_names
+from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE, SSDLITE, block_names
 from ekya.models.edge.detection.detector import Targets
 from ekya.models.edge.detection.read_objects import Candidates, fleet_outputs, found_in
 from ekya.models.edge.detection.ssdlite import packed, unpacked
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model
-from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
-from ekya.models.golden.coco import COCO_CATEGORIES
-from ekya.models.training.adamw import AdamWRecipe
+from ekya.models.golden.class_map import COCO_CATEGORIES
 from ekya.models.training.frames import split_by_time
+from ekya.models.training.optimizer import AdamWRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 CLASSES = ("person", "kite", "car")

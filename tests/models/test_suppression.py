@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ekya.models.golden.clean_detections import suppressed
 from ekya.models.golden.detections import Detections
+from ekya.models.golden.nms import suppressed
 
 WIDTH, HEIGHT = 80, 40
 BOX = (10.0, 5.0, 30.0, 25.0)

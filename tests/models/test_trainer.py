@@ -13,7 +13,7 @@ from ekya.models.edge.predictor import accuracy
 from ekya.models.training.epochs import batches_of
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import class_mix_weights
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import SgdRecipe
 from ekya.models.training.trainer import (
     Compute,
     Retraining,

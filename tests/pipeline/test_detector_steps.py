@@ -15,7 +15,7 @@ from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import GoldenObjects
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.pipeline.collector import LONGEST_SIDE, WindowCollector

@@ -13,7 +13,7 @@ from ekya.core.records import NO_LABELS, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import GoldenObjects
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.pipeline.audit import BUDGET_PART, AuditCounts, DrawnFrame, DrawnFrames, FrameDraw, audit, judge
 from ekya.pipeline.collector import LONGEST_SIDE
 from ekya.pipeline.settings import PreparationSettings

@@ -15,7 +15,7 @@ from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, no_detections
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.golden.spec import GoldenSpec

@@ -9,7 +9,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.models.golden.coco import coco_names
+from ekya.models.golden.class_map import coco_names
 from ekya.models.golden.detections import FramePlace
 from ekya.models.golden.label_file import LabelTable, read_labels
 from ekya.pipeline.discover_classes import with_classes

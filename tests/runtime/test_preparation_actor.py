@@ -41,7 +41,7 @@ from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.detections import Proposals, no_detections
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.pipeline.audit import DrawnFrame, DrawnFrames
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.settings import PreparationSettings

@@ -16,7 +16,7 @@ from ekya.models.edge.model import build_edge_model, clone
 from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.costs import CostCard

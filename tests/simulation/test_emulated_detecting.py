@@ -5,7 +5,7 @@ from bars import CARD
 from bright import BrightDetector, kept, serving_detector
 
 from ekya.models.edge.architecture_table import FASTESTDET, Task
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation

@@ -11,7 +11,7 @@ from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import no_detections
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation

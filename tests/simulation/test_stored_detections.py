@@ -9,7 +9,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.golden_from_detector import detector_model
+from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.reference import Referee

@@ -7,8 +7,7 @@ import waymo_sample
 from torchvision.models import get_model_weights
 
 from ekya.config.shipped import shipped_path
-from ekya.models.golden.class_map import class_of_each
-from ekya.models.golden.coco import coco_names
+from ekya.models.golden.class_map import class_of_each, coco_names
 from ekya.streams.datasets.waymo import WaymoSpec
 from ekya.streams.datasets.waymo.shots import CLASSES
 

@@ -1,4 +1,4 @@
-"""Networks that are available as edge models, and the blocks that each is cut into.
+"""Networks that are available as edge models, the blocks that each is cut into, and the scale of their input.
 
 No network is built here, so that a fleet file can be read without torch.
 """
@@ -134,3 +134,8 @@ def task_of(architecture: str) -> Task:
 def block_names(architecture: str) -> tuple[str, ...]:
     """Returns the names of an architecture's blocks, from the input on."""
     return DETECTORS[architecture] if architecture in DETECTORS else tuple(CUTS[architecture].blocks)
+
+
+INPUT_MEAN = 0.45
+INPUT_SCALE = 0.25
+"""Pixels in [0, 1] enter a model minus the mean and divided by the scale."""

@@ -1,4 +1,4 @@
-"""Trunks of edge models: the networks of ``cuts.py``, cut into blocks."""
+"""Trunks of edge models: the networks of ``architecture_table.py``, cut into blocks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

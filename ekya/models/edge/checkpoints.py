@@ -1,4 +1,4 @@
-"""Checkpoints of edge models: safetensors with the model's identity in the metadata."""
+"""Files of edge models: safetensors with the model's identity in the metadata, or torchvision's weights."""
 
 import json
 from collections.abc import Mapping
@@ -7,12 +7,13 @@ from pathlib import Path
 import safetensors
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from ekya.core.errors import UserError
 from ekya.core.objects import SURE
-from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.architecture_table import CUTS
+from ekya.models.edge.architectures import EDGE_MODELS, fresh_network, trunk_of
+from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.weights import differences, read_safetensors
 from ekya.system.files import write_bytes_atomic
 
@@ -151,3 +152,41 @@ def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
         model = EdgeModel(architecture, classes, head_width, kept_widths)
     model.threshold = threshold
     return model
+
+
+def from_torchvision(
+    state: Mapping[str, Tensor], architecture: str, classes: tuple[str, ...], seed: int, source: Path
+) -> EdgeModel:
+    """Returns a model whose blocks have these weights; its head is linear and newly initialised.
+
+    Args:
+        state: torchvision's ``state_dict`` of the architecture, for any classes.
+        architecture: key of ``CUTS``.
+        classes: names, in the order of the outputs.
+        seed: of the head.
+        source: where the weights were read from, for error messages.
+
+    Raises:
+        UserError: the architecture is none of ``CUTS``, or the weights are of another one.
+    """
+    if architecture not in CUTS:
+        raise UserError(f"{source}: {architecture} is none of torchvision's models; give weights of Ekya.")
+    network = fresh_network(architecture)
+    head = f"{CUTS[architecture].head}."
+    given, expected = (
+        {name: tensor for name, tensor in of.items() if not name.startswith(head)}
+        for of in (state, network.state_dict())
+    )
+    wrong = differences(given, expected, counters=False)
+    if wrong:
+        raise UserError(
+            f"{source}: does not fit the {architecture} that the key 'edge.model' asks for "
+            f"({len(wrong)} differences, the first: {wrong[0]}); give weights of that model, or "
+            "name another."
+        )
+    # Weights stored in 16 bits are converted to 32 here.
+    network.load_state_dict(given, strict=False)
+    model = build_edge_model(classes, 0, seed, architecture)
+    blocks = nn.ModuleList(trunk_of(network, architecture).blocks.values())
+    model.blocks.load_state_dict(blocks.state_dict())
+    return model.eval()

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ekya.core.objects import SURE
-from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
+from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 
 
 class EdgeModel(nn.Module):

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.models.golden.checksum import existing
-from ekya.models.golden.clean_detections import suppressed
-from ekya.models.golden.coco import coco_names, listed_names
+from ekya.models.golden.class_map import coco_names, listed_names
 from ekya.models.golden.detections import Detections
+from ekya.models.golden.nms import suppressed
 
 _SIDE = 352
 _BOX_CHANNELS = 5

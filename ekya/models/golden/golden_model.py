@@ -11,13 +11,20 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.checksum import verified
-from ekya.models.golden.coco import COCO_MAP, coco_names
+from ekya.models.golden.class_map import COCO_MAP, coco_names
 from ekya.models.golden.detections import Detector, FramePlace, GoldenObjects, Question
-from ekya.models.golden.golden_from_detector import detector_model
-from ekya.models.golden.golden_from_file import label_file_model
+from ekya.models.golden.golden_from_detections import detector_model, label_file_model
 from ekya.models.golden.label_file import read_labels
-from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, FILE, ONNX, RESNEXT29, imported
-from ekya.models.golden.spec import GoldenSpec, detector_of
+from ekya.models.golden.spec import (
+    CLASSIFIERS,
+    DETECTORS,
+    FILE,
+    ONNX,
+    RESNEXT29,
+    GoldenSpec,
+    detector_of,
+    imported,
+)
 
 if TYPE_CHECKING:
     from ekya.models.golden.classifier import GoldenClassifier

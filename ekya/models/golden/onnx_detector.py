@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.models.golden.checksum import existing
-from ekya.models.golden.clean_detections import suppressed
 from ekya.models.golden.detections import Detections, Detector
 from ekya.models.golden.fastestdet import FastestDet
+from ekya.models.golden.nms import suppressed
 from ekya.models.golden.onnx_file import Answers, OnnxFile, names_of, open_file
 from ekya.models.golden.onnx_layouts import Layout, layout_of, refused
 

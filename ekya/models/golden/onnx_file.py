@@ -16,7 +16,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
-from ekya.models.golden.coco import coco_names, listed_names
+from ekya.models.golden.class_map import coco_names, listed_names
 
 USUAL_SIDE = 640
 """Side of a dynamic input in pixels: the size that these networks are trained with."""

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
-from ekya.models.golden.coco import CLASS_OF_CATEGORY, coco_names
+from ekya.models.golden.class_map import CLASS_OF_CATEGORY, coco_names
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.onnx_file import SIZES_INPUT, Answers, OnnxFile
 

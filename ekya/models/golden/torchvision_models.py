@@ -13,8 +13,8 @@ from torchvision.models import get_model, get_model_weights
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
+from ekya.models.golden.class_map import CLASS_OF_CATEGORY, COCO_CATEGORIES, coco_names
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
-from ekya.models.golden.coco import CLASS_OF_CATEGORY, COCO_CATEGORIES, coco_names
 from ekya.models.golden.detections import Detections
 from ekya.models.weights import differences, read_state
 

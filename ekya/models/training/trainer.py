@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.optimizer import Recipe, optimizer_of, recipe_of
 from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
+from ekya.system.numeric_check import NumericGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,39 @@ class Compute:
         device: torch device, for example ``cuda``.
         scope: context entered around every batch; a share backend waits here for its time slice.
         precision: type that trained and frozen blocks compute in; weights, gradients and losses stay in 32
-            bits. See ``models.edge.precision``.
+            bits. See ``training_precision``.
     """
 
     device: str = "cpu"
     scope: Callable[[], AbstractContextManager[None]] = nullcontext
     precision: torch.dtype = torch.float32
+
+
+def training_precision(
+    device: str, scope: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> torch.dtype:
+    """Returns the type for retrainings: bfloat16 on a GPU that supports it and passes the gate, else float32.
+
+    A CPU's cores have no unit for bfloat16 and stay with 32 bits.
+
+    Args:
+        device: torch device.
+        scope: context of the job's share: the gate runs on the part of the GPU where the job will train.
+    """
+    if torch.device(device).type != "cuda" or not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float32
+    with scope():
+        return _precision_of(device)
+
+
+@lru_cache
+def _precision_of(device: str) -> torch.dtype:
+    return allowed_by(NumericGate(device, (torch.bfloat16,)))
+
+
+def allowed_by(gate: NumericGate) -> torch.dtype:
+    """Returns bfloat16 if its gate is passed, otherwise float32."""
+    return torch.bfloat16 if all(checked.passed for checked in gate.run_checks()) else torch.float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,9 @@ def training_types() -> tuple[type, ...]:
     from ekya.fleet.run.training.messages import LessonPlan, Push, ValidationCrops
     from ekya.fleet.run.training.server import ServedEpoch
     from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Shard, WorkerId
-    from ekya.models.training.adamw import AdamWRecipe
     from ekya.models.training.frames import FrameObjects, LabelledFrames
     from ekya.models.training.labelled import LabelledCrops
-    from ekya.models.training.sgd import SgdRecipe
+    from ekya.models.training.optimizer import AdamWRecipe, SgdRecipe
     from ekya.models.training.trainer import EpochResult
 
     return (

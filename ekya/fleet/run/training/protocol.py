@@ -11,8 +11,7 @@ from ekya.fleet.run.training.traffic import TrainingTraffic
 from ekya.fleet.run.training.workers import EpochWork
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
-from ekya.models.training.optimizer import Recipe
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import Recipe, SgdRecipe
 from ekya.models.training.trainee import DISTILLATION_WEIGHT
 from ekya.models.training.trainer import EpochResult
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, binary_cross_entropy_with_logits, interpolate
 
+from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.detection.depthwise import DepthwiseConv2d
 from ekya.models.edge.detection.detector import (
     Decoded,
@@ -24,7 +25,6 @@ from ekya.models.edge.detection.detector import (
     pair_iou,
     softened_divergence,
 )
-from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 
 FEATURES = 96
 """Channels of the neck's output."""

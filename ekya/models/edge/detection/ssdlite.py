@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, smooth_l1_loss
 
+from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.detection.detector import (
     Decoded,
     Targets,
@@ -21,7 +22,6 @@ from ekya.models.edge.detection.detector import (
     pair_iou,
     softened_divergence,
 )
-from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 
 _CHANNELS = (672, 480, 512, 256, 256, 128)
 _PACKED = (4 * _CHANNELS[0], *_CHANNELS[1:])

@@ -1,4 +1,7 @@
-"""Opens the weights of a detector: published ones, those of an ONNX file, or a model of Ekya's."""
+"""Opens the weights of a detector, and tells whether two files hold the same ones.
+
+They are published weights, those of an ONNX file, or a model of Ekya's.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +18,14 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET, SSDLITE
 from ekya.models.edge.checkpoints import is_edge_model, load_model
 from ekya.models.edge.detection import fastestdet, ssdlite
+from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import EdgeModel, build_edge_model
-from ekya.models.golden.class_map import class_of_each
-from ekya.models.golden.coco import COCO_CATEGORIES, coco_names, listed_names
+from ekya.models.edge.predictor import prepared
+from ekya.models.golden.class_map import COCO_CATEGORIES, class_of_each, coco_names, listed_names
 from ekya.models.weights import differences, read_state
+
+_ROUNDING = 1e-3
+"""Largest difference of equal weights, relative to the largest of a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,4 +211,34 @@ def _untrainable(path: Path, architecture: str, why: str) -> UserError:
     return UserError(
         f"{path}: cannot be trained as a {architecture}, named by the key 'edge.weights' ({why}); give an "
         "export of that network, or its weights as safetensors."
+    )
+
+
+def is_same_network(model: EdgeModel, path: Path) -> bool:
+    """Returns whether the convolutions of an ONNX file are those of a detector, in order.
+
+    Batch normalisations of either may be merged into them.
+
+    Args:
+        model: the detector.
+        path: any file; one that is no ONNX file holds another network.
+    """
+    if path.suffix.lower() != ".onnx":
+        return False
+    try:
+        theirs = kernels_of(path)
+    except UserError:
+        return False
+    merged = prepared(model, "cpu", PLAIN)
+    published = PUBLISHED.get(model.architecture)
+    first = None if published is None else published.first
+    ours = [
+        layer.weight.flip(1) if f"{name}.weight" == first else layer.weight
+        for name, layer in merged.named_modules()
+        if isinstance(layer, nn.Conv2d)
+    ]
+    return len(ours) == len(theirs) and all(
+        own.shape == other.shape
+        and bool(torch.allclose(own, other, rtol=0.0, atol=_ROUNDING * float(other.abs().max())))
+        for own, (other, _) in zip(ours, theirs, strict=True)
     )

@@ -24,7 +24,7 @@ from ekya.fleet.run.training.worker import Worker
 from ekya.models.edge.architectures import Trunk
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import SgdRecipe
 
 NAMES = ("person", "car", "truck")
 EAST, WEST = NodeName("east"), NodeName("west")

@@ -28,7 +28,7 @@ from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import accuracy
 from ekya.models.training.labelled import concatenate
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 pytestmark = pytest.mark.live
