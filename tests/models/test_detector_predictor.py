@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ekya.models.edge.architecture_table import FASTESTDET
-from ekya.models.edge.batched import BatchedPredictor
+from ekya.models.edge.batched import BatchedPredictor, SharedTrunk
 from ekya.models.edge.detection import predictor as module
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import Candidates, found_in
@@ -19,7 +19,6 @@ from ekya.models.edge.model import EdgeModel, build_edge_model, clone
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors, Request
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
-from ekya.models.edge.shared import SharedTrunk
 
 SIDE = 96
 IN_TORCH = ForwardWay(engine=TORCH)

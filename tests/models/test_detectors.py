@@ -5,13 +5,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from onnx_networks import write
 from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
-from ekya.models.golden.fastestdet import FastestDet, decode
 from ekya.models.golden.golden_model import open_detector
+from ekya.models.golden.onnx_layouts import squeezed
 from ekya.models.golden.spec import DETECTORS
 from ekya.models.golden.torchvision_models import load_weights
 from ekya.models.weights import read_state
@@ -25,21 +26,32 @@ def test_coco_names_are_80_without_gaps() -> None:
     assert names[:4] == ("person", "bicycle", "car", "motorcycle")
 
 
-def test_fastestdet_decode_follows_the_formula() -> None:
+def test_fastestdet_decode_follows_the_formula(tmp_path: Path) -> None:
     grid = np.zeros((85, 22, 22), dtype=np.float32)
     grid[3:5] = -2.0
     row, column = 5, 17
     grid[0, row, column] = 0.9
     grid[5 + 7, row, column] = 0.8
     grid[1:5, row, column] = [0.3, -0.2, -1.0, -1.5]
-    found = decode(grid, 640, 360, 0.6)
+    path = write(tmp_path / "grid.onnx", grid[None], taken=(1, 3, 352, 352), names=None)
+    image = np.zeros((360, 640, 3), np.uint8)
+    found = open_detector("fastestdet", path, 0.6).detect(image)
     assert found.classes.tolist() == [7]
     assert found.scores[0] == pytest.approx(0.9**0.6 * 0.8**0.4)
     centre = np.array([(column + np.tanh(0.3)) / 22 * 640, (row + np.tanh(-0.2)) / 22 * 360])
     half = np.array([640, 360]) / (1 + np.exp([1.0, 1.5])) / 2
     np.testing.assert_allclose(found.boxes[0], [*(centre - half), *(centre + half)], rtol=1e-5)
-    assert len(decode(grid, 640, 360, 0.9).boxes) == 0
-    assert decode(np.zeros((85, 22, 22), np.float32), 640, 360, 0.6).boxes.shape == (0, 4)
+    assert open_detector("fastestdet", path, 0.9).detect(image).boxes.shape == (0, 4)
+
+
+def test_fastestdet_picture_is_bgr_and_out_of_proportion() -> None:
+    image = np.zeros((50, 100, 3), np.uint8)
+    image[:, :, 0] = 255  # blue
+    picture, scale, border = squeezed(image, 32, 64)
+    assert picture.shape == (3, 32, 64)
+    assert [plane.max() for plane in picture] == [1.0, 0.0, 0.0]
+    assert (scale, border) == ((0.64, 0.64), (0.0, 0.0))
+    assert squeezed(image, 32, 32)[1] == (0.32, 0.64)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no network" * 50])
@@ -60,7 +72,7 @@ def test_open_detector_without_file_or_name_says_the_remedy() -> None:
 
 
 def test_fastestdet_real_network_finds_cars(data_dir: Path) -> None:
-    detector = FastestDet(data_dir / "weights" / "FastestDet.onnx")
+    detector = open_detector("fastestdet", data_dir / "weights" / "FastestDet.onnx")
     assert detector.names == coco_names(), "motorbike and motorcycle are one class"
     capture = cv2.VideoCapture(str(data_dir / "videos" / "bgslib_video03_highway.avi"))
     for _ in range(200):
@@ -81,15 +93,15 @@ def test_fastestdet_truncated_file_is_named(data_dir: Path, tmp_path: Path) -> N
     whole = (data_dir / "weights" / "FastestDet.onnx").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"half\.onnx.*'weights'"):
-        FastestDet(path)
+        open_detector("fastestdet", path)
 
 
 def test_fastestdet_other_class_list_is_refused(data_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes((data_dir / "weights" / "FastestDet.onnx").read_bytes())
     (tmp_path / "coco.names").write_text("cat\ndog\n")
-    with pytest.raises(UserError, match=r"net\.onnx.*\(7, n, n\)"):
-        FastestDet(path)
+    with pytest.raises(UserError, match=r"net\.onnx.*known for 2 classes"):
+        open_detector("fastestdet", path)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from onnx_networks import NAMES, SIDE, frame_size, write
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
-from ekya.models.golden.fastestdet import FastestDet
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector
 from ekya.models.golden.onnx_layouts import stretched
 
@@ -72,7 +71,7 @@ def test_detr_frames_are_stretched_to_the_input() -> None:
     image = np.zeros((40, 80, 3), np.uint8)
     image[:20, :, 0] = 255  # blue, in OpenCV's order
     picture, *moved = stretched(image, 64, 64)
-    assert moved == [1.0, 0.0, 0.0]
+    assert moved == [(1.0, 1.0), (0.0, 0.0)]
     assert picture.shape == (3, 64, 64)
     assert (picture[2, :31] == 1.0).all()
     assert (picture[2, 33:] == 0.0).all()
@@ -187,7 +186,7 @@ def test_deim_answers_what_onnxruntime_does(deim: Path, data_dir: Path) -> None:
 
 def test_deim_takes_the_width_before_the_height(deim: Path, data_dir: Path) -> None:
     image = traffic(data_dir)
-    other = FastestDet(data_dir / "weights" / "FastestDet.onnx")
+    other = open_detector("fastestdet", data_dir / "weights" / "FastestDet.onnx")
     known = other.detect(image)
     found = open_detector("onnx", deim, PROPOSAL_SCORE).detect(image)
     cars = known.boxes[known.classes == other.names.index("car")]

@@ -10,11 +10,10 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import CUTS, block_names
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
-from ekya.models.edge.batched import BatchedPredictor
+from ekya.models.edge.batched import BatchedPredictor, SharedTrunk
 from ekya.models.edge.checkpoints import from_bytes, from_torchvision, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
 from ekya.models.edge.predictor import Predictor
-from ekya.models.edge.shared import SharedTrunk
 from ekya.models.training.activation_cache import features_of
 from ekya.models.training.operations import (
     TrainingCrops,

@@ -9,7 +9,6 @@ from onnx import TensorProto
 from onnx_networks import CELLS, SIDE, write
 
 from ekya.core.errors import UserError
-from ekya.models.golden.fastestdet import FastestDet
 from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.onnx_layouts import letterboxed
 
@@ -97,7 +96,7 @@ def test_onnx_detector_finds_every_object_of_a_crowd(tmp_path: Path) -> None:
 def test_onnx_detector_letterboxes_pictures() -> None:
     image = np.zeros((40, 80, 3), np.uint8)
     image[:, :, 0] = 255  # blue, in OpenCV's order
-    picture, scale, left, top = letterboxed(image, 64, 64)
+    picture, (scale, _), (left, top) = letterboxed(image, 64, 64)
     assert (scale, left, top) == (0.8, 0, 16)
     assert picture.shape == (3, 64, 64)
     assert (picture[2, 16:48] == 1.0).all()
@@ -146,6 +145,5 @@ def test_onnx_detector_recognises_fastestdet(data_dir: Path) -> None:
     path = data_dir / "weights" / "FastestDet.onnx"
     image = cv2.VideoCapture(str(data_dir / "videos" / "ahmetozlu_input_video.mp4")).read()[1]
     known, named = open_detector("onnx", path), open_detector("fastestdet", path)
-    assert isinstance(known, FastestDet)
     assert (known.detect(image).boxes == named.detect(image).boxes).all()
     assert len(known.detect(image).boxes) > 0

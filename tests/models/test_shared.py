@@ -5,8 +5,8 @@ import pytest
 import torch
 from other_weights import retrained
 
+from ekya.models.edge.batched import SharedTrunk
 from ekya.models.edge.predictor import Predictor
-from ekya.models.edge.shared import SharedTrunk
 
 
 @pytest.mark.parametrize("resolution", [32, 24])

@@ -1,7 +1,4 @@
-"""Detectors as ONNX files: YOLO's and DETR's families, and FastestDet.
-
-``onnx_layouts.py`` has the table of what is supported.
-"""
+"""Detectors as ONNX files; ``onnx_layouts.py`` has the table of what is supported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +8,6 @@ from numpy.typing import NDArray
 
 from ekya.models.golden.checksum import existing
 from ekya.models.golden.detections import Detections, Detector
-from ekya.models.golden.fastestdet import FastestDet
 from ekya.models.golden.nms import suppressed
 from ekya.models.golden.onnx_file import Answers, OnnxFile, names_of, open_file
 from ekya.models.golden.onnx_layouts import Layout, layout_of, refused
@@ -30,12 +26,8 @@ def open_onnx(name: str, weights: Path | None, min_score: float) -> Detector:
     """
     path = existing(name, weights)
     file = open_file(path)
-    answers = _tried(file)
-    shapes = [np.shape(answer) for answer in answers.values()]
-    if not file.takes_size and len(shapes) == 1 and _is_grid(shapes[0]):
-        return FastestDet(path, min_score)
     names = names_of(file)
-    return OnnxDetector(file, names, layout_of(file, answers, names), min_score)
+    return OnnxDetector(file, names, layout_of(file, _tried(file), names), min_score)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +43,10 @@ class OnnxDetector:
     def detect(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image, at most 300."""
         height, width = image.shape[:2]
-        picture, scale, left, top = self.layout.fit(image, self.file.height, self.file.width)
+        picture, scale, border = self.layout.fit(image, self.file.height, self.file.width)
         with np.errstate(all="ignore"):  # Foreign answers may overflow; what is not finite is dropped.
             found = self.layout.decode(self.file.run(picture, (width, height)))
-            boxes = (found.boxes - np.array([left, top, left, top], np.float32)) / scale
+            boxes = ((found.boxes - np.tile(border, 2)) / np.tile(scale, 2)).astype(np.float32)
         placed = Detections(boxes, found.classes, found.scores)
         return suppressed(placed, width, height, len(self.names), self.min_score, self.layout.max_iou)
 
@@ -74,8 +66,3 @@ def _tried(file: OnnxFile) -> Answers:
         raise refused(
             file.path, f"nothing to a picture of noise ({str(error)[:160]})", "export it again"
         ) from error
-
-
-def _is_grid(shape: tuple[int, ...]) -> bool:
-    """Returns whether an output has FastestDet's shape, (1, 5+C, n, n)."""
-    return len(shape) == 4 and shape[0] == 1 and shape[2] == shape[3]

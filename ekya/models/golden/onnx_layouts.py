@@ -1,6 +1,6 @@
 """Decoders of an ONNX detector's answers: one entry for each layout of the YOLO and DETR families.
 
-For C classes and N boxes. The picture is RGB in [0, 1], except for FastestDet.
+For C classes and N boxes. The picture is RGB in [0, 1], that of FastestDet BGR.
 
 | output | meaning | exported by |
 |---|---|---|
@@ -9,11 +9,11 @@ For C classes and N boxes. The picture is RGB in [0, 1], except for FastestDet.
 | (1, N, 6) | corners in pixels, score, class; after suppression | YOLOv10, v26, and exports with NMS |
 | (N, 7) | index of the image, corners, class, score; after suppression | YOLOv7 with NMS |
 | ``labels``, ``scores`` (1, N), ``boxes`` (1, N, 4) | corners in the frame's pixels | RT-DETR, D-FINE, DEIM |
-| (1, 5+C, n, n) | see ``fastestdet.py`` | FastestDet |
+| (1, 5+C, n, n) | a cell: objectness; centre, size before tanh, sigmoid; a score per class | FastestDet |
 
-YOLO networks see the frame letterboxed with grey borders. The DETR family sees it stretched to the input, and
-takes its width and height, in this order, as ``orig_target_sizes`` (1, 2). (1, N, 5+C) with one box per cell
-is rejected: YOLOX and YOLOv6 use it with different meanings.
+YOLO networks see the frame letterboxed with grey borders. The others see it stretched to the input; the DETR
+family takes its width and height, in this order, as ``orig_target_sizes`` (1, 2). (1, N, 5+C) with one box
+per cell is rejected: YOLOX and YOLOv6 use it with different meanings.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,9 @@ _YOLO_IOU = 0.45
 _DETR_IOU = 0.7  # Its queries compete in training; what is left are near copies.
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (16, 32))
 _ANCHORS = 3
+_OBJECTNESS_POWER = 0.6
 
-_Picture = tuple[NDArray[np.float32], float, float, float]
+_Picture = tuple[NDArray[np.float32], tuple[float, float], tuple[float, float]]
 _Rows = NDArray[np.float32]
 
 
@@ -81,6 +82,8 @@ def layout_of(file: OnnxFile, answers: Answers, names: tuple[str, ...]) -> Layou
         )
     if len(answers) != 1:
         raise refused(file.path, f"{len(answers)} answers", "export it with one")
+    if _is_grid(np.shape(next(iter(answers.values()))), len(names)):
+        return Layout(squeezed, partial(_grid, width=file.width, height=file.height), _YOLO_IOU)
     return Layout(letterboxed, _decoder(file, np.shape(next(iter(answers.values()))), len(names)), _YOLO_IOU)
 
 
@@ -97,15 +100,15 @@ def letterboxed(image: NDArray[np.uint8], height: int, width: int) -> _Picture:
         height, width: of the network's input, pixels.
 
     Returns:
-        (3, height, width) float32 RGB in [0, 1]; the factor of scaling; and the left and upper border in
-        pixels.
+        (3, height, width) float32 RGB in [0, 1]; the factors of scaling across and down; and the left and
+        upper border in pixels.
     """
     scale = min(height / image.shape[0], width / image.shape[1])
     inner = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
     left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
     canvas = np.full((height, width, 3), _GREY, np.uint8)
     canvas[top : top + inner[1], left : left + inner[0]] = cv2.resize(image, inner)
-    return _rgb(canvas), scale, left, top
+    return _rgb(canvas), (scale, scale), (left, top)
 
 
 def stretched(image: NDArray[np.uint8], height: int, width: int) -> _Picture:
@@ -114,7 +117,17 @@ def stretched(image: NDArray[np.uint8], height: int, width: int) -> _Picture:
     Returns:
         As ``letterboxed``; nothing is left to scale or to move.
     """
-    return _rgb(cv2.resize(image, (width, height))), 1.0, 0.0, 0.0
+    return _rgb(cv2.resize(image, (width, height))), (1.0, 1.0), (0.0, 0.0)
+
+
+def squeezed(image: NDArray[np.uint8], height: int, width: int) -> _Picture:
+    """Fits an image into a picture without borders, out of proportion, with its colours in BGR.
+
+    Returns:
+        As ``letterboxed``.
+    """
+    scale = (width / image.shape[1], height / image.shape[0])
+    return _rgb(cv2.resize(image, (width, height)))[::-1], scale, (0.0, 0.0)
 
 
 def _rgb(image: NDArray[Any]) -> NDArray[np.float32]:
@@ -170,6 +183,25 @@ def _suppressed(answers: Answers) -> Detections:
 def _suppressed_of_pictures(answers: Answers) -> Detections:
     rows = _rows(answers).reshape(-1, 7)
     return Detections(rows[:, 1:5], _whole(rows[:, 5]), rows[:, 6])
+
+
+def _is_grid(shape: tuple[int, ...], classes: int) -> bool:
+    return len(shape) == 4 and shape[:2] == (1, 5 + classes) and shape[2] == shape[3]
+
+
+def _grid(answers: Answers, width: int, height: int) -> Detections:
+    """Returns the box of each cell, row by row; its score is objectness^0.6 x class^0.4."""
+    grid = _rows(answers)[0]
+    objectness, classes = np.clip(grid[0], 0.0, 1.0), np.clip(grid[5:], 0.0, 1.0)
+    scores = objectness**_OBJECTNESS_POWER * classes.max(axis=0) ** (1.0 - _OBJECTNESS_POWER)
+    rows, columns = np.indices(scores.shape)
+    centre = np.stack([columns + np.tanh(grid[1]), rows + np.tanh(grid[2])], axis=-1) / len(scores)
+    half = 0.5 / (1.0 + np.exp(-grid[3:5].transpose(1, 2, 0)))
+    edges = np.concatenate([centre - half, centre + half], axis=-1).reshape(-1, 4)
+    boxes = np.clip(edges, 0.0, 1.0) * [width, height, width, height]
+    return Detections(
+        boxes.astype(np.float32), grid[5:].argmax(axis=0).reshape(-1).astype(np.int64), scores.reshape(-1)
+    )
 
 
 def _rows(answers: Answers) -> _Rows:

@@ -52,7 +52,7 @@ CLASSIFIERS: Mapping[str, ClassifierEntry] = {
 """Golden models that classify. The two ResNeXt-101 have ImageNet weights, from torchvision."""
 
 DETECTORS: Mapping[str, str] = {
-    "fastestdet": f"{_GOLDEN}.fastestdet:open_fastestdet",
+    "fastestdet": f"{_GOLDEN}.onnx_detector:open_onnx",
     ONNX: f"{_GOLDEN}.onnx_detector:open_onnx",
     "fasterrcnn_resnet50_fpn_v2": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",
     "fasterrcnn_mobilenet_v3_large_320_fpn": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",

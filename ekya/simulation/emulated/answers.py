@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import FrameReference, offsets_of
+from ekya.models.edge.batched import SharedTrunk
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import ClassAnswer
-from ekya.models.edge.shared import SharedTrunk
 from ekya.pipeline.inference import FleetAnswer, ServingDetector
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
