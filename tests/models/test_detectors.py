@@ -12,7 +12,7 @@ from torchvision.models import get_model, get_model_weights
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
 from ekya.models.golden.golden_model import open_detector
-from ekya.models.golden.onnx_layouts import squeezed
+from ekya.models.golden.onnx_detector import squeezed
 from ekya.models.golden.spec import DETECTORS
 from ekya.models.golden.torchvision_models import load_weights
 from ekya.models.weights import read_state

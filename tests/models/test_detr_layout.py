@@ -13,7 +13,7 @@ from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector
-from ekya.models.golden.onnx_layouts import stretched
+from ekya.models.golden.onnx_detector import stretched
 
 IMAGE = np.zeros((40, 80, 3), np.uint8)
 DOG, KITE = [0.125, 0.125, 0.375, 0.625], [0.5, 0.25, 0.75, 1.0]  # parts of the frame's width and height

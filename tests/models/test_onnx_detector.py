@@ -10,7 +10,7 @@ from onnx_networks import CELLS, SIDE, write
 
 from ekya.core.errors import UserError
 from ekya.models.golden.golden_model import open_detector
-from ekya.models.golden.onnx_layouts import letterboxed
+from ekya.models.golden.onnx_detector import letterboxed
 
 IMAGE = np.zeros((40, 80, 3), np.uint8)  # fitted: 64 x 32, from y = 16 on, scaled by 0.8
 FOUND = [[10.0, 5.0, 30.0, 25.0], [50.0, 10.0, 75.0, 35.0]]

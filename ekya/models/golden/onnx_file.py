@@ -1,6 +1,6 @@
 """An ONNX file of a detector: its inputs, its session, its class names, and what a run of it costs.
 
-What its answers mean is in ``onnx_layouts.py``.
+What its answers mean is in ``onnx_detector.py``.
 """
 
 import ast
