@@ -15,7 +15,7 @@ from chaos_service import Service, UnansweredError, tear
 from chaos_surroundings import Surroundings
 
 from ekya.core.errors import UserError
-from ekya.results.storage.segmented_journal import segments
+from ekya.results.storage.segmented_journal import list_segments
 from ekya.system.processes import send_signal, still_runs
 
 _STOPPED_S = (2.0, 9.0)
@@ -211,7 +211,7 @@ def _comes(blow: Blow, command: str) -> bool:
 
 def _commands(service: Service, until_s: float) -> Iterator[str]:
     """Yields kinds of commands as the journal gets them, at once."""
-    numbers = segments(service.runs)
+    numbers = list_segments(service.runs)
     path = service.runs.journal_segment(numbers[-1])
     with path.open("rb") as file:
         file.seek(0, 2)

@@ -15,7 +15,7 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.hour_tables import next_rows
 from ekya.results.storage.journal import read_header, read_steps
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.segmented_journal import segment_state, segments
+from ekya.results.storage.segmented_journal import list_segments, segment_state
 
 SHARED = Path("/dev/shm")
 _MTIME_S = 0.1
@@ -87,7 +87,7 @@ def journal_wrong(folder: RunFolder, since_s: float = 0.0) -> list[str]:
         since_s: wall-clock time; segments that were written before it alone are left out. A start begins
             another, and may cut and number again those after its snapshot.
     """
-    paths = [folder.journal_segment(number) for number in segments(folder)]
+    paths = [folder.journal_segment(number) for number in list_segments(folder)]
     return [said for path in paths if _written_s(path) >= since_s for said in _segment_wrong(path)]
 
 

@@ -22,7 +22,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core import requests
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.segmented_journal import segments
+from ekya.results.storage.segmented_journal import list_segments
 from ekya.service.leftovers import FOLDER, ray_folder
 from ekya.system.processes import arguments_of, environment_of, own_processes, send_signal, still_runs
 
@@ -293,7 +293,7 @@ def tear(service: Service, chance: random.Random) -> str:
     are synced: a disk that reports too much.
     """
     said = []
-    if numbers := segments(service.runs):
+    if numbers := list_segments(service.runs):
         path = service.runs.journal_segment(numbers[-1])
         lines = path.read_bytes().splitlines(keepends=True)
         synced = _last_synced(lines)

@@ -47,7 +47,7 @@ from ekya.models.golden.golden_model import open_detector_of
 from ekya.pipeline.costs import TYPICAL_FRAME, CostCard, load_card
 from ekya.results.metrics.accuracy import StreamScore
 from ekya.results.metrics.detection_accuracy import score_detections
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
@@ -138,7 +138,7 @@ def ran(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: 
     """Makes one run on virtual time."""
     emulate(folder, fleet, scheduler, seed, lambda batch, step: None, card)
     _, _, steps = read_journal(folder.journal)
-    history = summarize(steps)
+    history = summarize_steps(steps)
     predictions = read_predictions(folder.predictions(CAMERA))
     own = card.of(fleet.edge.model)
     sides, counts = np.unique(predictions.resolution[predictions.analysed], return_counts=True)
@@ -148,7 +148,7 @@ def ran(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: 
     training_s = sum(one.gpu_s for one in history.retrainings)
     swaps = [event.t_us for step in steps for event in step.events if isinstance(event, ModelSwapped)]
     with StateStore(folder.state) as store:
-        labelled = store.labelled(CAMERA)
+        labelled = store.read_labels(CAMERA)
     used_s = inference_s + training_s + history.labelling_gpu_s + history.profiling_gpu_s
     return Ran(predictions, labelled, used_s, min(swaps, default=None))
 
@@ -237,7 +237,7 @@ def rows_of(case: Case) -> list[Row]:
     reference_file = case.root / f"{video.stem}.parquet"
     for scheduler in case.schedulers:
         name = f"{video.stem}-{scheduler}-{case.seed}-{price}".replace(".", "-")
-        folder = RunFolder.create(case.root, name)
+        folder = RunFolder.create_numbered(case.root, name)
         own_file = folder.reference(CAMERA)
         # The golden detector finds the same in every run.
         if reference_file.exists():

@@ -51,7 +51,7 @@ from ekya.pipeline.discover_classes import with_classes
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.finalize import Scores, labelled_in_any, score_run
 from ekya.results.metrics.retrainings import FINISHED, RetrainRun
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.trace_file import read_trace, write_trace
@@ -137,8 +137,8 @@ def conditions_of(fleet: FleetConfig, seed: int) -> Conditions:
 def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[StepRecord]) -> Iterator[Row]:
     """Yields every stream and window that the trace and the run have in common."""
     same = accuracies_of(trace, turns)
-    began = {(run.stream, run.window) for run in summarize(turns).retrainings}
-    began_simulated = {(run.stream, run.window) for run in summarize(played.steps).retrainings}
+    began = {(run.stream, run.window) for run in summarize_steps(turns).retrainings}
+    began_simulated = {(run.stream, run.window) for run in summarize_steps(played.steps).retrainings}
     for stream, accuracies in played.accuracy.items():
         for window in scores[stream].windows:
             at = (stream, window.index)
@@ -178,7 +178,7 @@ def _seconds(run: RetrainRun) -> float:
 
 
 def _finished(turns: Sequence[StepRecord]) -> dict[tuple[StreamId, int], RetrainRun]:
-    runs = summarize(turns).retrainings
+    runs = summarize_steps(turns).retrainings
     return {(run.stream, run.window): run for run in runs if run.ended == FINISHED}
 
 

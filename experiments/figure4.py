@@ -39,7 +39,7 @@ from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
-from ekya.results.report.themes import LIGHT, mixed
+from ekya.results.report.themes import LIGHT, mix_color
 
 TABLE_1 = (
     {"A": ((0.75, 85.0), (0.70, 65.0)), "B": ((0.90, 80.0), (0.85, 50.0))},
@@ -261,7 +261,7 @@ def _draw_shares(axes: Axes, spans: Sequence[Span]) -> None:
             width=[span.end_s - span.start_s for span in own],
             bottom=bottom,
             align="edge",
-            color=mixed(color, LIGHT.page, 0.35 if job == "inference" else 0.9),
+            color=mix_color(color, LIGHT.page, 0.35 if job == "inference" else 0.9),
             edgecolor=LIGHT.page,
             linewidth=0.8,
             label=f"video {video}, {job}",

@@ -40,7 +40,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import StreamView, WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
-from ekya.results.report.themes import LIGHT, mixed
+from ekya.results.report.themes import LIGHT, mix_color
 from ekya.simulation.trace.simulate import simulate, summary_of
 
 # Figure 3: every γ of one stream in one window: GPU-seconds, and accuracy after the retraining. The Pareto
@@ -290,8 +290,8 @@ def draw_shares(rows: Sequence[Row], names: Sequence[str]) -> Figure:
         windows = [row["window"] for row in own]
         below = [row["inference_gpus"] for row in own]
         above = [row["retraining_gpus"] for row in own]
-        panel.bar(windows, below, color=mixed(color, LIGHT.page, 0.3), label="share of inference")
-        dark = mixed(color, LIGHT.page, 0.85)
+        panel.bar(windows, below, color=mix_color(color, LIGHT.page, 0.3), label="share of inference")
+        dark = mix_color(color, LIGHT.page, 0.85)
         panel.bar(windows, above, bottom=below, color=dark, label="share of retraining")
         accuracies = [row["accuracy"] for row in own]
         panel.plot(windows, accuracies, "o-", color=LIGHT.streams[1], label="accuracy")

@@ -22,8 +22,8 @@ from ekya.core.units import StreamId
 from ekya.fleet.servers_file import ServersSpec
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.health import Health, WindowHealth
-from ekya.results.metrics.run_history import summarize
-from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
+from ekya.results.metrics.run_history import summarize_steps
+from ekya.results.metrics.summary import RunFacts, SampledAccuracy, SummaryHost, build_summary
 from ekya.results.metrics.window_outcomes import WindowOutcome
 
 ROOT = Path(__file__).parents[1]
@@ -223,11 +223,11 @@ def an_eventful_summary() -> dict[str, object]:
         seed=0,
         gpus=1,
         window_s=16,
-        history=replace(summarize([]), drifts=(DriftDetected(2, cam, 0, 1, "why"),)),
+        history=replace(summarize_steps([]), drifts=(DriftDetected(2, cam, 0, 1, "why"),)),
         health={cam: (WindowHealth(0, Health()),)},
         warnings={"text": ("scheduler",)},
     )
-    facts = replace(facts, host=HostFacts(planning_ms=(1.0,), swap_ms=(1.0,), swap_delay_ms=(1.0,)))
+    facts = replace(facts, host=SummaryHost(planning_ms=(1.0,), swap_ms=(1.0,), swap_delay_ms=(1.0,)))
     score = StreamScore(
         (WindowScore(0, (1,), (1,)),), ScoreSeries([], [], []), FrameCounts(1, 1, 0, 0), 0, 0, 0
     )

@@ -27,7 +27,7 @@ from ekya.cli.output import Output, open_bars, remember_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.names import SiteName
-from ekya.results.report.formatting import NONE, percent, points
+from ekya.results.report.formatting import NONE, format_percent, format_points
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -347,15 +347,15 @@ def _table(summary: dict[str, Any]) -> Table:
             Text(f"{site}{_fate(its)}"),
             NONE if its["gpus"] is None else f"{its['gpus']:g}",
             str(len(its["streams"])),
-            percent(its["mean_accuracy"]),
-            points(sum(gains) / len(gains) if gains else None),
+            format_percent(its["mean_accuracy"]),
+            format_points(sum(gains) / len(gains) if gains else None),
             NONE if trained is None else f"{trained['finished']} of {trained['started']}",
             str(its["lends"]),
             str(its["borrows"]),
         )
     table.add_section()
     all_streams = sum(len(its["streams"]) for its in summary["servers"].values())
-    accuracy, gain = percent(summary["mean_accuracy"]), points(summary["gain"])
+    accuracy, gain = format_percent(summary["mean_accuracy"]), format_points(summary["gain"])
     table.add_row("all", "", str(all_streams), accuracy, gain, "", "", "", style="bold")
     frames, loans = summary["frames"], summary["loans"]
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in loans["by_outcome"].items())

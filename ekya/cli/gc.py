@@ -112,7 +112,7 @@ def _values(collected: "Collected", folder: "RunFolder", dry_run: bool) -> dict[
         "removed": [
             {
                 "kind": str(piece.kind),
-                "paths": [folder.relative(path) for path in piece.paths],
+                "paths": [folder.relative_path(path) for path in piece.paths],
                 "bytes": piece.size_bytes,
             }
             for piece in collected.pieces

@@ -173,7 +173,7 @@ def report_run(path: Path, output: Output, events: "Sequence[OccurredCue] | None
     from ekya.results.storage.run_folder import RunFolder
 
     summary: dict[str, Any] = json.loads(RunFolder(path).summary.read_text(encoding="utf-8"))
-    script = {} if events is None else {"script": [event.values() for event in events]}
+    script = {} if events is None else {"script": [event.json_values() for event in events]}
     output.write_json({**summary, **script})
     if events:
         output.console.print(cue_table(events))

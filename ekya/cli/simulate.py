@@ -22,7 +22,7 @@ from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
 from ekya.planning.placement.pack import Packing
-from ekya.results.report.formatting import percent
+from ekya.results.report.formatting import format_percent
 
 if TYPE_CHECKING:
     from ekya.simulation.trace.simulate import Conditions
@@ -336,7 +336,8 @@ def _table(
     for name in schedulers:
         row = ((means[name, count], best[count]) for count in gpus)
         cells = (
-            Text(percent(own), style="bold" if own is not None and own == top else "") for own, top in row
+            Text(format_percent(own), style="bold" if own is not None and own == top else "")
+            for own, top in row
         )
         table.add_row(Text(name), *cells)
     return table

@@ -57,7 +57,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
                 break
             judged = referee.judge(frame)
             if judged is not None:
-                rows.add(judged)
+                rows.add_row(judged)
             if count % _LOG_EVERY == 0:
                 _LOG.info("%s: %d frames have their reference labels", stream.id, count)
     rows.flush()

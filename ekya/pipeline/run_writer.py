@@ -39,14 +39,14 @@ class FrameRecord:
     def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
         """Adds rows in rising order of frames; they are written to disk window by window."""
         for answer in answers:
-            self._predictions.add(answer)
+            self._predictions.add_row(answer)
         for truth in truths:
-            self._reference.add(truth)
+            self._reference.add_row(truth)
 
     def add_shadow(self, answers: Iterable[FramePrediction]) -> None:
         """Writes the base model's answers to the sampled frames, when the run is over."""
         for answer in answers:
-            self._shadow.add(answer)
+            self._shadow.add_row(answer)
         self._shadow.flush()
 
     def flush(self) -> None:
@@ -69,7 +69,7 @@ class HourRecord:
         """Adds answers in rising order of frames; the ground truth is not recorded."""
         del truths
         for answer in answers:
-            self._predictions.add(answer)
+            self._predictions.add_row(answer)
 
     def flush(self) -> None:
         """Writes everything to disk."""
@@ -112,7 +112,7 @@ class ModelRecord:
                 stream=self.stream,
                 version=version,
                 window=window,
-                path=self._folder.relative(path),
+                path=self._folder.relative_path(path),
                 gamma=config,
                 validation_accuracy=validation_accuracy,
                 served_from_us=served_from_us,
@@ -133,7 +133,7 @@ class ModelRecord:
         return self._folder.model(self.stream, version)
 
     def _recorded(self, version: ModelVersion) -> ModelRow:
-        for row in self._store.models(self.stream):
+        for row in self._store.read_models(self.stream):
             if row.version == version:
                 return row
         raise LookupError(f"weights {version} of {self.stream} are not recorded")

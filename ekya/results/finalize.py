@@ -22,12 +22,12 @@ from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
-from ekya.results.metrics.run_history import RunHistory, profile_rows, summarize, warnings_of
-from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
-from ekya.results.metrics.window_outcomes import outcomes
+from ekya.results.metrics.run_history import RunHistory, profile_rows, summarize_steps, warnings_of
+from ekya.results.metrics.summary import RunFacts, SampledAccuracy, SummaryHost, build_summary
+from ekya.results.metrics.window_outcomes import list_outcomes
 from ekya.results.pictures import StreamRecords, stream_pictures
 from ekya.results.report.figures import draw_timeline
-from ekya.results.report.html import ReportFigure, StreamPictures, render_report
+from ekya.results.report.html import ReportFigure, ReportPictures, render_report
 from ekya.results.report.panels import RunTimeline, StreamCurves
 from ekya.results.report.themes import DARK, LIGHT
 from ekya.results.storage.journal import read_journal
@@ -42,7 +42,7 @@ Scores = Mapping[StreamId, StreamScore]
 
 
 def finish_run(
-    folder: RunFolder, fleet: FleetConfig, world: str, seed: int, host: HostFacts | None = None
+    folder: RunFolder, fleet: FleetConfig, world: str, seed: int, host: SummaryHost | None = None
 ) -> dict[str, Any]:
     """Scores a run and writes its summary, figures and report; returns the summary. May be called again.
 
@@ -54,15 +54,15 @@ def finish_run(
     """
     merge_frames(folder, [stream.id for stream in fleet.streams])
     scheduler, options, steps = read_journal(folder.journal)
-    history = summarize(steps)
+    history = summarize_steps(steps)
     with StateStore(folder.state) as store:
         for window in history.windows:
             store.put_window(window.index, window.start_us, window.end_us)
-        rows = {row.stream: row for row in store.streams()}
+        rows = {row.stream: row for row in store.read_streams()}
     _complete_references(folder, fleet, history)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
-    host = host or HostFacts()
+    host = host or SummaryHost()
     if world == "live":
         # Only there run time is the host's clock.
         gpus = gpu_facts(steps, job_places(fleet, options.capacity_milli))
@@ -97,7 +97,7 @@ def finish_run(
         stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
         for stream, shadow in shadows.items()
     }
-    summary = build_summary(facts, outcomes(steps, history), scores, sampled)
+    summary = build_summary(facts, list_outcomes(steps, history), scores, sampled)
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_rows(history))
     curves = tuple(StreamCurves(stream, score, shadows[stream].base) for stream, score in scores.items())
@@ -112,7 +112,7 @@ def dump_summary(summary: Mapping[str, Any]) -> str:
     return json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
 
 
-def scoring(fleet: FleetConfig) -> Callable[..., StreamScore]:
+def choose_scoring(fleet: FleetConfig) -> Callable[..., StreamScore]:
     """Returns what scores a stream of the fleet, by the task of its edge models.
 
     Its arguments are predictions, reference and labelled boxes of a stream, and ``decoded``.
@@ -130,7 +130,7 @@ def score_run(
     folder: RunFolder, fleet: FleetConfig, also_labelled: Mapping[StreamId, LabelledBoxes] | None = None
 ) -> dict[StreamId, StreamScore]:
     """Returns every stream's score. Objects in ``also_labelled`` (from another run) do not count either."""
-    score, scores = scoring(fleet), {}
+    score, scores = choose_scoring(fleet), {}
     for stream in fleet.streams:
         others = (also_labelled or {}).get(stream.id, NO_LABELS)
         scores[stream.id] = score(
@@ -152,7 +152,7 @@ class Shadow:
 
 def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shadow]:
     """Returns both scores of every stream."""
-    score, shadows = scoring(fleet), {}
+    score, shadows = choose_scoring(fleet), {}
     for stream in fleet.streams:
         base = read_predictions(folder.without_retraining(stream.id))
         served = read_predictions(folder.predictions(stream.id))
@@ -167,7 +167,7 @@ def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shado
 def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
     """Returns frames and boxes of the labels that a run used to train and validate its models."""
     with StateStore(folder.state) as store:
-        return store.labelled(stream)
+        return store.read_labels(stream)
 
 
 def labelled_in_any(folders: Iterable[RunFolder], stream: StreamId) -> LabelledBoxes:
@@ -186,7 +186,7 @@ def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHist
             write_reference(folder, stream, golden, until_us)
 
 
-def _pictures(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, StreamPictures]:
+def _pictures(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, ReportPictures]:
     """Returns pictures of each stream whose edge model detects."""
     if fleet.edge.task is not Task.DETECT:
         return {}
@@ -210,7 +210,7 @@ def _draw(
     fleet: FleetConfig,
     summary: dict[str, Any],
     timeline: RunTimeline,
-    pictures: Mapping[StreamId, StreamPictures],
+    pictures: Mapping[StreamId, ReportPictures],
 ) -> None:
     title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
     write_bytes_atomic(folder.figures / "timeline.png", draw_timeline(timeline, title, LIGHT))
@@ -227,4 +227,4 @@ def _draw(
 
 def _decoded(folder: RunFolder, stream: StreamId) -> int:
     with StateStore(folder.state) as store:
-        return next((row.decoded for row in store.streams() if row.stream == stream), 0)
+        return next((row.decoded for row in store.read_streams() if row.stream == stream), 0)

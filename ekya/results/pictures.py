@@ -17,7 +17,7 @@ from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.core.units import BASE_VERSION, us_to_seconds
 from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.metrics.accuracy import answering_rows
-from ekya.results.report.html import PictureRow, ReportPicture, StreamPictures
+from ekya.results.report.html import PictureRow, ReportPicture, ReportPictures
 from ekya.streams.ingest.process import SourceProcess
 
 SHOWN_FRAMES = 3
@@ -41,26 +41,26 @@ class StreamRecords:
     labelled: LabelledBoxes
 
 
-def stream_pictures(stream: StreamConfig, classes: tuple[str, ...], records: StreamRecords) -> StreamPictures:
+def stream_pictures(stream: StreamConfig, classes: tuple[str, ...], records: StreamRecords) -> ReportPictures:
     """Draws up to ``SHOWN_FRAMES`` sampled frames of the last window that shows objects.
 
     Where there are no pictures, a sentence says why.
     """
     if stream.source.live:
-        return StreamPictures(note="The frames of a live camera are not kept, so there are no pictures.")
+        return ReportPictures(note="The frames of a live camera are not kept, so there are no pictures.")
     frames = shown_frames(records, len(classes))
     if not frames:
-        return StreamPictures(note="No sampled frame has a reference, so there are no pictures.")
+        return ReportPictures(note="No sampled frame has a reference, so there are no pictures.")
     try:
         images = _images(stream, classes, frames)
     except UserError as error:
-        return StreamPictures(
+        return ReportPictures(
             note=f"Its recording could not be read again, so there are no pictures: {error}"
         )
     if not images:
-        return StreamPictures(note="Its recording could not be read again, so there are no pictures.")
+        return ReportPictures(note="Its recording could not be read again, so there are no pictures.")
     whose = "Truth of the source" if stream.source.gives_truth else "Golden detector"
-    return StreamPictures(
+    return ReportPictures(
         tuple(_row(stream, whose, classes, records, frame, image) for frame, image in images.items())
     )
 

@@ -47,11 +47,11 @@ class ProgressObserver:
             if accuracy is not None:
                 self._accuracy_us[stream.stream] += accuracy * passed_us
                 self._known_us[stream.stream] += passed_us
-        self._health.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands))
+        self._health.follow_step(StepRecord(batch.now_us, batch.events, step.plan, step.commands))
         self._show(self._state(batch.now_us, fleet))
 
     def _state(self, now_us: int, fleet: FleetState) -> ScreenState:
-        health = self._health.now()
+        health = self._health.present_health()
         return ScreenState(
             now_us=now_us,
             window=max(fleet.window, 0),
@@ -108,5 +108,7 @@ class ScriptLogger:
 
     def __call__(self, batch: Batch, step: StepResult) -> None:
         """Logs the script events of a step."""
-        for cue in self._follower.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands)):
+        for cue in self._follower.follow_step(
+            StepRecord(batch.now_us, batch.events, step.plan, step.commands)
+        ):
             _LOG.info("%s", cue_line(cue))

@@ -296,7 +296,7 @@ class _Held:
         Raises:
             FileNotFoundError: it was removed.
         """
-        name = self._folder.relative(source.path)
+        name = self._folder.relative_path(source.path)
         if name not in self.sources:
             path = self.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +312,7 @@ class _Held:
         copy = self.path / state.name
         _copy_database(state, copy)
         with StateStore(copy) as store:
-            kept, rows = self._add_weights(store), store.all_models()
+            kept, rows = self._add_weights(store), store.read_all_models()
             for row in serving_models(rows):
                 if row not in kept:
                     _LOG.warning("%s: these weights are missing, so the backup is without them", row.path)
@@ -322,7 +322,7 @@ class _Held:
     def _add_weights(self, store: StateStore) -> list[ModelRow]:
         """Holds the weights of the models that serve or may serve again; returns those that are there."""
         there = []
-        for row in serving_models(store.all_models()):
+        for row in serving_models(store.read_all_models()):
             with suppress(FileNotFoundError):
                 self.add(Source(self._folder.path / row.path))
                 there.append(row)

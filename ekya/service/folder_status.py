@@ -112,9 +112,9 @@ def _cameras(folder: RunFolder) -> tuple[CameraOnDisk, ...]:
     if not folder.state.is_file():
         return ()
     with StateStore(folder.state) as store:
-        set_aside = {row.stream: row.set_aside for row in store.streams()}
+        set_aside = {row.stream: row.set_aside for row in store.read_streams()}
         by_stream: dict[StreamId, list[ModelRow]] = {}
-        for row in store.all_models():
+        for row in store.read_all_models():
             by_stream.setdefault(row.stream, []).append(row)
     return tuple(
         CameraOnDisk(

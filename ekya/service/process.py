@@ -174,7 +174,7 @@ class FleetService:
         """Opens log, metrics, answers and HTTP server of the run."""
         folder, stack = self._run.folder, self._stack
         self._control = control
-        self._clock = WallClock.read(folder)
+        self._clock = WallClock.from_folder(folder)
         past = read_past(folder, self._cameras(), time.time())
         keeper = StatusKeeper(folder.name, control.now_us, self._unix_us, self._terms, past)
         self._keeper = keeper
@@ -226,7 +226,7 @@ class FleetService:
         if has_begun and abs(self._unix_us(now_us) - unix_us) > _CLOCK_SET_US:
             _LOG.warning("the clock of this machine was set; times of answers follow it from now on")
             record_start(self._run.folder, now_us, unix_us)
-            self._clock = WallClock.read(self._run.folder)
+            self._clock = WallClock.from_folder(self._run.folder)
 
     def _answered_unix_s(self) -> dict[str, float]:
         """Returns the time of the newest frame on disk of each camera."""

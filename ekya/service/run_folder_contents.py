@@ -13,7 +13,7 @@ from pathlib import Path
 from ekya.core.units import StreamId
 from ekya.results.storage.hour_tables import HOUR_FORMAT
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.segmented_journal import segments
+from ekya.results.storage.segmented_journal import list_segments
 
 _ROTATED = re.compile(r".*\.\d+")
 
@@ -117,7 +117,7 @@ def picture_bytes(pieces: Iterable[Piece]) -> dict[StreamId, int]:
 
 def journal_segments(folder: RunFolder) -> list[tuple[int, Path]]:
     """Returns number and path of the journal's segments, rising; the last one is being written."""
-    return [(number, folder.journal_segment(number)) for number in segments(folder)]
+    return [(number, folder.journal_segment(number)) for number in list_segments(folder)]
 
 
 def _answers(folder: RunFolder, streams: Collection[StreamId] | None) -> Iterator[Piece]:
@@ -134,11 +134,11 @@ def _answers(folder: RunFolder, streams: Collection[StreamId] | None) -> Iterato
 
 
 def _journal(folder: RunFolder) -> Iterator[Piece]:
-    segments = journal_segments(folder)
-    last = segments[-1][0] if segments else 0
+    parts = journal_segments(folder)
+    last = parts[-1][0] if parts else 0
     # Later than the snapshot's are those of starts that came to no window.
     first = first_segment(folder.snapshot)
-    for number, path in segments:
+    for number, path in parts:
         needed = number >= (last if first is None else min(first, last))
         yield _piece(PieceKind.JOURNAL, [path], None, needed)
 

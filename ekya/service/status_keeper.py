@@ -153,8 +153,8 @@ class StatusKeeper:
                 if assignment.stream in self._tallies:
                     self._tallies[assignment.stream].why = assignment.reason
             step = StepRecord(batch.now_us, batch.events, result.plan, result.commands)
-            self._health.follow(step)
-            for run in self._retrainings.follow(step, {one.stream: one.accuracy for one in streams}):
+            self._health.follow_step(step)
+            for run in self._retrainings.follow_step(step, {one.stream: one.accuracy for one in streams}):
                 if run.stream in self._tallies:
                     self._tallies[run.stream].retrainings.append(self._row(run))
                     self._tallies[run.stream].outcomes[run.outcome] += 1
@@ -172,7 +172,7 @@ class StatusKeeper:
             since_start: whether cameras' counts begin at zero with this process.
         """
         with self._lock:
-            fleet, health = self._state.fleet, self._health.now()
+            fleet, health = self._state.fleet, self._health.present_health()
             terms = self._terms(self._state)
             cameras = [
                 self._camera(one, health.get(one.stream, WELL), terms, since_start) for one in fleet.streams
@@ -249,7 +249,7 @@ class StatusKeeper:
                 self._warned[source] += 1
                 self._warnings.append(WarningRow(self._unix_s(event.t_us), event.source, event.text))
             case AccuracyAudited() if event.stream in self._tallies:
-                self._tallies[event.stream].audits.add(event)
+                self._tallies[event.stream].audits.add_audit(event)
             case ev.FramesCounted() | ev.DriftDetected() | ev.LabelsReady() if event.stream in self._tallies:
                 tally = self._tallies[event.stream]
                 match event:

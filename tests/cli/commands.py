@@ -110,7 +110,7 @@ class FakeWorld:
 
     def run(self, fleet, options, console=None):
         self.runs.append((fleet, options))
-        folder = RunFolder.create(self.root, "run")
+        folder = RunFolder.create_numbered(self.root, "run")
         # The worlds handle Ctrl-C themselves: they end early.
         with contextlib.suppress(KeyboardInterrupt):
             self.during(folder)

@@ -161,7 +161,7 @@ def test_run_live_with_more_gpus_than_exist_is_refused(world, fleet, capfd):
 
 
 def test_run_with_resume_takes_the_fleet_of_the_folder(world, fleet, tmp_path):
-    folder = RunFolder.create(tmp_path / "runs", "monday")
+    folder = RunFolder.create_numbered(tmp_path / "runs", "monday")
     folder.fleet.write_text(fleet.read_text())
     FileJournal(folder.journal, "ekya", loop_options(load_fleet(fleet), (), 0, 1, 1000)).close()
     for named in (str(folder.path), "monday"):

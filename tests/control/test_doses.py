@@ -32,7 +32,7 @@ from ekya.core.commands import StepRecord
 from ekya.core.units import JobId
 from ekya.core.weights import Dose, Probe
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.storage.journal import read_journal
 
 DOSES = replace(OPTIONS, doses=4)
@@ -204,7 +204,7 @@ def test_dose_leaves_inference_its_floor(capacity_milli, share_milli):
 @pytest.mark.parametrize(("accuracy", "drifts"), [(WORSE, 1), (AS_KNOWN, 0)])
 def test_summary_shows_the_drift_of_a_dose_with_its_evidence(accuracy, drifts):
     event = dose_labels(127 * S, 100 * S, accuracy)
-    found = summarize([StepRecord(127 * S, (event,), None, ())]).drifts
+    found = summarize_steps([StepRecord(127 * S, (event,), None, ())]).drifts
     assert len(found) == drifts
     for drift in found:
         assert (drift.stream, drift.since_us) == (A, 100 * S)

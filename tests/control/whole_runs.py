@@ -80,7 +80,7 @@ def run(
         after_turn(done)
 
     if journal is not None:
-        run_loop(fleet, journal, planner, chosen.needs, options, observe, snapshot=journal.snapshot)
+        run_loop(fleet, journal, planner, chosen.needs, options, observe, snapshot=journal.write_snapshot)
         return done
     journal = FileJournal(path, scheduler, options) if path else _Ignored()
     run_loop(fleet, journal, planner, chosen.needs, options, observe)

@@ -28,7 +28,7 @@ from whole_runs import run
 from ekya.core.errors import UserError
 from ekya.results.storage.hour_tables import HourWriter
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.segmented_journal import SegmentedJournal, segments
+from ekya.results.storage.segmented_journal import SegmentedJournal, list_segments
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_fault_that_reaches_nothing_fails(struck):
 @pytest.fixture
 def serving(tmp_path):
     """A service with a journal and a camera; each request of labels brings the next of ``commands``."""
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     folder.journal.write_text("{}\n")
     asked = []
 
@@ -248,7 +248,7 @@ def test_lost_frames_and_answers_are_named(tmp_path):
     folder = RunFolder(tmp_path)
     writer = HourWriter(folder.hours("cam-1"))
     for frame in (0, 1, 2, 5):
-        writer.add(row(frame, analysed=True))
+        writer.add_row(row(frame, analysed=True))
     writer.close()
     ids = {"cam-1/0", "cam-1/1", "cam-1/2"}
     assert list(frames_wrong(folder, {*ids, "cam-1/5"}, ())) == []
@@ -259,11 +259,11 @@ def test_lost_frames_and_answers_are_named(tmp_path):
 
 
 def test_every_segment_of_a_journal_that_was_written_since_is_checked(tmp_path):
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     journal = SegmentedJournal(folder, "thief", OPTIONS, segment_bytes=1)
     run("thief", options=OPTIONS, journal=journal)
     journal.close()
-    assert len(segments(folder)) > 3
+    assert len(list_segments(folder)) > 3
     assert journal_wrong(folder) == []
     path = folder.journal_segment(1)
     lines = path.read_text().splitlines()

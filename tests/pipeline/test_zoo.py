@@ -43,7 +43,7 @@ def opened(tmp_path):
             folder.mkdir(exist_ok=True)
         named = {} if folder is None else {"folder": str(folder)}
         fleet = load_fleet(CITY, {"zoo": named, **changes})
-        zoo = open_zoo(fleet, RunFolder.create(tmp_path / "runs", "run"))
+        zoo = open_zoo(fleet, RunFolder.create_numbered(tmp_path / "runs", "run"))
         made.append(zoo)
         return zoo
 
@@ -163,7 +163,7 @@ def test_fleet_without_a_zoo_opens_none(opened):
 
 
 def test_weights_of_a_killed_run_that_its_index_does_not_name_are_removed(tmp_path, weights):
-    run, fleet = RunFolder.create(tmp_path, "run"), load_fleet(CITY)
+    run, fleet = RunFolder.create_numbered(tmp_path, "run"), load_fleet(CITY)
     with closing(open_zoo(fleet, run)) as zoo:
         zoo.keep(kept(2), weights("two"), ())
     for name in ("3.safetensors", "mine.safetensors"):

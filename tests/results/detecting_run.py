@@ -109,7 +109,7 @@ def make_run(root: Path, streams=(STREET, EMPTY, LIVE)) -> tuple[RunFolder, Flee
 
     In window 1 the street's retrained model serves, and calls the car a car.
     """
-    folder = RunFolder.create(root, "made")
+    folder = RunFolder.create_numbered(root, "made")
     for stream in (STREET, EMPTY):
         draw_video(root / f"{stream}.avi", car=stream == STREET)
     for stream in streams:
@@ -134,15 +134,15 @@ def _write_frames(folder: RunFolder, stream: StreamId) -> None:
     retrained_from = FPS * WINDOW_S
     for frame in range(FRAMES):
         if stream == EMPTY:
-            served.add(answer(frame, [], []))
+            served.add_row(answer(frame, [], []))
         elif frame < retrained_from or stream == LIVE:
-            served.add(called_a_bus(frame))
+            served.add_row(called_a_bus(frame))
         else:
-            served.add(answer(frame, [car_at(frame)], [CAR], version=1))
+            served.add_row(answer(frame, [car_at(frame)], [CAR], version=1))
         if stream != LIVE:
-            reference.add(judged(frame, car=stream == STREET))
+            reference.add_row(judged(frame, car=stream == STREET))
     for frame in SAMPLED:
-        base.add(answer(frame, [], []) if stream == EMPTY else called_a_bus(frame))
+        base.add_row(answer(frame, [], []) if stream == EMPTY else called_a_bus(frame))
     for writer in (served, base, reference):
         writer.flush()
 

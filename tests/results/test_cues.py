@@ -58,12 +58,12 @@ def test_cues_that_never_occur_are_left_out():
 
 def test_cues_stream_from_the_beginning_does_not_join():
     follower = CueFollower([Cue(5 * S, B, Happening.JOINS)])
-    assert follower.follow(turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ()))) == []
+    assert follower.follow_step(turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ()))) == []
 
 
 def test_cue_values_are_json():
     (told,) = occurred_cues([LOST], TURNS)
-    assert told.values() == {
+    assert told.json_values() == {
         "at_s": 10.2,
         "until_s": 14.0,
         "stream": "a",

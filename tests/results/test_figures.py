@@ -16,7 +16,7 @@ from ekya.results.metrics.run_history import (
     ShareSample,
     Swap,
     WindowSpan,
-    summarize,
+    summarize_steps,
 )
 from ekya.results.report.figures import draw_timeline, smoothed
 from ekya.results.report.panels import RunTimeline, StreamCurves, draw_shares, prepared_of, steps_of
@@ -43,7 +43,7 @@ def score(series_: ScoreSeries, accuracy: float = 0.0) -> StreamScore:
 
 
 def history_of(**known: object) -> RunHistory:
-    return replace(summarize([]), **{"windows": (WindowSpan(0, 0, WINDOW_US),), **known})
+    return replace(summarize_steps([]), **{"windows": (WindowSpan(0, 0, WINDOW_US),), **known})
 
 
 def timeline(streams: int, capacity_milli: int = 1000, **known: object) -> RunTimeline:

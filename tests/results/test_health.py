@@ -259,8 +259,8 @@ def test_health_during_a_run_is_the_present_state():
 
     def now(*turns):
         for one in turns:
-            follower.follow(one)
-        return follower.now()[A]
+            follower.follow_step(one)
+        return follower.present_health()[A]
 
     def frames(at_s, window, due, analysed):
         return turn(at_s, ev.FramesCounted(round(at_s * S), A, window, due, analysed))
@@ -277,30 +277,30 @@ def test_health_during_a_run_is_the_present_state():
     assert now(turn(50.5, ev.StreamBack(round(50.5 * S), A))).state is HealthState.OK
     assert now(border(3)).state is HealthState.STALE
     assert now(labelled(3), prepared(3, start(1, 3))).state is HealthState.OK
-    follower.follow(turn(70, ev.StreamEnded(70 * S, A)))
-    assert follower.now() == {}
+    follower.follow_step(turn(70, ev.StreamEnded(70 * S, A)))
+    assert follower.present_health() == {}
 
 
 def test_health_follower_keeps_as_many_windows_as_it_is_told():
     few, whole = HealthFollower(windows=2), HealthFollower()
     for step in (BEGIN, *(one for index in range(1, 6) for one in (border(index), prepared(index))), end(5)):
-        few.follow(step)
-        whole.follow(step)
-        assert few.now() == whole.now()
-    (kept,), (every,) = few.windows(), whole.windows()
+        few.follow_step(step)
+        whole.follow_step(step)
+        assert few.present_health() == whole.present_health()
+    (kept,), (every,) = few.window_facts(), whole.window_facts()
     assert [facts.index for facts in every[1]] == [0, 1, 2, 3, 4, 5]
     assert kept[1] == every[1][-2:]
 
 
 def test_health_follower_forgets_removed_streams():
     follower, b = HealthFollower(), StreamId("b")
-    follower.follow(BEGIN)
-    follower.follow(turn(1, ev.StreamAdded(S, b, ()), ev.StreamLost(S, b, "no signal")))
-    assert set(follower.now()) == {A, b}
+    follower.follow_step(BEGIN)
+    follower.follow_step(turn(1, ev.StreamAdded(S, b, ()), ev.StreamLost(S, b, "no signal")))
+    assert set(follower.present_health()) == {A, b}
     follower.keep_only([A])
-    assert set(follower.now()) == {A}
-    follower.follow(turn(2, ev.StreamAdded(2 * S, b, ())))
-    assert follower.now()[b].state is HealthState.OK
+    assert set(follower.present_health()) == {A}
+    follower.follow_step(turn(2, ev.StreamAdded(2 * S, b, ())))
+    assert follower.present_health()[b].state is HealthState.OK
 
 
 def windows(*states):

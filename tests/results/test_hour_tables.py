@@ -65,7 +65,7 @@ def row_of(frame):
 def write(writer, frames, clocks, every_s=0.0):
     """Writes a part for each frame."""
     for frame in frames:
-        writer.add(row_of(frame))
+        writer.add_row(row_of(frame))
         writer.flush()
         clocks.pass_(every_s)
 
@@ -178,7 +178,7 @@ def test_reader_finds_the_row_groups_of_an_hour(folder, clocks, monkeypatch):
     monkeypatch.setattr(hour_tables, "_ROWS_A_GROUP", 4)
     writer = writer_of(folder, clocks)
     for frame in range(10):
-        writer.add(row_of(frame))
+        writer.add_row(row_of(frame))
     writer.flush()
     clocks.pass_(3600)
     writer.flush()
@@ -282,7 +282,7 @@ def test_reader_sees_every_row_once_whatever_the_clock_does(tmp_path_factory, st
     writer, wrote, read = writer_of(folder, clocks), 0, []
     for rows, jump_s, restarts, reads in steps:
         for frame in range(wrote, wrote + rows):
-            writer.add(row_of(frame))
+            writer.add_row(row_of(frame))
         wrote += rows
         writer.flush()
         clocks.unix += jump_s
@@ -303,7 +303,7 @@ def test_columns_after_keep_objects_with_their_frames(folder, clocks):
     writer = writer_of(folder, clocks)
     rows = [replace(row_of(frame), boxes=np.full((frame % 3, 4), frame, np.float32)) for frame in range(9)]
     for row in rows:
-        writer.add(row)
+        writer.add_row(row)
     writer.flush()
     later = next_rows(folder, 3)
     for place, frame in enumerate(range(4, 9)):

@@ -60,7 +60,7 @@ def test_model_files_of_an_unknown_stream_stay():
 @pytest.fixture
 def folder(tmp_path):
     """Folder of a run with five models of a camera, of which the zoo holds the second."""
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     with StateStore(folder.state) as store:
         for version in range(5):
             path = folder.model(CAM, version)
@@ -80,7 +80,7 @@ def test_model_files_are_removed_with_their_rows(folder):
         removed = remove_spent(folder, store, CAM, keep=2)
         assert [path.stem for path in removed] == ["0", "2"]
         assert present(folder) == ["1", "3", "4"]
-        assert [one.version for one in store.models(CAM)] == [1, 3, 4]
+        assert [one.version for one in store.read_models(CAM)] == [1, 3, 4]
         assert remove_spent(folder, store, CAM, keep=2) == ()
 
 
@@ -88,4 +88,4 @@ def test_model_files_are_only_looked_at(folder):
     with StateStore(folder.state) as store:
         assert len(remove_spent(folder, store, CAM, keep=2, only_look=True)) == 2
         assert present(folder) == ["0", "1", "2", "3", "4"]
-        assert len(store.models(CAM)) == 5
+        assert len(store.read_models(CAM)) == 5

@@ -11,8 +11,8 @@ from rich.console import Console
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId
 from ekya.results.metrics.health import Health, HealthState
-from ekya.results.report.html import PictureRow, ReportFigure, ReportPicture, StreamPictures, render_report
-from ekya.results.report.screen import PlainScreen, ScreenRow, ScreenState, draw, open_screen
+from ekya.results.report.html import PictureRow, ReportFigure, ReportPicture, ReportPictures, render_report
+from ekya.results.report.screen import PlainScreen, ScreenRow, ScreenState, draw_screen, open_screen
 from ekya.results.report.tables import compare_table, health_lines, run_table
 
 GAMMA = {"epochs": 8, "batch_size": 16, "head_width": 64, "trainable_blocks": 1, "data_fraction": 0.5}
@@ -135,8 +135,8 @@ def test_report_of_detectors_shows_f1_ap50_and_the_golden_detectors_share() -> N
 def test_report_pictures_are_embedded_beside_their_stream() -> None:
     shown = ReportPicture("Golden detector", "2 objects", f'"{NASTY}', b"\xff\xd8one")
     pictures = {
-        StreamId("cam-1"): StreamPictures((PictureRow("Window 1, 2.0 s", (shown, shown)),)),
-        StreamId("cam-2"): StreamPictures(note="of another run"),
+        StreamId("cam-1"): ReportPictures((PictureRow("Window 1, 2.0 s", (shown, shown)),)),
+        StreamId("cam-2"): ReportPictures(note="of another run"),
     }
     html = render_report("demo", detecting(), [], pictures)
     page = Page(html)
@@ -148,7 +148,7 @@ def test_report_pictures_are_embedded_beside_their_stream() -> None:
 
 
 def test_report_stream_without_pictures_says_why() -> None:
-    html = render_report("demo", detecting(), [], {StreamId("cam-1"): StreamPictures(note="It was live.")})
+    html = render_report("demo", detecting(), [], {StreamId("cam-1"): ReportPictures(note="It was live.")})
     assert "It was live." in Page(html).text
     assert "Green: boxes" not in Page(html).text
 
@@ -302,7 +302,7 @@ STATE = ScreenState(45_000_000, 1, 5, 30_000_000, 60_000_000, 1000, (ROW,), note
 
 def test_screen_shows_trainings_and_shares() -> None:
     training = replace(ROW, training=RetrainConfig(**GAMMA), training_progress=0.4, retrain_share_milli=500)
-    text = "\n".join(lines_of(draw(replace(STATE, rows=(training,))), width=140))
+    text = "\n".join(lines_of(draw_screen(replace(STATE, rows=(training,))), width=140))
     for words in (
         "window 1 (last: 4)",
         "15 s left",
@@ -320,9 +320,9 @@ BEHIND = Health(HealthState.BEHIND, "40 of 90 frames were dropped", "give it mor
 
 
 def test_screen_unwell_stream_shows_remedy() -> None:
-    text = "\n".join(lines_of(draw(replace(STATE, rows=(replace(ROW, health=BEHIND),))), width=140))
+    text = "\n".join(lines_of(draw_screen(replace(STATE, rows=(replace(ROW, health=BEHIND),))), width=140))
     assert "cam-1 is behind: 40 of 90 frames were dropped; give it more GPUs" in text
-    assert "cam-1 is" not in "\n".join(lines_of(draw(STATE), width=140))
+    assert "cam-1 is" not in "\n".join(lines_of(draw_screen(STATE), width=140))
 
 
 def test_plain_screen_logs_changes_of_health(caplog: pytest.LogCaptureFixture) -> None:
@@ -332,7 +332,7 @@ def test_plain_screen_logs_changes_of_health(caplog: pytest.LogCaptureFixture) -
     lost = replace(ROW, status="lost", health=Health(HealthState.LOST, "no signal", "check it"))
     screen = PlainScreen()
     for row in (ROW, behind, worse, lost, lost, ROW):
-        screen.show(replace(STATE, rows=(row,)))
+        screen.log_changes(replace(STATE, rows=(row,)))
     lines = [record.getMessage().split("cam-1 ")[1] for record in caplog.records][1:]
     assert lines == [
         "is behind: 40 of 90 frames were dropped; give it more GPUs",
@@ -347,7 +347,7 @@ def test_plain_screen_logs_only_changes(caplog: pytest.LogCaptureFixture) -> Non
     training = replace(ROW, training=RetrainConfig(**GAMMA), retrain_share_milli=500)
     screen = PlainScreen()
     for row in (ROW, ROW, training, training, replace(ROW, status="set aside")):
-        screen.show(replace(STATE, rows=(row,)))
+        screen.log_changes(replace(STATE, rows=(row,)))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 4
     assert "window 1" in lines[0]

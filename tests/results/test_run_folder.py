@@ -49,9 +49,9 @@ def prediction(frame: int, window: int = 0, objects: int = 0, version: int = 0) 
 
 
 def test_run_folder_taken_name_gets_a_number(tmp_path: Path) -> None:
-    first = RunFolder.create(tmp_path, "demo")
+    first = RunFolder.create_numbered(tmp_path, "demo")
     first.fleet.write_text("{}")
-    second = RunFolder.create(tmp_path, "demo")
+    second = RunFolder.create_numbered(tmp_path, "demo")
     assert (first.name, second.name) == ("demo", "demo-2")
     assert RunFolder.open(first.path) == first
     with pytest.raises(UserError, match=r"no fleet\.yaml"):
@@ -61,7 +61,7 @@ def test_run_folder_taken_name_gets_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "a\0b", "x" * 101])
 def test_run_folder_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError):
-        RunFolder.create(tmp_path, name)
+        RunFolder.create_numbered(tmp_path, name)
     with pytest.raises(UserError):
         check_stream_name(StreamId(name))
     assert list(tmp_path.iterdir()) == []
@@ -70,11 +70,11 @@ def test_run_folder_impossible_name_is_refused(tmp_path: Path, name: str) -> Non
 def test_run_folder_full_or_unusable_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="not a folder"):
-        RunFolder.create(tmp_path / "file" / "runs", "demo")
+        RunFolder.create_numbered(tmp_path / "file" / "runs", "demo")
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(UserError, match="MiB are free"):
-        RunFolder.create(tmp_path / "runs", "demo")
+        RunFolder.create_numbered(tmp_path / "runs", "demo")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -107,7 +107,7 @@ def test_predictions_written_rows_are_read_back(tmp_path: Path) -> None:
     appender = prediction_writer(path)
     rows = [prediction(0, objects=3), prediction(1), prediction(2, window=1, objects=1, version=4)]
     for row in rows:
-        appender.add(row)
+        appender.add_row(row)
     appender.flush()
     merge_parts(path, PREDICTIONS)
     columns = read_predictions(path)
@@ -133,12 +133,12 @@ def test_predictions_crash_loses_only_open_window(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     appender = prediction_writer(path)
     for frame in range(25):
-        appender.add(prediction(frame, window=frame // 10))
+        appender.add_row(prediction(frame, window=frame // 10))
     # No flush, as in a crash. Windows 0 and 1 are on disk even before a merge.
     assert read_predictions(path).frame.tolist() == list(range(20))
     resumed = prediction_writer(path)
     for frame in range(15, 30):
-        resumed.add(prediction(frame, window=frame // 10, version=1))
+        resumed.add_row(prediction(frame, window=frame // 10, version=1))
     resumed.flush()
     merge_parts(path, PREDICTIONS)
     merged = read_predictions(path)
@@ -151,7 +151,7 @@ def test_merge_parts_after_crash_in_merge_changes_nothing(tmp_path: Path) -> Non
     for version in range(3):
         appender = prediction_writer(path)
         for frame in range(version * 2, 6):
-            appender.add(prediction(frame, objects=1, version=version))
+            appender.add_row(prediction(frame, objects=1, version=version))
         appender.flush()
     parts = path.with_suffix(".parts")
     kept = tmp_path / "kept"
@@ -174,7 +174,7 @@ def test_reference_is_read_back_empty_stream_has_empty_file(tmp_path: Path) -> N
     for frame in range(5):
         boxes = np.full((frame % 2, 4), frame, np.float32)
         ids = np.full(frame % 2, 7)
-        appender.add(FrameReference(frame, frame * 10, boxes, ids.astype(np.int16), ids))
+        appender.add_row(FrameReference(frame, frame * 10, boxes, ids.astype(np.int16), ids))
     appender.flush()
     merge_parts(path, REFERENCE)
     columns = read_reference(path)
@@ -219,8 +219,8 @@ def test_state_store_closed_and_opened_keeps_rows(tmp_path: Path) -> None:
         store.put_model(second)
         store.put_model(base)
     with StateStore(path) as store:
-        assert store.streams() == [StreamRow(CAM, 10, 1, "died three times")]
-        assert store.models(CAM) == [base, second]
+        assert store.read_streams() == [StreamRow(CAM, 10, 1, "died three times")]
+        assert store.read_models(CAM) == [base, second]
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT * FROM windows").fetchall() == [(0, 0, 30_000_000)]
 
@@ -234,10 +234,10 @@ def test_state_store_labelled_returns_labels_of_models(tmp_path: Path) -> None:
         store.add_labels(CAM, 1, "training", at(5), np.array([0]))  # labelled again after a resume
         store.add_labels(CAM, 2, "validation", at(9), np.array([2]))
         store.add_labels(StreamId("cam-2"), 2, "training", at(12), np.array([2]))
-        labelled = store.labelled(CAM)
+        labelled = store.read_labels(CAM)
         assert labelled.frame.tolist() == [3, 5, 9]
         np.testing.assert_array_equal(labelled.boxes, np.full((3, 4), 0.1, np.float32))
-        assert store.labelled(StreamId("cam-3")).boxes.shape == (0, 4)
+        assert store.read_labels(StreamId("cam-3")).boxes.shape == (0, 4)
         with pytest.raises(sqlite3.IntegrityError):
             store.add_labels(CAM, 1, "testing", at(1), np.array([0]))
 

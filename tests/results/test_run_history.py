@@ -18,10 +18,10 @@ from ekya.results.metrics.run_history import (
     Swap,
     WindowSpan,
     profile_rows,
-    summarize,
+    summarize_steps,
     warnings_of,
 )
-from ekya.results.metrics.window_outcomes import outcomes
+from ekya.results.metrics.window_outcomes import list_outcomes
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
@@ -117,8 +117,8 @@ TURNS = [
     turn(26, swap(26, A, 2, 3, 1100)),
 ]
 
-TOLD = summarize(TURNS)
-OUTCOMES = {(one.stream, one.index): one for one in outcomes(TURNS, TOLD)}
+TOLD = summarize_steps(TURNS)
+OUTCOMES = {(one.stream, one.index): one for one in list_outcomes(TURNS, TOLD)}
 
 
 def test_summarize_lists_streams_and_windows():
@@ -131,7 +131,7 @@ def test_summarize_lists_streams_and_windows():
 
 
 def test_summarize_window_opened_at_the_end_is_listed():
-    assert summarize(TURNS[:2]).windows[-1] == WindowSpan(1, 10 * S, 10 * S + 1)
+    assert summarize_steps(TURNS[:2]).windows[-1] == WindowSpan(1, 10 * S, 10 * S + 1)
 
 
 def test_summarize_retrainings_have_their_ends():
@@ -153,7 +153,7 @@ def test_summarize_retrainings_have_their_ends():
 
 
 def test_summarize_lost_span_ends_with_return_stream_or_run():
-    lost = summarize(
+    lost = summarize_steps(
         [
             turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ())),
             turn(3, ev.StreamLost(2 * S, A, "no signal"), ev.StreamLost(3 * S, A, "still none")),
@@ -177,7 +177,11 @@ def test_outcomes_stream_added_late_lacks_earlier_windows():
         ),
         turn(20, ev.WindowClosed(20 * S, 1)),
     ]
-    assert [(one.stream, one.index) for one in outcomes(turns, summarize(turns))] == [(A, 0), (A, 1), (B, 1)]
+    assert [(one.stream, one.index) for one in list_outcomes(turns, summarize_steps(turns))] == [
+        (A, 0),
+        (A, 1),
+        (B, 1),
+    ]
 
 
 def test_summarize_has_swaps_costs_and_set_aside_streams():
@@ -245,12 +249,12 @@ def test_outcomes_lambda_time_before_window_does_not_count():
         turn(13, cmd.SetInference(A, EVERY, 1)),
         turn(20, ev.WindowClosed(20 * S, 1)),
     ]
-    assert [one.inference for one in outcomes(turns, summarize(turns))] == [SECOND, EVERY]
+    assert [one.inference for one in list_outcomes(turns, summarize_steps(turns))] == [SECOND, EVERY]
 
 
 def test_outcomes_stream_that_never_served_has_no_lambda():
     turns = [turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)), turn(10)]
-    (outcome,) = outcomes(turns, summarize(turns))
+    (outcome,) = list_outcomes(turns, summarize_steps(turns))
     assert (outcome.inference, outcome.retrain_share_milli, outcome.inference_share_milli) == (None, 0, 0)
     assert outcome.reason == ""
 
@@ -262,7 +266,9 @@ def test_outcomes_reason_is_of_plan_that_started_retraining():
 
 def test_outcomes_without_retraining_has_the_last_reason():
     turns = [*TURNS[:3], turn(13, because=[(A, "no gain"), (B, "no gain")]), turn(19)]
-    reasons = {one.stream: one.reason for one in outcomes(turns, summarize(turns)) if one.index == 1}
+    reasons = {
+        one.stream: one.reason for one in list_outcomes(turns, summarize_steps(turns)) if one.index == 1
+    }
     assert reasons == {A: "no gain", B: "no gain"}
 
 
@@ -276,7 +282,7 @@ def test_outcomes_labels_without_validation_give_no_accuracy():
     bare = [
         turn for turn in turns if not any(isinstance(e, ev.LabelsReady) and e != labels for e in turn.events)
     ]
-    assert {one.validation_accuracy for one in outcomes(bare, summarize(bare))} == {None}
+    assert {one.validation_accuracy for one in list_outcomes(bare, summarize_steps(bare))} == {None}
 
 
 def test_profile_rows_hold_expected_and_achieved_accuracy():
@@ -297,7 +303,7 @@ def test_profile_rows_hold_expected_and_achieved_accuracy():
 )
 def test_outcomes_silent_stream_has_no_share_from_then_on(event):
     turns = [TURNS[0], turn(5, event), turn(10, ev.WindowClosed(10 * S, 0))]
-    assert outcomes(turns, summarize(turns))[0].inference_share_milli == 300
+    assert list_outcomes(turns, summarize_steps(turns))[0].inference_share_milli == 300
 
 
 @pytest.mark.parametrize(
@@ -318,18 +324,18 @@ def test_summarize_retraining_ends_with_its_worker_or_stream(happened, ended):
         turn(10, ev.WindowClosed(10 * S, 0), ev.WindowOpened(10 * S, 1, 20 * S)),
         turn(20, ev.WindowClosed(20 * S, 1)),
     ]
-    told = summarize(turns)
+    told = summarize_steps(turns)
     assert [(run.end_us, run.ended) for run in told.retrainings] == [(5 * S, ended)]
-    assert [one.retrain_share_milli for one in outcomes(turns, told)] == [200, 0]
+    assert [one.retrain_share_milli for one in list_outcomes(turns, told)] == [200, 0]
 
 
 def test_summarize_no_steps_is_empty():
-    assert summarize([]).windows == ()
-    assert outcomes([], summarize([])) == ()
+    assert summarize_steps([]).windows == ()
+    assert list_outcomes([], summarize_steps([])) == ()
 
 
 def test_summarize_roll_back_is_a_swap_to_the_next_version():
-    told = summarize(
+    told = summarize_steps(
         [
             turn(1, ev.StreamAdded(0, A, ()), start(A, 1, 1), cmd.ServeModel(A, JobId(1), 2)),
             turn(2, swap(2, A, 1, 1), cmd.RollBack(A, "worse")),
@@ -354,7 +360,7 @@ def test_warnings_same_text_is_listed_once_with_all_sources():
 
 def test_summarize_adoption_is_a_swap_with_its_delay_and_cost():
     version, compared = ModelVersion(1), Compared(0.8, 0.4, 20)
-    told = summarize(
+    told = summarize_steps(
         [
             turn(0, ev.StreamAdded(0, A, ())),
             turn(
@@ -382,13 +388,13 @@ def test_summarize_adopted_model_is_none_once_the_base_model_serves_again():
         return turn(at_s, ev.RolledBack(at_s * S, stream, ModelVersion(version), ModelVersion(of), 9))
 
     once = [turn(0, ev.StreamAdded(0, A, ())), adopted(2, 1), back(3, 2, 0)]
-    assert summarize(once).adopted == {}
+    assert summarize_steps(once).adopted == {}
     again = [*once, adopted(4, 3)]
-    assert summarize(again).adopted == {A: B}
-    assert summarize([*again, back(6, 4, 2)]).adopted == {}, "version 2 is the base model"
-    assert summarize([*again, back(6, 4, 1)]).adopted == {A: B}, "version 1 is the adopted one"
+    assert summarize_steps(again).adopted == {A: B}
+    assert summarize_steps([*again, back(6, 4, 2)]).adopted == {}, "version 2 is the base model"
+    assert summarize_steps([*again, back(6, 4, 1)]).adopted == {A: B}, "version 1 is the adopted one"
 
 
 def test_summarize_drifts_are_told_in_order():
     first, second = (ev.DriftDetected(at_s * S, A, 0, at_s * S - 1, "why") for at_s in (3, 5))
-    assert summarize([turn(3, first), turn(5, second)]).drifts == (first, second)
+    assert summarize_steps([turn(3, first), turn(5, second)]).drifts == (first, second)

@@ -49,7 +49,7 @@ path = Path(sys.argv[1])
 with StateStore(path, of_run=True) as store:
     store.put_window(0, 0, 10)
     with StateStore(path) as other:
-        assert other.windows() == [(0, 0, 10)]
+        assert other.read_windows() == [(0, 0, 10)]
     store.put_window(1, 10, 20)
 """
 
@@ -72,7 +72,7 @@ def test_a_run_writes_while_another_process_reads(path, monkeypatch):
         assert reader.execute("SELECT COUNT(*) FROM windows").fetchone() == (1,)
         store.put_window(1, 10, 20)
         assert reader.execute("SELECT COUNT(*) FROM windows").fetchone() == (1,)
-        assert len(store.windows()) == 2
+        assert len(store.read_windows()) == 2
 
 
 def user_version(path):
@@ -100,7 +100,7 @@ def test_a_file_of_before_it_had_a_version_goes_on(path):
     set_user_version(path, 0)
     with StateStore(path, of_run=True) as store:
         store.put_window(1, 10, 20)
-        assert len(store.windows()) == 2
+        assert len(store.read_windows()) == 2
 
 
 @pytest.mark.parametrize("of_run", [False, True])
@@ -132,7 +132,7 @@ def test_a_run_that_was_killed_goes_on_with_all_it_wrote(path, tmp_path):
         for file in path.parent.glob("state.sqlite*"):
             shutil.copy(file, killed / file.name)
     with StateStore(killed / path.name) as store:
-        assert store.windows() == [(0, 0, 10)]
+        assert store.read_windows() == [(0, 0, 10)]
 
 
 @pytest.mark.parametrize("of_earlier_version", [False, True])
@@ -157,4 +157,4 @@ def test_a_run_goes_on_where_the_file_system_has_no_shared_memory(path, tmp_path
     )
     assert journal_mode(path) == "delete"
     with StateStore(path) as store:
-        assert len(store.windows()) == 2
+        assert len(store.read_windows()) == 2

@@ -18,9 +18,9 @@ from ekya.results.storage.segmented_journal import (
     FORMAT,
     SegmentedJournal,
     cut_to,
+    list_segments,
     read_snapshot,
     segment_state,
-    segments,
 )
 
 ALL = replace(
@@ -30,7 +30,7 @@ ALL = replace(
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.create(tmp_path, "run")
+    return RunFolder.create_numbered(tmp_path, "run")
 
 
 def recorded(folder, name="thief", options=OPTIONS, segment_bytes=None):
@@ -67,13 +67,13 @@ def test_run_goes_on_in_its_last_segment(folder):
     snapshot = read_snapshot(folder)
     cut_to(folder, snapshot)
     SegmentedJournal(folder, "thief", OPTIONS, 1).close()
-    assert segments(folder)[-1] == snapshot.segment
+    assert list_segments(folder)[-1] == snapshot.segment
     assert read_snapshot(folder) == snapshot, "it can be cut again"
 
 
 def test_each_segment_replays_by_itself(folder):
     done = recorded(folder, options=ALL, segment_bytes=1)
-    numbers = segments(folder)
+    numbers = list_segments(folder)
     assert numbers == list(range(ALL.windows)), "a segment a window"
     chosen, turns = make_scheduler("thief"), []
     for number in numbers:
@@ -96,16 +96,16 @@ def test_service_that_goes_on_begins_a_segment_with_its_options(folder):
     assert read_header(folder.journal_segment(1)) == ("thief", other)
     assert segment_state(folder.journal_segment(1)) == snapshot.state == done.states[opening(done) - 1]
     assert read_snapshot(folder).segment == 0, "it was killed before its first step"
-    journal.snapshot(snapshot.state)
+    journal.write_snapshot(snapshot.state)
     journal.close()
     assert read_snapshot(folder).segment == 1
     SegmentedJournal(folder, "thief", OPTIONS, None, snapshot.state).close()
-    assert segments(folder) == [0, 1], "a run that ends has one"
+    assert list_segments(folder) == [0, 1], "a run that ends has one"
 
 
 def test_large_segments_are_not_cut(folder):
     recorded(folder, segment_bytes=1_000_000_000)
-    assert segments(folder) == [0]
+    assert list_segments(folder) == [0]
 
 
 def test_header_is_read_without_the_rest(folder):

@@ -9,11 +9,11 @@ from ekya.core.events import DriftDetected
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.retrainings import RetrainRun
-from ekya.results.metrics.run_history import LostSpan, ShareSample, WindowSpan, mean_shares, summarize
+from ekya.results.metrics.run_history import LostSpan, ShareSample, WindowSpan, mean_shares, summarize_steps
 from ekya.results.metrics.summary import (
-    HostFacts,
     RunFacts,
     SampledAccuracy,
+    SummaryHost,
     build_summary,
 )
 from ekya.results.metrics.window_outcomes import WindowOutcome
@@ -64,7 +64,7 @@ FACTS = RunFacts(
     gpus=2,
     window_s=30.0,
     history=replace(
-        summarize([]),
+        summarize_steps([]),
         retrainings=(run(1, "finished"), run(2, "failed"), run(3, "stopped")),
         profiling_gpu_s=1.23456789,
         labelling_gpu_s=2.0,
@@ -72,7 +72,7 @@ FACTS = RunFacts(
     ),
     damaged={B: 3},
     set_aside={B: "died"},
-    host=HostFacts(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
+    host=SummaryHost(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
     warnings={"short of memory": ["scheduler", "inference/a"]},
 )
 SCORES = {

@@ -58,7 +58,7 @@ class Operated:
     """
 
     def __init__(self, path, monkeypatch, opens=True, constants=OPTIONS, machine=CORES):
-        self.folder = RunFolder.create(path, "run")
+        self.folder = RunFolder.create_numbered(path, "run")
         fleet = shipped_fleet(FIRST, SECOND)
         write_text_atomic(self.folder.fleet, dump_fleet(fleet))
         self.store = StateStore(self.folder.state)

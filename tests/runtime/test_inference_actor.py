@@ -139,7 +139,7 @@ def common(monkeypatch, tmp_path):
         ),
         seed=0,
         device="cpu",
-        folder=RunFolder.create(tmp_path, "run"),
+        folder=RunFolder.create_numbered(tmp_path, "run"),
         shares=SimpleNamespace(attach=lambda _: bucket),
         way=PLAIN,
         inference_speed=LINEAR,

@@ -76,7 +76,7 @@ def test_added_camera_is_in_the_fleet_with_its_terms_and_the_base_model(run):
     assert [type(event) for event in run.events] == [ev.StreamAdded, rq.TermsChanged]
     added, terms = run.events
     assert (added.stream, terms.stream, terms.weight, terms.max_age_us) == (NEW, NEW, 3.0, 2 * S)
-    assert [row.version for row in run.store.models(NEW)] == [0]
+    assert [row.version for row in run.store.read_models(NEW)] == [0]
 
 
 @pytest.mark.parametrize("change", ["pause", "freeze"])
@@ -205,7 +205,7 @@ def test_camera_is_added_again_when_the_one_before_has_ended(run):
     run.turn()
     run.ask(run.control.add, camera(FIRST))
     assert list(run.cameras()) == [FIRST, SECOND]
-    assert [row.version for row in run.store.models(FIRST)] == [0]
+    assert [row.version for row in run.store.read_models(FIRST)] == [0]
     assert not run.folder.model(FIRST, ModelVersion(1)).exists(), "of an earlier camera"
     assert not run.folder.exemplars(FIRST).exists()
     assert not validated_jobs(run.folder, FIRST)
@@ -509,7 +509,7 @@ def test_close_ends_calls_that_wait(opening, monkeypatch):
     adding = opening.begin(opening.control.add, camera(NEW))
     opening.opening()
     posted = threading.Event()
-    monkeypatch.setattr(opening.executor, "post", lambda _call: posted.set())
+    monkeypatch.setattr(opening.executor, "post_call", lambda _call: posted.set())
     pausing = opening.begin(opening.control.pause, FIRST, True)
     assert posted.wait(HANG_GUARD_S)
     opening.control.close()
@@ -525,7 +525,7 @@ def test_add_whose_loop_ends_at_once_does_not_wait(opening, monkeypatch):
         call()
         opening.control.close()
 
-    monkeypatch.setattr(opening.executor, "post", last)
+    monkeypatch.setattr(opening.executor, "post_call", last)
     monkeypatch.setattr(operator_control, "remove_all", lambda *_: None)  # of the thread of the loop
     adding = opening.begin(opening.control.add, camera(NEW))
     assert ended(adding)

@@ -183,7 +183,7 @@ def serves_new_weights(folder):
     if not folder.state.is_file():
         return False
     with StateStore(folder.state) as store:
-        newest = store.models("cam-1")[-1:]
+        newest = store.read_models("cam-1")[-1:]
     return any(row.version == 1 and (folder.path / row.path).is_file() for row in newest)
 
 

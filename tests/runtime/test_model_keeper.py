@@ -19,7 +19,7 @@ OLD, NEW = StreamId("old"), StreamId("new")
 
 def test_adopted_weights_and_a_roll_back_behind_them_are_recorded_with_their_own_files(tmp_path):
     folder, result = (
-        RunFolder.create(tmp_path, "run"),
+        RunFolder.create_numbered(tmp_path, "run"),
         SimpleNamespace(commands=(), state=LoopState(FleetState(window=3), {})),
     )
     with StateStore(folder.state) as store:
@@ -30,10 +30,10 @@ def test_adopted_weights_and_a_roll_back_behind_them_are_recorded_with_their_own
         keeper = ModelKeeper(folder, store)
         for event in (adopted, back, unknown):
             keeper(Batch(event.t_us, (event,)), result)
-        base, kept, again = store.models(NEW)
+        base, kept, again = store.read_models(NEW)
         never = ev.RolledBack(290, NEW, ModelVersion(5), ModelVersion(4), 5)
         with pytest.raises(LookupError, match="weights 4 of new are not recorded"):
             keeper(Batch(290, (never,)), result)
     assert (kept.version, kept.served_from_us, kept.window, kept.validation_accuracy) == (1, 90, 3, 0.7)
-    assert kept.path == folder.relative(folder.model(NEW, ModelVersion(1)))
+    assert kept.path == folder.relative_path(folder.model(NEW, ModelVersion(1)))
     assert (again.version, again.path, again.validation_accuracy) == (2, base.path, None)

@@ -75,7 +75,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path):
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     with StateStore(folder.state) as store:
         yield Run(folder, store)
 
@@ -86,7 +86,7 @@ def test_pruner_keeps_a_bounded_number_of_models(run):
         run.prepare()
         run.swap(3)
     assert run.kept == [24, 25, 26, 27, 28, 29, 30]
-    assert [row.version for row in run.store.models(CAM)] == run.kept
+    assert [row.version for row in run.store.read_models(CAM)] == run.kept
 
 
 def test_pruner_keeps_what_served_when_labels_were_taken_long_ago(run):
@@ -176,7 +176,7 @@ def test_pruner_goes_on_where_a_file_cannot_be_removed(run, caplog):
 class _Damaged:
     """A store that cannot be read."""
 
-    def models(self, _stream):
+    def read_models(self, _stream):
         raise OSError(5, "the disk is broken")
 
 
@@ -184,7 +184,7 @@ def test_windows_are_recorded_as_they_open(run):
     keeper = WindowKeeper(run.store)
     for window in (3, 4):
         keeper(Batch(0, (ev.WindowOpened(window * 10, window, window * 10 + 10),)), None)
-    assert run.store.windows() == [(3, 30, 40), (4, 40, 50)]
+    assert run.store.read_windows() == [(3, 30, 40), (4, 40, 50)]
 
 
 class Transfer:
@@ -202,7 +202,7 @@ class Transfer:
         if self.earlier is None:
             return
         of, self.earlier = self.earlier, None
-        assert of in [row.version for row in self.run.store.models(CAM)]
+        assert of in [row.version for row in self.run.store.read_models(CAM)]
         self.run.roll_back(of)
         self.evaluated = self.run.version
 
@@ -212,7 +212,7 @@ class Transfer:
 @settings(max_examples=60)
 def test_pruner_never_removes_what_a_roll_back_needs(actions):
     with TemporaryDirectory() as folder, StateStore(Path(folder) / "state.sqlite") as store:
-        run = Run(RunFolder.create(Path(folder), "run"), store)
+        run = Run(RunFolder.create_numbered(Path(folder), "run"), store)
         transfer = Transfer(run)
         run.step()
         for action in actions:
@@ -225,5 +225,5 @@ def test_pruner_never_removes_what_a_roll_back_needs(actions):
                     transfer.label(labelled=action == "label")
                 case "roll back":
                     transfer.roll_back()
-            for row in store.models(CAM):
+            for row in store.read_models(CAM):
                 assert (run.folder.path / row.path).is_file()

@@ -39,7 +39,7 @@ def labels():
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.create(tmp_path, "run")
+    return RunFolder.create_numbered(tmp_path, "run")
 
 
 @pytest.fixture

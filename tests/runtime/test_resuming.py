@@ -83,7 +83,7 @@ class Server:
     def give(self, now_us, *events):
         batch = Batch(now_us, events)
         if self.state.fleet.window >= 0 and any(isinstance(event, ev.WindowOpened) for event in events):
-            self.journal.snapshot(self.state)
+            self.journal.write_snapshot(self.state)
         turn = step(self.state, batch, OPTIONS, SCHEDULER.needs, self.plan)
         self.journal.record_batch(batch)
         self.journal.record_decision(now_us, turn.plan, turn.commands)
@@ -97,7 +97,7 @@ def labels(t_us, window):
 @pytest.fixture
 def folder(tmp_path):
     """Run interrupted in window 2, with a pending remote retraining and lent spare capacity."""
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     server = Server(folder)
     added = ev.StreamAdded(0, CAM, (InferenceOption(EVERY, 1.0, 300),))
     server.give(0, added, ev.WindowOpened(0, 0, 100 * S))
@@ -114,7 +114,7 @@ def folder(tmp_path):
 @pytest.fixture
 def complete(tmp_path):
     """Run that was stopped when its last window had closed, and its fleet of one camera."""
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     server = Server(folder)
     server.give(
         0, ev.StreamAdded(0, CAM, (InferenceOption(EVERY, 1.0, 300),)), ev.WindowOpened(0, 0, 100 * S)
@@ -262,7 +262,7 @@ def test_resumed_run_goes_on_from_what_served_and_removes_later_weights(complete
 
 
 def test_service_whose_database_is_of_a_newer_version_is_refused_before_anything_is_removed(tmp_path):
-    folder = RunFolder.make(tmp_path, "yard")
+    folder = RunFolder.create_or_reuse(tmp_path, "yard")
     StateStore(folder.state).close()
     with closing(sqlite3.connect(folder.state)) as connection:
         connection.execute("PRAGMA user_version = 2")

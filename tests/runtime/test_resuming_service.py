@@ -29,7 +29,7 @@ from ekya.results.storage.hour_tables import HourWriter
 from ekya.results.storage.journal import read_steps
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.results.storage.segmented_journal import SegmentedJournal, read_snapshot, segments
+from ekya.results.storage.segmented_journal import SegmentedJournal, list_segments, read_snapshot
 from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.driver.open_run import OpenRun, continue_us
 from ekya.runtime.driver.resuming import newest_weights, resume_service
@@ -63,7 +63,7 @@ class Service:
     def give(self, now_us, *events):
         batch = Batch(now_us, events)
         if self.state.fleet.window >= 0 and any(isinstance(event, ev.WindowOpened) for event in events):
-            self.journal.snapshot(self.state)
+            self.journal.write_snapshot(self.state)
         self.journal.record_batch(batch)
         turn = step(self.state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan)
         self.journal.record_decision(now_us, turn.plan, turn.commands)
@@ -72,7 +72,7 @@ class Service:
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.make(tmp_path, "run")
+    return RunFolder.create_or_reuse(tmp_path, "run")
 
 
 def interrupted(folder, *events, early=()):
@@ -107,7 +107,7 @@ def continued(folder, resumed, monkeypatch, *streams):
     batch = Batch(came.now_us, (*came.events, *loop_events_due(state.fleet, came.now_us, ENDLESS)))
     resumed.cut(folder)
     journal = SegmentedJournal(folder, "thief", ENDLESS)
-    journal.snapshot(state)
+    journal.write_snapshot(state)
     journal.record_batch(batch)
     journal.record_decision(batch.now_us, None, ())
     journal.close()
@@ -351,7 +351,7 @@ def test_service_of_another_version_begins_anew_and_keeps_its_weights(folder, ch
         "the loop starts anew, and the models, kept models, history and token in the folder stay"
         in caplog.text
     )
-    assert (segments(folder), folder.snapshot.exists()) == ([], False)
+    assert (list_segments(folder), folder.snapshot.exists()) == ([], False)
     assert newest_weights(folder, shipped_fleet(CAM, OTHER)) == {CAM: (b"1", 1)}
     assert resume(CAM, OTHER) is None, "and once more, if it is killed"
 
@@ -359,7 +359,7 @@ def test_service_of_another_version_begins_anew_and_keeps_its_weights(folder, ch
 def test_service_that_was_killed_in_its_first_window_begins_anew(folder, caplog):
     SegmentedJournal(folder, "thief", ENDLESS).close()
     assert resume_service(folder, (CAM,)) is None
-    assert (segments(folder), caplog.text) == ([], "")
+    assert (list_segments(folder), caplog.text) == ([], "")
 
 
 # Where it continues
@@ -369,7 +369,7 @@ def answer(folder, stream, *frames):
     """Has frames on disk, which came every 0.4 s."""
     writer = HourWriter(folder.hours(stream))
     for frame in frames:
-        writer.add(seen(frame, []))
+        writer.add_row(seen(frame, []))
     writer.close()
 
 
@@ -396,7 +396,7 @@ def test_resumed_service_goes_on_after_its_last_step_or_frame(folder):
 
 def test_service_that_was_interrupted_as_a_window_opened_goes_on_there(folder):
     service = Service(folder)
-    service.journal.snapshot(service.state)
+    service.journal.write_snapshot(service.state)
     service.journal.close()
     resumed = resume_service(folder, (CAM, OTHER))
     assert opened(folder, resumed, CAM, OTHER).continue_us == service.state.fleet.window_end_us

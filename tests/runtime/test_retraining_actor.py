@@ -73,7 +73,7 @@ class NamedMemory:
 @pytest.fixture
 def actor(trainers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ExemplarMemory", NamedMemory)
-    made = RetrainingActor(process_config(RunFolder.create(tmp_path, "run"), cores=4))
+    made = RetrainingActor(process_config(RunFolder.create_numbered(tmp_path, "run"), cores=4))
     call_at(made.begin)
     return made
 

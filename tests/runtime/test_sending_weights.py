@@ -59,7 +59,7 @@ def trainer(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.create(tmp_path, "run")
+    return RunFolder.create_numbered(tmp_path, "run")
 
 
 @pytest.fixture

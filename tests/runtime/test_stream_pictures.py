@@ -51,7 +51,7 @@ def weights():
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.create(tmp_path, "run")
+    return RunFolder.create_numbered(tmp_path, "run")
 
 
 def retraining_in(folder, mailbox, service):

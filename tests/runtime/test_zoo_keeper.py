@@ -25,7 +25,7 @@ def model(number, version=1):
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.create(tmp_path, "run")
+    return RunFolder.create_numbered(tmp_path, "run")
 
 
 @pytest.fixture

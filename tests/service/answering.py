@@ -29,7 +29,7 @@ class Camera:
 
 def a_service(root):
     """Returns the folder of a service that was just started."""
-    folder = RunFolder.create(root, "yard")
+    folder = RunFolder.create_numbered(root, "yard")
     record_start(folder, 0, STARTED_US)
     return folder
 
@@ -66,7 +66,7 @@ class Cameras:
         for stream, writer in self.writers.items():
             first = self.next[stream]
             for frame in range(first, first + frames):
-                writer.add(row(frame, analysed=frame % 2 == 0))
+                writer.add_row(row(frame, analysed=frame % 2 == 0))
             writer.flush()
             self.next[stream] += frames
             ids += [f"{stream}/{frame}" for frame in range(first, first + frames) if frame % 2 == 0]

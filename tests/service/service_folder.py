@@ -14,7 +14,7 @@ CAM = StreamId("cam-1")
 
 def a_service(root, **fleet):
     """Makes ``root/yard``: a service of one camera with five models, in its third segment."""
-    folder = RunFolder.create(root, "yard")
+    folder = RunFolder.create_numbered(root, "yard")
     write_fleet(folder.path, **fleet)
     put(folder, "starts.jsonl", json.dumps({"run_us": 0, "unix_us": 1_700_000_000_000_000}))
     with StateStore(folder.state) as store:

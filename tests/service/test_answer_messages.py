@@ -14,7 +14,7 @@ def written(tmp_path, *rows):
     folder = a_service(tmp_path)
     writer = HourWriter(folder.hours(CAM))
     for one in rows:
-        writer.add(one)
+        writer.add_row(one)
     writer.flush()
     return folder
 
@@ -27,7 +27,7 @@ def test_messages_are_of_frames_with_boxes_of_their_own(tmp_path):
         row(2, analysed=False, followed=True),
         row(3, classes=()),
     )
-    made = list(make_messages(CAM, next_rows(folder.hours(CAM), -1), CLASSES, WallClock.read(folder)))
+    made = list(make_messages(CAM, next_rows(folder.hours(CAM), -1), CLASSES, WallClock.from_folder(folder)))
     assert [message["id"] for message in made] == ["cam.1/0", "cam.1/2", "cam.1/3"]
     box = [1.3, 2.0, 30.0, 40.0]
     assert made[0]["objects"] == [
@@ -55,7 +55,7 @@ def test_newest_message_is_the_last_with_boxes_of_its_own(tmp_path):
     assert newest_message(folder, CAM, CLASSES) is None
     writer = HourWriter(folder.hours(CAM))
     for frame in range(3):
-        writer.add(row(frame, analysed=frame < 2))
+        writer.add_row(row(frame, analysed=frame < 2))
         writer.flush()
         assert newest_message(folder, CAM, CLASSES)["frame"] == min(frame, 1)
 

@@ -55,8 +55,8 @@ def test_backup_restores_what_a_start_needs(folder, tmp_path, suffix):
     for name in TAKEN - {"state.sqlite"}:
         assert (restored.path / name).read_bytes() == (folder.path / name).read_bytes()
     with StateStore(restored.state) as store:
-        assert [row.version for row in store.models(CAM)] == [3, 4]
-        assert all((restored.path / row.path).is_file() for row in store.models(CAM))
+        assert [row.version for row in store.read_models(CAM)] == [3, 4]
+        assert all((restored.path / row.path).is_file() for row in store.read_models(CAM))
 
 
 def test_backup_is_readable_by_its_owner_alone_and_holds_no_secret(folder, tmp_path):
@@ -69,8 +69,8 @@ def test_backup_is_readable_by_its_owner_alone_and_holds_no_secret(folder, tmp_p
 
 def test_backup_of_a_roll_back_holds_the_weights_that_serve(folder, tmp_path):
     with StateStore(folder.state) as store:
-        *_, last = store.models(CAM)
-        again = store.models(CAM)[1]
+        *_, last = store.read_models(CAM)
+        again = store.read_models(CAM)[1]
         store.put_model(type(last)(CAM, 5, 1, again.path, None, 0.5, 6 * 10**6))
     write_backup(folder, tmp_path / "yard.tar.gz")
     restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path / "elsewhere")
@@ -78,7 +78,7 @@ def test_backup_of_a_roll_back_holds_the_weights_that_serve(folder, tmp_path):
 
 
 def test_backup_of_a_run_holds_what_its_report_needs(tmp_path):
-    folder = RunFolder.create(tmp_path, "monday")
+    folder = RunFolder.create_numbered(tmp_path, "monday")
     put(folder, "fleet.yaml", "name: monday")
     put(folder, "journal.jsonl", "{}")
     for name in ("predictions/cam.parquet", "predictions/cam.parts/000001.parquet", "reference/cam.parquet"):
@@ -97,7 +97,7 @@ def test_backup_while_the_database_is_written(folder, tmp_path):
     writer.rollback()
     writer.close()
     with StateStore(restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy").state) as store:
-        assert len(store.models(CAM)) == 2
+        assert len(store.read_models(CAM)) == 2
 
 
 def test_backup_of_a_service_that_runs_is_of_one_instant_and_in_one_file(folder, tmp_path):
@@ -162,7 +162,7 @@ def test_backup_holds_what_the_run_removes_while_it_is_written(folder, tmp_path,
     restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
     assert {name: (restored.path / name).read_bytes() for name in before} == before
     with StateStore(restored.state) as store:
-        assert [row.version for row in store.models(CAM)] == [3, 4]
+        assert [row.version for row in store.read_models(CAM)] == [3, 4]
 
 
 def test_backup_holds_the_weights_that_are_replaced_while_the_database_is_copied(
@@ -182,7 +182,7 @@ def test_backup_says_which_weights_are_missing(folder, tmp_path, caplog):
     write_backup(folder, tmp_path / "yard.tar.gz")
     assert f"models/{CAM}/4.safetensors: these weights are missing" in caplog.text
     with StateStore(restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy").state) as store:
-        assert [row.version for row in store.models(CAM)] == [3]
+        assert [row.version for row in store.read_models(CAM)] == [3]
 
 
 def test_backup_begins_again_when_a_file_vanishes_before_it_is_held(folder, tmp_path, monkeypatch):
@@ -201,7 +201,7 @@ def test_backup_begins_again_when_a_file_vanishes_before_it_is_held(folder, tmp_
     monkeypatch.setattr("ekya.service.backup.pieces_of", merged_meanwhile)
     write_backup(folder, tmp_path / "yard.tar.gz")
     restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
-    assert (restored.path / folder.relative(hour)).read_text() == "merged"
+    assert (restored.path / folder.relative_path(hour)).read_text() == "merged"
     assert len(looks) == 2
 
 
@@ -432,7 +432,7 @@ def test_restore_overwrites_nothing(archive, tmp_path, folder):
 
 
 def test_restore_names_the_passwords_that_are_not_set(tmp_path, monkeypatch):
-    folder = RunFolder.create(tmp_path, "yard")
+    folder = RunFolder.create_numbered(tmp_path, "yard")
     put(folder, "fleet.yaml", "url: rtsp://${CAM_USER}:${CAM_PASSWORD}@host/live")
     monkeypatch.setenv("CAM_USER", "me")
     monkeypatch.delenv("CAM_PASSWORD", raising=False)

@@ -46,12 +46,12 @@ def test_status_finds_the_window_in_an_earlier_segment(tmp_path):
 
 
 def test_status_of_a_run_that_has_not_begun(tmp_path):
-    now = folder_status(RunFolder.create(tmp_path, "monday"))
+    now = folder_status(RunFolder.create_numbered(tmp_path, "monday"))
     assert (now.service, now.window, now.cameras, now.restarts.count) == (False, None, (), 0)
 
 
 def test_status_of_a_run_with_a_report(tmp_path):
-    folder = RunFolder.create(tmp_path, "monday")
+    folder = RunFolder.create_numbered(tmp_path, "monday")
     put(folder, "report.html", "")
     assert folder_status(folder).ended
 

@@ -24,7 +24,7 @@ from ekya.pipeline.zoo_folder import open_zoo
 from ekya.results.storage.journal import is_of_other_version
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.results.storage.segmented_journal import segments
+from ekya.results.storage.segmented_journal import list_segments
 from ekya.results.storage.validation_files import validated_jobs
 from ekya.runtime.driver.resuming import newest_weights
 from ekya.runtime.driver.run_session import RunSession
@@ -114,7 +114,7 @@ def test_older_service_keeps_models_kept_models_history_and_token(folder, start)
 
 
 def test_older_service_begins_its_loop_anew_and_says_so_once(folder, start, caplog):
-    assert segments(folder) == [0]
+    assert list_segments(folder) == [0]
     assert is_of_other_version(folder.journal)
     run = start()
     said = [line for line in caplog.messages if "anew" in line]
@@ -124,7 +124,7 @@ def test_older_service_begins_its_loop_anew_and_says_so_once(folder, start, capl
     ]
     assert run.resumed is None
     assert run.continue_us > 215_000_000, "times of frames do not go back"
-    assert segments(folder) == [0]
+    assert list_segments(folder) == [0]
     assert not is_of_other_version(folder.journal)
     assert not folder.snapshot.exists()
     caplog.clear()

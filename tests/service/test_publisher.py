@@ -87,7 +87,7 @@ def publish(folder):
 
 
 def cursor_of(folder, name="one"):
-    return json.loads((folder.answers / f"{name}.cursor.json").read_text())
+    return json.loads((folder.answers_folder / f"{name}.cursor.json").read_text())
 
 
 def test_publisher_delivers_every_message_once_and_in_order(sinks, folder, publish):
@@ -132,7 +132,7 @@ def test_state_of_a_sink_that_is_away_reads_nothing_of_what_waits(sinks, folder,
     writer = HourWriter(folder.hours(StreamId("cam-2")), unix_s=lambda: hour * 3600.0)
     for hour in range(1, 6):
         for frame in range(4 * hour, 4 * hour + 4):
-            writer.add(row(frame))
+            writer.add_row(row(frame))
         writer.flush()
     writer.close()
     cameras.see(30)
@@ -219,9 +219,9 @@ def test_frames_that_were_removed_are_counted_as_lost(sinks, folder, publish, ca
 
 def test_counters_begin_at_zero_with_each_process(sinks, folder, publish):
     cameras = Cameras(folder, "cam-1")
-    folder.answers.mkdir()
+    folder.answers_folder.mkdir()
     saved = {"frames": {"cam-1": -1}, "delivered": 900, "lost_frames": 7}  # by an earlier version
-    (folder.answers / "one.cursor.json").write_text(json.dumps(saved))
+    (folder.answers_folder / "one.cursor.json").write_text(json.dumps(saved))
     for frames in (8, 4):
         running = publish(ONE)
         cameras.see(frames)
@@ -257,7 +257,7 @@ def test_camera_that_was_removed_and_begins_anew_is_delivered_from_its_first_fra
 
 
 def test_damaged_cursor_is_named(sinks, folder):
-    folder.answers.mkdir()
-    (folder.answers / "one.cursor.json").write_text("{}")
+    folder.answers_folder.mkdir()
+    (folder.answers_folder / "one.cursor.json").write_text("{}")
     with pytest.raises(UserError, match=r"one\.cursor\.json: the file is damaged; remove it"):
         Publisher(folder, [ONE], CLASSES, lambda: [])

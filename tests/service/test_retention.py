@@ -79,7 +79,7 @@ def hour(days):
 @pytest.fixture
 def folder(tmp_path):
     """Folder of a service that ran for ten days, and stopped now."""
-    folder = RunFolder.create(tmp_path, "yard")
+    folder = RunFolder.create_numbered(tmp_path, "yard")
     for days in range(11):
         aged(folder.path / "predictions/cam" / f"{hour(days)}.parquet", days)
     aged(folder.path / "predictions/cam" / f"{hour(0)}.parts" / "000000.parquet", 0)
@@ -160,7 +160,7 @@ def test_retention_that_only_looks_removes_nothing(folder):
 
 
 def test_retention_leaves_the_report_of_a_run_alone(tmp_path):
-    folder = RunFolder.create(tmp_path, "monday")
+    folder = RunFolder.create_numbered(tmp_path, "monday")
     for name in ("predictions/cam.parquet", "reference/cam.parquet", "journal.jsonl", "summary.json"):
         aged(folder.path / name, 100)
     before = names(folder)
@@ -184,19 +184,19 @@ def test_retention_removes_labels_of_old_windows(folder):
 
     collect_rows(folder, RetentionConfig(days=7), unix_us, NOW_S)
     with StateStore(folder.state) as store:
-        assert [window for window, _, _ in store.windows()] == [1, 2, 3]
-        assert store.labelled(CAM).frame.tolist() == [1, 2, 3]
+        assert [window for window, _, _ in store.read_windows()] == [1, 2, 3]
+        assert store.read_labels(CAM).frame.tolist() == [1, 2, 3]
 
 
 def test_retention_keeps_the_last_window(folder):
     put_windows(folder)
     collect_rows(folder, RetentionConfig(days=7), lambda _: 0, NOW_S)
     with StateStore(folder.state) as store:
-        assert [window for window, _, _ in store.windows()] == [3]
+        assert [window for window, _, _ in store.read_windows()] == [3]
 
 
 def test_retention_of_a_service_only_warns(tmp_path, caplog):
-    folder = RunFolder.create(tmp_path, "yard")
+    folder = RunFolder.create_numbered(tmp_path, "yard")
     folder.state.write_bytes(b"this is no database, whatever its name says" * 100)
     collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
     assert "what is old cannot be removed" in caplog.text
@@ -218,7 +218,7 @@ def test_folder_size_counts_a_linked_file_once(tmp_path):
 
 
 def test_pieces_of_a_damaged_hour_go_with_it(tmp_path):
-    folder = RunFolder.create(tmp_path, "yard")
+    folder = RunFolder.create_numbered(tmp_path, "yard")
     aged(folder.path / "predictions/cam/2026-11-01T00.parquet", 1)
     aged(folder.path / "predictions/cam/2026-11-01T00.damaged", 1)
     aged(folder.path / "predictions/cam/2026-11-02T00.parquet", 1)
@@ -243,7 +243,7 @@ def test_retention_forgets_a_camera_that_left_the_service(folder):
     assert names(folder).isdisjoint({f"predictions/gone/{hour(9)}.parquet", "models/cam/3.safetensors"})
     assert list(folder.models(CAM).iterdir()) == []
     with StateStore(folder.state) as store:
-        assert store.all_models() == []
+        assert store.read_all_models() == []
 
 
 def exemplars(folder):

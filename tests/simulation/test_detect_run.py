@@ -74,7 +74,7 @@ def asked():
 @pytest.fixture(scope="module")
 def ran(fleet, asked, tmp_path_factory):
     """Folder and summary of a run."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "motorway")
+    folder = RunFolder.create_numbered(tmp_path_factory.mktemp("runs"), "motorway")
     detect = OnnxDetector.detect
 
     def counted(self: Detector, image: np.ndarray):
@@ -108,7 +108,7 @@ def brief(fleet):
 @pytest.fixture(scope="module")
 def briefly_ran(brief, ran, tmp_path_factory):
     """Folder and summary of a run of it; its reference is that of the first run."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("brief"), "motorway")
+    folder = RunFolder.create_numbered(tmp_path_factory.mktemp("brief"), "motorway")
     shutil.copyfile(ran[0].reference("camera"), folder.reference("camera"))
     return folder, emulate(folder, brief, "ekya", SEED, lambda batch, step: None)
 
@@ -124,7 +124,7 @@ def traced(brief, tmp_path_factory):
 @pytest.fixture(scope="module")
 def again(fleet, ran, tmp_path_factory):
     """Folder of a second run with the same seed; its reference is that of the first."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("again"), "motorway")
+    folder = RunFolder.create_numbered(tmp_path_factory.mktemp("again"), "motorway")
     shutil.copyfile(ran[0].reference("camera"), folder.reference("camera"))
     emulate(folder, fleet, "ekya", SEED, lambda batch, step: None)
     return folder
@@ -179,7 +179,7 @@ def test_planner_takes_a_cheap_golden_detector_and_no_dear_one(fleet, ran, tmp_p
     """A golden frame is charged as 65 ms, and as 4 s: more than one frame in three leaves time for."""
     lists = fleet.inference.model_copy(update={"golden_every": (3,)})
     offered = fleet.model_copy(update={"inference": lists, "windows": 1})
-    folder = RunFolder.create(tmp_path, "offered")
+    folder = RunFolder.create_numbered(tmp_path, "offered")
     first_window = parquet.read_table(ran[0].reference("camera"), filters=[("t_us", "<", 12_000_000)])
     parquet.write_table(first_window, folder.reference("camera"))
     card = load_card()

@@ -18,7 +18,7 @@ from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
@@ -65,7 +65,7 @@ class MarkedGolden(Golden):
 
 def emulate(root, base, options, scheduler="thief", notices=True, most=60):
     """Runs one camera whose monitor notices the drift, or not; returns folder, steps and labels."""
-    folder = RunFolder.create(root, "drift")
+    folder = RunFolder.create_numbered(root, "drift")
     settings = PreparationSettings(NAMES, SIDE, FPS, most, 71, keeps_newest=True)
     noticed = ev.DriftDetected(NOTICED_US, CAM, 1, DRIFT_US, "told by the test")
     scheduler = make_scheduler(scheduler)
@@ -89,7 +89,7 @@ def emulate(root, base, options, scheduler="thief", notices=True, most=60):
         executor = VirtualExecutor(world, S // 20)
         run_loop(executor, journal, scheduler.plan, scheduler.needs, options, lambda *_: None)
         world.finish(executor.now_us)
-        labelled = store.labelled(CAM)
+        labelled = store.read_labels(CAM)
     merge_frames(folder, [CAM])
     return folder, read_journal(folder.journal)[2], labelled
 
@@ -173,7 +173,7 @@ def test_dose_finds_a_drift_that_nothing_else_notices(good, tmp_path):
     """Doses of a window are due at its thirds, the drift comes with the first of them."""
     options = replace(OPTIONS, doses=3)
     folder, steps, _ = emulate(tmp_path, good, options, notices=False, most=180)
-    (drift,) = summarize(steps).drifts
+    (drift,) = summarize_steps(steps).drifts
     assert drift.since_us == DRIFT_US
     assert drift.t_us < 5 * WINDOW_US // 3 + S
     assert "objects labelled since" in drift.reason

@@ -44,7 +44,7 @@ class World:
     """One camera of the emulated world, driven by hand."""
 
     def __init__(self, root, model, stack):
-        folder = RunFolder.create(root, "back")
+        folder = RunFolder.create_numbered(root, "back")
         self.store = stack.enter_context(StateStore(folder.state))
         self.camera = camera_of(folder, self.store, CAM, model, SETTINGS)
         self.executor = VirtualExecutor(EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000), 0)
@@ -96,7 +96,7 @@ def test_roll_back_worse_weights_earlier_ones_serve_again(tmp_path, good):
         )
         assert (told.version, told.of, told.stall_us) == (2, 0, 0)
         assert world.camera.model is good
-        rows = world.store.models(CAM)
+        rows = world.store.read_models(CAM)
         assert [(row.version, row.path == rows[0].path) for row in rows] == [(0, True), (2, True)]
         assert world.labels(3).compared is None, "the same weights as before"
         world.turn(3)

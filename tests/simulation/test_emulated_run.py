@@ -66,7 +66,7 @@ def fleet(fleet_file):
 @pytest.fixture(scope="module")
 def alone(fleet, tmp_path_factory):
     """Folder of a single run."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("alone"), "run")
+    folder = RunFolder.create_numbered(tmp_path_factory.mktemp("alone"), "run")
     emulate(folder, fleet, "ekya", SEED, quietly)
     return folder
 
@@ -119,7 +119,7 @@ def test_emulate_preparation_pushes_no_inference_below_minimum(alone):
 @pytest.mark.long
 def test_emulate_preparation_in_a_burst_pushes_inference_below_minimum(fleet, tmp_path):
     burst = fleet.preparation.model_copy(update={"burst": True})
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     emulate(folder, fleet.model_copy(update={"preparation": burst}), "ekya", SEED, quietly)
     shares, pushed = pushed_below_minimum(folder)
     assert shares and pushed
@@ -154,7 +154,7 @@ def pushed_below_minimum(folder):
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "windows"), [("cloud:up=20:down=200", {1, 2}), ("reuse", {2})])
 def test_emulate_remote_weights_are_trained_and_serve(name, windows, fleet, tmp_path):
-    folder = RunFolder.create(tmp_path, "away")
+    folder = RunFolder.create_numbered(tmp_path, "away")
     two_epochs = fleet.retraining.model_copy(update={"epochs": fleet.retraining.epochs[:1]})
     longer = {"windows": 3, "gpus": 1.2, "min_accuracy": 0.4, "retraining": two_epochs}
     emulate(folder, fleet.model_copy(update=longer), name, SEED, quietly)
@@ -268,7 +268,7 @@ def dying(monkeypatch):
 
 def test_emulate_dead_decoder_ends_only_its_stream(fleet, dying, tmp_path):
     dying(fleet.streams[0].played)
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     emulate(folder, fleet.model_copy(update={"windows": 1}), "no-retrain", SEED, quietly)
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["arrived"] == 12 * 4
@@ -280,7 +280,7 @@ def test_emulate_dead_decoder_ends_only_its_stream(fleet, dying, tmp_path):
 
 def test_emulate_all_decoders_dead_raises(fleet, dying, tmp_path):
     dying(*(stream.played for stream in fleet.streams))
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     with pytest.raises(UserError, match=r"its process failed \(killed by signal SIGKILL"):
         emulate(folder, fleet, "no-retrain", SEED, quietly)
 
@@ -303,7 +303,7 @@ def test_emulate_moved_camera_is_noticed_within_three_seconds(tmp_path):
     for notice in (False, True):
         path = tmp_path / f"{notice}.yaml"
         path.write_text(yaml.safe_dump(raw | {"drift": {"notice": notice}}))
-        folders.append(RunFolder.create(tmp_path, str(notice)))
+        folders.append(RunFolder.create_numbered(tmp_path, str(notice)))
         emulate(folders[-1], load_fleet(path), "no-retrain", SEED, quietly)
     (none, *quiet), ((drift,), *noticing) = map(facts_of, folders)
     assert none == []
@@ -331,7 +331,7 @@ def test_emulate_cameras_moved_together_learn_from_each_others_labels(tmp_path):
         stream["source"]["scenes"][1]["at_s"] = 11
     path = tmp_path / "two.yaml"
     path.write_text(yaml.safe_dump(raw))
-    folder = RunFolder.create(tmp_path, "two")
+    folder = RunFolder.create_numbered(tmp_path, "two")
     emulate(folder, load_fleet(path), "ekya", SEED, quietly)
     tried = [
         event

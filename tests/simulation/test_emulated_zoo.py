@@ -31,7 +31,7 @@ class World:
     """A camera of the emulated world with a zoo, driven by hand; the base model is of no use."""
 
     def __init__(self, root, base, stack, kept=(), settings=SETTINGS):
-        folder = RunFolder.create(root, "keeps")
+        folder = RunFolder.create_numbered(root, "keeps")
         folder.zoo.mkdir()
         self.store = stack.enter_context(StateStore(folder.state))
         self.camera = camera_of(folder, self.store, CAM, base, settings)
@@ -84,7 +84,7 @@ def test_kept_model_of_another_run_serves_at_once(tmp_path, good):
         (adopted,) = [event for event in events if isinstance(event, ev.ModelAdopted)]
         assert (adopted.version, adopted.kept) == (1, 2)
         assert torch.equal(world.camera.model.head.weight, good.head.weight)
-        assert world.store.models(CAM)[-1].version == 1
+        assert world.store.read_models(CAM)[-1].version == 1
         assert [model.number for model in world.zoo.models] == [1, 2]
         world.zoo.use(1)
         assert [model.number for model in world.zoo.models] == [2, 1]

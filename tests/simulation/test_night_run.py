@@ -22,7 +22,7 @@ def scores(folder, script):
     path = folder / "fleet.yaml"
     path.write_text(yaml.safe_dump(raw))
     fleet = load_fleet(path)
-    run = RunFolder.create(folder, "run")
+    run = RunFolder.create_numbered(folder, "run")
     emulate(run, fleet, "no-retrain", 3, lambda _batch, _turn: None)
     (score,) = score_run(run, fleet).values()
     return [window.accuracy for window in score.windows], [window.counted for window in score.windows]

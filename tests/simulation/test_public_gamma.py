@@ -25,7 +25,7 @@ def test_emulated_public_gamma_tries_one_family_and_keeps_the_old_head(tmp_path)
         update={"source": camera.source.model_copy(update={"fps": 4, "scenes": (scene,)})}
     )
     fleet = fleet.model_copy(update={"streams": (camera,), "windows": 2, "window_s": 12.0})
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     emulate(folder, fleet, "ekya", 3, lambda batch, step: None)
 
     _, _, turns = read_journal(folder.journal)

@@ -88,7 +88,7 @@ class RunHistory:
 
 
 def emulate(root, scheduler="thief"):
-    folder = RunFolder.create(root, "scripted")
+    folder = RunFolder.create_numbered(root, "scripted")
     base = build_edge_model(NAMES, 0, 3, "tiny")
     cameras = {}
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.storage.trace_file import read_trace, write_trace
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import GeneratorParameters
@@ -116,7 +116,7 @@ def test_simulate_every_window_is_prepared_charged_and_scored():
     assert [event.index for event in events_of(PLAYED, ev.WindowOpened)] == [0, 1, 2, 3]
     labelled = {(event.stream, event.window) for event in events_of(PLAYED, ev.LabelsReady)}
     assert labelled == {(stream.stream, window) for stream in TRACE.streams for window in (1, 2, 3)}
-    told = summarize(PLAYED.steps)
+    told = summarize_steps(PLAYED.steps)
     assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
     assert told.profiling_gpu_s > 3 * SMALL.inference_profiling_gpu_s
     assert all(len(windows) == 4 for windows in PLAYED.accuracy.values())

@@ -11,7 +11,7 @@ from ekya.core.profile import family_of
 from ekya.core.trace import Origin
 from ekya.core.weights import CachedModel
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, simulate
@@ -140,7 +140,7 @@ def test_oracle_knows_every_gamma_at_no_cost():
             assert option.accuracy_after == epochs[option.config.epochs - 1].standings[0].accuracy
             seen[event.stream, event.window].add(option.config)
     assert all(known == set(NOISY.retrain_configs) for known in seen.values())
-    told = summarize(run.steps)
+    told = summarize_steps(run.steps)
     assert told.profiling_gpu_s == pytest.approx(0.0)
     assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
     assert {one.window for one in of(run, ev.InferenceProfiled)} == {1, 2, 3}

@@ -37,7 +37,7 @@ def write_fleet(folder):
 
 @pytest.mark.long
 def test_waymo_both_versions_give_same_results(tmp_path):
-    folder = RunFolder.create(tmp_path, "run")
+    folder = RunFolder.create_numbered(tmp_path, "run")
     emulate(folder, load_fleet(write_fleet(tmp_path)), "ekya", 3, lambda _batch, _turn: None)
     summary = json.loads(folder.summary.read_text())
     assert (summary["frames"]["arrived"], summary["frames"]["lost"]) == (2 * 2 * 60, 0)

@@ -54,4 +54,4 @@ class ServersFolder:
 
     def new_run(self, site: SiteName) -> RunFolder:
         """Makes the run folder of one server."""
-        return RunFolder.create(self.path, site)
+        return RunFolder.create_numbered(self.path, site)

@@ -52,7 +52,7 @@ class AuditEstimate:
     until_us: int
 
 
-def estimated(audits: Sequence[AccuracyAudited]) -> AuditEstimate | None:
+def estimate_accuracy(audits: Sequence[AccuracyAudited]) -> AuditEstimate | None:
     """Returns the accuracy that a stream's audits show; None with fewer than ``FEWEST_FRAMES`` with objects.
 
     Args:
@@ -100,9 +100,9 @@ class AuditTrail:
         self._audits: deque[AccuracyAudited] = deque(maxlen=MOST_AUDITS)
         self.estimate: AuditEstimate | None = None
 
-    def add(self, audit: AccuracyAudited) -> None:
+    def add_audit(self, audit: AccuracyAudited) -> None:
         """Adds an audit, later than all before."""
         self._audits.append(audit)
         while len(self._audits) > FEWEST_AUDITS and self._audits[0].t_us <= audit.t_us - RECENT_US:
             self._audits.popleft()
-        self.estimate = estimated(self._audits)
+        self.estimate = estimate_accuracy(self._audits)

@@ -47,7 +47,7 @@ class JobPlaces:
     streams: Mapping[StreamId, int]
     preparation: int
 
-    def of(self, job: Job) -> int | None:
+    def gpu_of_job(self, job: Job) -> int | None:
         """Returns the GPU of a job; None for a stream that is not of the run."""
         return self.preparation if job[1] == PREPARATION else self.streams.get(job[0])
 
@@ -61,7 +61,7 @@ def modelled_energy(steps: Sequence[StepRecord], places: JobPlaces) -> tuple[Mod
         if isinstance(event, ev.GpuMeasured):
             here = [(job, gpu_s) for t_us, job, gpu_s in uses if since_us < t_us <= event.t_us]
             for gpu in event.gpus:
-                own = [(job, gpu_s) for job, gpu_s in here if places.of(job) == gpu.gpu]
+                own = [(job, gpu_s) for job, gpu_s in here if places.gpu_of_job(job) == gpu.gpu]
                 modelled += _divided(event.window, gpu, own)
             since_us = event.t_us
     return tuple(modelled)

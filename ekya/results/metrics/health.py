@@ -71,7 +71,7 @@ class FrameCount:
         return FrameCount(self.due + other.due, self.analysed + other.analysed)
 
 
-class Labels(StrEnum):
+class LabelState(StrEnum):
     """State of a stream's labels in a window."""
 
     NOT_DUE = "not due"
@@ -114,7 +114,7 @@ class WindowFacts:
     frames: FrameCount = FrameCount()
     inference: InferenceConfig | None = None
     share_milli: int = 0
-    labels: Labels = Labels.NOT_DUE
+    labels: LabelState = LabelState.NOT_DUE
     broke: str | None = None
     unfinished: bool = False
     retrained: bool = False
@@ -129,13 +129,13 @@ class WindowHealth:
     health: Health
 
 
-def judge(facts: WindowFacts) -> Health:
+def judge_health(facts: WindowFacts) -> Health:
     """Returns the health of a stream in a window."""
     if facts.silent_us > TOLERATED_PART * facts.span_us:
         return _lost(facts)
     if is_behind(facts.frames):
         return _behind(facts)
-    if facts.labels in (Labels.LATE, Labels.MISSING, Labels.EMPTY):
+    if facts.labels in (LabelState.LATE, LabelState.MISSING, LabelState.EMPTY):
         return _unlabelled(facts)
     return _stale(facts)
 
@@ -221,14 +221,14 @@ def _behind(facts: WindowFacts) -> Health:
 
 
 def _unlabelled(facts: WindowFacts) -> Health:
-    if facts.labels is Labels.EMPTY:
+    if facts.labels is LabelState.EMPTY:
         return Health(
             HealthState.UNLABELLED,
             "the golden detector saw no object in its frames: at night or in an empty scene there is nothing "
             "to learn",
             "if there are objects, check the camera's view and classes, or use a better golden model",
         )
-    came = "came too late" if facts.labels is Labels.LATE else "did not come"
+    came = "came too late" if facts.labels is LabelState.LATE else "did not come"
     return Health(
         HealthState.UNLABELLED,
         f"its labels {came} in the time that labelling has",

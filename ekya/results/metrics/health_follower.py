@@ -18,10 +18,10 @@ from ekya.results.metrics.health import (
     Gone,
     Health,
     HealthState,
-    Labels,
+    LabelState,
     WindowFacts,
     WindowHealth,
-    judge,
+    judge_health,
 )
 
 _A_WHILE_US = 10_000_000
@@ -39,16 +39,16 @@ def health_of(
     """
     follower = HealthFollower()
     for step in steps:
-        follower.follow(step)
+        follower.follow_step(step)
     return {
         stream: tuple(
             WindowHealth(
                 facts.index,
-                judge(replace(facts, frames=frames.get(stream, {}).get(facts.index, FrameCount()))),
+                judge_health(replace(facts, frames=frames.get(stream, {}).get(facts.index, FrameCount()))),
             )
             for facts in windows
         )
-        for stream, windows in follower.windows()
+        for stream, windows in follower.window_facts()
     }
 
 
@@ -68,7 +68,7 @@ class HealthFollower:
         self._now_us = 0
         self._prepared: bool | None = None
 
-    def follow(self, step: StepRecord) -> None:
+    def follow_step(self, step: StepRecord) -> None:
         """Applies a step of the loop. Only runs that count frames as they come report them in events."""
         for event in ev.in_order(step.events):
             self._now_us = max(self._now_us, event.t_us)
@@ -77,7 +77,7 @@ class HealthFollower:
         for command in step.commands:
             self._carry_out(command, step.now_us)
 
-    def now(self) -> dict[StreamId, Health]:
+    def present_health(self) -> dict[StreamId, Health]:
         """Returns the present health of each stream that has not ended."""
         return {
             name: stream.present(self._now_us)
@@ -85,7 +85,7 @@ class HealthFollower:
             if not stream.ended
         }
 
-    def windows(self) -> Iterator[tuple[StreamId, tuple[WindowFacts, ...]]]:
+    def window_facts(self) -> Iterator[tuple[StreamId, tuple[WindowFacts, ...]]]:
         """Yields the facts of each stream in each window; those of the open window so far."""
         for name, stream in sorted(self._streams.items()):
             if stream.facts is None:
@@ -211,7 +211,7 @@ class _Stream:
         over = self.so_far(t_us)
         if over.span_us > 0:
             self.past.append(over)
-            self.carried = judge(over)
+            self.carried = judge_health(over)
         self.facts = self.since_us = None
 
     def so_far(self, now_us: int) -> WindowFacts:
@@ -256,8 +256,8 @@ class _Stream:
             case ev.LabelsReady() if event.window == facts.index:
                 # A resumed run has no frames to label in its first window, which says nothing about objects.
                 asked = event.training_crops + event.validation_crops > 0
-                in_time = Labels.EMPTY if asked and event.objects == 0 else Labels.IN_TIME
-                facts.labels = Labels.LATE if facts.labels is Labels.MISSING else in_time
+                in_time = LabelState.EMPTY if asked and event.objects == 0 else LabelState.IN_TIME
+                facts.labels = LabelState.LATE if facts.labels is LabelState.MISSING else in_time
             case ev.ProfileReady(pooled=PooledLabels(learns=False)):
                 pass
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
@@ -315,13 +315,13 @@ class _Stream:
         if self.facts is None or not (asked or (self.gone and self.past)):
             return
         self.labels_due = True
-        if asked and self.facts.labels is Labels.MISSING:
-            self.facts.labels = Labels.NOT_DUE
+        if asked and self.facts.labels is LabelState.MISSING:
+            self.facts.labels = LabelState.NOT_DUE
 
     def end_preparation(self) -> None:
         """Ends labelling; labels that are due and not ready are missing."""
-        if self.facts is not None and self.labels_due and self.facts.labels is Labels.NOT_DUE:
-            self.facts.labels = Labels.MISSING
+        if self.facts is not None and self.labels_due and self.facts.labels is LabelState.NOT_DUE:
+            self.facts.labels = LabelState.MISSING
 
     def present(self, now_us: int) -> Health:
         """Returns the present health."""
@@ -329,9 +329,9 @@ class _Stream:
             return self.carried
         facts = self.so_far(now_us)
         if self.gone:
-            return judge(replace(facts, silent_us=max(facts.silent_us, 1), span_us=0))
+            return judge_health(replace(facts, silent_us=max(facts.silent_us, 1), span_us=0))
         # Whether a retraining was missed is decided when the window is over.
-        health = judge(replace(facts, silent_us=0, missed_gain=0.0, frames=self._judged_frames(facts)))
+        health = judge_health(replace(facts, silent_us=0, missed_gain=0.0, frames=self._judged_frames(facts)))
         return health if health.state is not HealthState.OK or not self._still_holds(facts) else self.carried
 
     def _judged_frames(self, facts: WindowFacts) -> FrameCount:
@@ -345,7 +345,7 @@ class _Stream:
             case HealthState.BEHIND:
                 return self._judged_frames(facts).due < FEWEST_FRAMES
             case HealthState.UNLABELLED:
-                return facts.labels is Labels.NOT_DUE
+                return facts.labels is LabelState.NOT_DUE
             case HealthState.STALE:
                 return self.job is None and not facts.retrained
             case _:

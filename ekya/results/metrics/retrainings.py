@@ -63,7 +63,7 @@ class RetrainingFold:
     def __init__(self) -> None:
         self._running: dict[JobId, RetrainRun] = {}
 
-    def follow(
+    def follow_step(
         self, step: StepRecord, accuracy: Mapping[StreamId, float | None] = _UNKNOWN
     ) -> list[RetrainRun]:
         """Applies a step of the loop and returns the retrainings that are over with it.
@@ -158,5 +158,5 @@ def _told(run: RetrainRun) -> RetrainRun:
 def retrainings_of(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
     """Returns the retrainings of a run in the order of their start; those that were not over end with it."""
     fold = RetrainingFold()
-    over = [run for step in steps for run in fold.follow(step)]
+    over = [run for step in steps for run in fold.follow_step(step)]
     return tuple(sorted((*over, *fold.stop_all(end_us)), key=lambda run: (run.start_us, run.job)))

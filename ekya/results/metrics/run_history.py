@@ -79,17 +79,17 @@ class ShareBook:
         self._inference: dict[StreamId, int] = {}
         self._retraining: dict[StreamId, int] = {}
 
-    def now(self) -> dict[StreamId, tuple[int, int]]:
+    def present_shares(self) -> dict[StreamId, tuple[int, int]]:
         """Returns all streams' shares of retraining and inference, in thousandths, if they ever had any."""
         streams = sorted({*self._inference, *self._retraining})
         return {
             stream: (self._retraining.get(stream, 0), self._inference.get(stream, 0)) for stream in streams
         }
 
-    def follow(self, step: StepRecord) -> list[ShareSample]:
+    def follow_step(self, step: StepRecord) -> list[ShareSample]:
         """Applies a step of the loop and returns the shares that it changes."""
         changed = {*self._after_events(step), *self._after_commands(step)}
-        now = self.now()
+        now = self.present_shares()
         return [ShareSample(step.now_us, stream, *now[stream]) for stream in sorted(changed)]
 
     def _after_events(self, step: StepRecord) -> Iterator[StreamId]:
@@ -125,7 +125,7 @@ def share_samples(steps: Sequence[StepRecord]) -> Iterator[ShareSample]:
     """Yields all changes of shares in a run."""
     book = ShareBook()
     for step in steps:
-        yield from book.follow(step)
+        yield from book.follow_step(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class RunHistory:
         return {"started": len(ends), "finished": ends.count(FINISHED), "failed": ends.count(FAILED)}
 
 
-def summarize(steps: Sequence[StepRecord]) -> RunHistory:
+def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
     """Measures a run from its steps."""
     events = [event for step in steps for event in step.events]
     end_us = steps[-1].now_us if steps else 0

@@ -58,7 +58,7 @@ class OccurredCue:
     before: Mapping[StreamId, tuple[int, int]]
     after: Mapping[StreamId, tuple[int, int]]
 
-    def values(self) -> dict[str, Any]:
+    def json_values(self) -> dict[str, Any]:
         """Returns the cue and its shares as JSON values."""
         until_us = self.cue.until_us
         return {
@@ -78,13 +78,13 @@ class CueFollower:
         self._waiting = sorted(cues, key=lambda cue: cue.t_us)
         self._book = ShareBook()
 
-    def follow(self, step: StepRecord) -> list[OccurredCue]:
+    def follow_step(self, step: StepRecord) -> list[OccurredCue]:
         """Applies a step of the loop and returns the cues that occurred in it, in order."""
-        before = self._book.now()
-        self._book.follow(step)
+        before = self._book.present_shares()
+        self._book.follow_step(step)
         came = {cue: at_us for cue in self._waiting if (at_us := _came_us(cue, step)) is not None}
         self._waiting = [cue for cue in self._waiting if cue not in came]
-        after = self._book.now()
+        after = self._book.present_shares()
         return [OccurredCue(cue, at_us, before, after) for cue, at_us in came.items()]
 
 
@@ -92,7 +92,7 @@ def occurred_cues(cues: Sequence[Cue], steps: Sequence[StepRecord]) -> Iterator[
     """Yields all cues that occurred in a run."""
     follower = CueFollower(cues)
     for step in steps:
-        yield from follower.follow(step)
+        yield from follower.follow_step(step)
 
 
 def _came_us(cue: Cue, step: StepRecord) -> int | None:

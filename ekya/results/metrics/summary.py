@@ -15,7 +15,7 @@ from ekya.results.metrics.window_outcomes import WindowOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class SummaryHost:
     """Measurements by the host's clock.
 
     Attributes:
@@ -62,7 +62,7 @@ class RunFacts:
     label_budget_gpu_s: float | None = None
     damaged: Mapping[StreamId, int] = field(default_factory=dict)
     set_aside: Mapping[StreamId, str] = field(default_factory=dict)
-    host: HostFacts = field(default_factory=HostFacts)
+    host: SummaryHost = field(default_factory=SummaryHost)
     health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
     warnings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     detects: bool = False

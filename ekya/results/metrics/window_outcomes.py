@@ -38,7 +38,7 @@ class WindowOutcome:
     validation_accuracy: float | None = None
 
 
-def outcomes(steps: Sequence[StepRecord], history: RunHistory) -> tuple[WindowOutcome, ...]:
+def list_outcomes(steps: Sequence[StepRecord], history: RunHistory) -> tuple[WindowOutcome, ...]:
     """Returns the outcome of each stream in each window that was not over when the stream was added."""
     return tuple(
         _outcome(steps, history, stream, window)

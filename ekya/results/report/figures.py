@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.results.metrics.accuracy import ScoreSeries
 from ekya.results.metrics.retrainings import FINISHED
-from ekya.results.report.formatting import percent
+from ekya.results.report.formatting import format_percent
 from ekya.results.report.panels import (
     RunTimeline,
     StreamCurves,
@@ -24,7 +24,7 @@ from ekya.results.report.panels import (
     plain_axes,
     plain_legend,
 )
-from ekya.results.report.themes import LIGHT, Theme, mixed
+from ekya.results.report.themes import LIGHT, Theme, mix_color
 
 _DPI = 150
 _WIDTH_IN = 11.0
@@ -129,8 +129,8 @@ def _draw_stream(
             axes.axvspan(
                 us_to_seconds(span.start_us),
                 us_to_seconds(span.end_us),
-                facecolor=mixed(color, theme.page, 0.2),
-                edgecolor=mixed(color, theme.page, 0.45) if hatch else "none",
+                facecolor=mix_color(color, theme.page, 0.2),
+                edgecolor=mix_color(color, theme.page, 0.45) if hatch else "none",
                 hatch=hatch,
                 linewidth=0,
                 zorder=1,
@@ -168,10 +168,10 @@ def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide
     """Writes the stream's name and means to the right of its panel, or above it in a narrow panel."""
     lines: list[tuple[str, str, str, float]] = [(curves.stream, color, "bold", 10.5)]
     if curves.measured.accuracy is not None:
-        lines.append((f"{percent(curves.measured.accuracy)} mean", theme.ink, "normal", 8.5))
+        lines.append((f"{format_percent(curves.measured.accuracy)} mean", theme.ink, "normal", 8.5))
     other = curves.without_retraining
     if other is not None and other.accuracy is not None:
-        lines.append((f"{percent(other.accuracy)} without", theme.quiet, "normal", 8.5))
+        lines.append((f"{format_percent(other.accuracy)} without", theme.quiet, "normal", 8.5))
     for i, (text, text_color, weight, size) in enumerate(lines):
         axes.annotate(
             _shortened(text),
@@ -212,7 +212,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
         entries.append(
             Line2D([], [], color=theme.quiet, linewidth=1.2, linestyle=_DASHES, label="without retraining")
         )
-    retraining = mixed(color, theme.page, 0.25)
+    retraining = mix_color(color, theme.page, 0.25)
     entries.append(Patch(facecolor=retraining, label="retraining"))
     if any(span.ended != FINISHED for span in timeline.history.retrainings):
         entries.append(

@@ -9,22 +9,22 @@ NONE = "–"
 """Shown for a missing value."""
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """Formats a fraction as ``81.2%``."""
     return NONE if value is None else f"{100 * value:.1f}%"
 
 
-def share(milli: float) -> str:
+def format_share(milli: float) -> str:
     """Formats a share as part of one GPU: ``25%``, or with one digit (``0.5%``) below 10%."""
     return f"{milli / 10:.1f}%" if 0 < milli < 100 and milli % 10 else f"{milli / 10:.0f}%"
 
 
-def gamma(values: Mapping[str, Any] | None) -> str:
+def format_gamma(values: Mapping[str, Any] | None) -> str:
     """Returns the name of a γ of the summary."""
     return NONE if values is None else RetrainConfig(**values).name
 
 
-def inference(values: Mapping[str, Any] | None) -> str:
+def format_lambda(values: Mapping[str, Any] | None) -> str:
     """Returns the name of a λ of the summary."""
     return NONE if values is None else InferenceConfig(**values).name
 
@@ -34,7 +34,7 @@ def mean_share(windows: list[dict[str, Any]], field: str) -> float:
     return sum(window[field] for window in windows) / len(windows) if windows else 0.0
 
 
-def points(difference: float | None) -> str:
+def format_points(difference: float | None) -> str:
     """Formats a difference of accuracies in percentage points: ``+12.3``."""
     return NONE if difference is None else f"{100 * difference:+.1f}"
 

@@ -57,7 +57,7 @@ class PictureRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamPictures:
+class ReportPictures:
     """Pictures of a stream, or the reason why there are none, in one sentence."""
 
     rows: tuple[PictureRow, ...] = ()
@@ -68,7 +68,7 @@ def render_report(
     name: str,
     summary: Mapping[str, Any],
     figures: Sequence[ReportFigure] = (),
-    pictures: Mapping[StreamId, StreamPictures] = MappingProxyType({}),
+    pictures: Mapping[StreamId, ReportPictures] = MappingProxyType({}),
 ) -> str:
     """Renders the whole page. All text is escaped, and the page loads nothing from other addresses.
 
@@ -85,7 +85,13 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    formats = (words.percent, words.share, words.gamma, words.inference, words.points)
+    formats = (
+        words.format_percent,
+        words.format_share,
+        words.format_gamma,
+        words.format_lambda,
+        words.format_points,
+    )
     environment.filters |= {format_.__name__: format_ for format_ in formats}
     environment.filters |= {"png": _png, "jpeg": _jpeg, "number": _number}
     environment.tests["judged_after_0"] = words.judged_after_0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
 from ekya.results.metrics.accuracy import StreamScore
 from ekya.results.metrics.run_history import PreparationSpan, RunHistory, ShareSample
-from ekya.results.report.themes import Theme, mixed
+from ekya.results.report.themes import Theme, mix_color
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +150,7 @@ def _bands(timeline: RunTimeline, theme: Theme, times_us: NDArray[np.int64]) -> 
     if not has_own_colors(theme, timeline):
         steps = [(np.sum([pair[0] for pair in steps], axis=0), np.sum([pair[1] for pair in steps], axis=0))]
     bands = [
-        _Band(share, mixed(theme.streams[i], theme.page, strength))
+        _Band(share, mix_color(theme.streams[i], theme.page, strength))
         for i, (retrain, inference) in enumerate(steps)
         for share, strength in ((inference, _PALE), (retrain, 1.0))
     ]
@@ -188,7 +188,7 @@ def _legend(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
     color = theme.quiet if has_own_colors(theme, timeline) else theme.streams[0]
     entries = [
         Patch(facecolor=color, label="retraining"),
-        Patch(facecolor=mixed(color, theme.page, _PALE), label="inference"),
+        Patch(facecolor=mix_color(color, theme.page, _PALE), label="inference"),
     ]
     if timeline.history.preparations:
         face, hatch = _preparation_colors(theme)
@@ -200,4 +200,4 @@ def _legend(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
 
 def _preparation_colors(theme: Theme) -> tuple[str, str]:
     """Returns the fill colour and the hatch colour."""
-    return mixed(theme.quiet, theme.page, 0.18), mixed(theme.quiet, theme.page, 0.6)
+    return mix_color(theme.quiet, theme.page, 0.18), mix_color(theme.quiet, theme.page, 0.6)

@@ -14,7 +14,7 @@ from rich.text import Text
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.results.metrics.health import WELL, Health
-from ekya.results.report.formatting import NONE, percent, share
+from ekya.results.report.formatting import NONE, format_percent, format_share
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,10 +92,10 @@ def open_screen(console: Console) -> Iterator[Show]:
     Elsewhere it logs changes.
     """
     if not console.is_terminal:
-        yield PlainScreen().show
+        yield PlainScreen().log_changes
         return
     with Live(console=console, refresh_per_second=_REFRESH_PER_S) as live:
-        yield lambda state: live.update(draw(state))
+        yield lambda state: live.update(draw_screen(state))
 
 
 class PlainScreen:
@@ -105,11 +105,11 @@ class PlainScreen:
         self._window: int | None = None
         self._rows: dict[StreamId, ScreenRow] = {}
 
-    def show(self, state: ScreenState) -> None:
+    def log_changes(self, state: ScreenState) -> None:
         """Logs the differences from the previous state."""
         at = f"{us_to_seconds(state.now_us):.1f} s"
         if state.window != self._window:
-            now = ", ".join(f"{row.stream} {percent(row.accuracy_now)}" for row in state.rows)
+            now = ", ".join(f"{row.stream} {format_percent(row.accuracy_now)}" for row in state.rows)
             _LOG.info("%s: %s; accuracy %s", at, _window_name(state), now)
             self._window = state.window
         for row in state.rows:
@@ -118,7 +118,7 @@ class PlainScreen:
             self._rows[row.stream] = row
 
 
-def draw(state: ScreenState) -> RenderableType:
+def draw_screen(state: ScreenState) -> RenderableType:
     """Returns the screen as a rich renderable."""
     head = Table.grid(padding=(0, 2))
     head.add_row(
@@ -136,12 +136,12 @@ def draw(state: ScreenState) -> RenderableType:
     for row in state.rows:
         table.add_row(
             Text(row.stream),
-            Text(percent(row.accuracy_now), style=_color(row.accuracy_now)),
-            Text(percent(row.accuracy_mean), style=_color(row.accuracy_mean)),
+            Text(format_percent(row.accuracy_now), style=_color(row.accuracy_now)),
+            Text(format_percent(row.accuracy_mean), style=_color(row.accuracy_mean)),
             Text(row.inference.name if row.inference else NONE),
-            share(row.inference_share_milli),
+            format_share(row.inference_share_milli),
             _training(row),
-            share(row.retrain_share_milli) if row.training else "",
+            format_share(row.retrain_share_milli) if row.training else "",
         )
     parts: list[RenderableType] = [head, Text(), table]
     unwell = [row for row in state.rows if row.health != WELL]
@@ -174,10 +174,10 @@ def _changes(before: ScreenRow | None, now: ScreenRow) -> list[str]:
     lines = []
     earlier = before.training if before else None
     if earlier is not None and now.training != earlier:
-        lines.append(f"stopped training {earlier.name}; accuracy now {percent(now.accuracy_now)}")
+        lines.append(f"stopped training {earlier.name}; accuracy now {format_percent(now.accuracy_now)}")
     if now.training is not None and now.training != earlier:
-        shares = f"share {share(now.retrain_share_milli)}, inference {share(now.inference_share_milli)}"
-        lines.append(f"trains {now.training.name}; {shares}")
+        own, left = format_share(now.retrain_share_milli), format_share(now.inference_share_milli)
+        lines.append(f"trains {now.training.name}; share {own}, inference {left}")
     if before is not None and now.status not in (before.status, now.health.state):
         lines.append(f"is {now.status}")
     earlier_health = before.health if before else WELL

@@ -9,7 +9,13 @@ from rich.text import Text
 from ekya.core.units import us_to_seconds
 from ekya.results.metrics.health import HealthState
 from ekya.results.metrics.script_events import Happening, OccurredCue
-from ekya.results.report.formatting import judged_after_0, mean_share, percent, points, share
+from ekya.results.report.formatting import (
+    format_percent,
+    format_points,
+    format_share,
+    judged_after_0,
+    mean_share,
+)
 
 _OK = str(HealthState.OK)
 _DETECT = "detect"
@@ -33,26 +39,26 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         windows = values["windows"]
         table.add_row(
             Text(stream),
-            percent(values["mean_accuracy"]),
-            percent(values[second[1]]),
-            percent(values["without_retraining"]),
-            points(values["gain"]),
+            format_percent(values["mean_accuracy"]),
+            format_percent(values[second[1]]),
+            format_percent(values["without_retraining"]),
+            format_points(values["gain"]),
             str(sum(window["retrained"] for window in windows)),
-            share(round(mean_share(windows, "retrain_share_milli"))),
-            share(round(mean_share(windows, "inference_share_milli"))),
+            format_share(round(mean_share(windows, "retrain_share_milli"))),
+            format_share(round(mean_share(windows, "inference_share_milli"))),
             _windows_ok(summary["health"]["streams"][stream], after_0),
         )
     table.add_section()
     all_windows = [values["windows"] for values in summary["streams"].values()]
     table.add_row(
         "all",
-        percent(summary["mean_accuracy"]),
-        percent(summary[second[1]] if second[1] in summary else _mean(summary, second[1])),
-        percent(_mean(summary, "without_retraining")),
-        points(_mean(summary, "gain")),
+        format_percent(summary["mean_accuracy"]),
+        format_percent(summary[second[1]] if second[1] in summary else _mean(summary, second[1])),
+        format_percent(_mean(summary, "without_retraining")),
+        format_points(_mean(summary, "gain")),
         str(sum(window["retrained"] for windows in all_windows for window in windows)),
-        share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
-        share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
+        format_share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
+        format_share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
         _windows_ok([one for windows in summary["health"]["streams"].values() for one in windows], after_0),
         style="bold",
     )
@@ -82,7 +88,7 @@ def _beside_accuracy(summary: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _golden_sentence(golden: Mapping[str, Any]) -> str:
-    share = percent(golden["gpu_share"])
+    share = format_percent(golden["gpu_share"])
     return (
         f"The golden detector saw {golden['calls']} frames for labels and profiles, with {share} of the GPUs."
     )
@@ -135,7 +141,7 @@ def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     best = [max((v for v in column if v is not None), default=None) for column in zip(*rows, strict=True)]
     for summary, row in zip(summaries, rows, strict=True):
         accuracies = (
-            Text(percent(value), style="bold" if value is not None and value == top else "")
+            Text(format_percent(value), style="bold" if value is not None and value == top else "")
             for value, top in zip(row, best, strict=True)
         )
         retrainings = summary["retrainings"]

@@ -38,7 +38,7 @@ DARK = Theme(
 )
 
 
-def mixed(color: str, page: str, strength: float) -> str:
+def mix_color(color: str, page: str, strength: float) -> str:
     """Returns the opaque colour of ``color`` at this opacity on the page, so that bands do not mix."""
     parts = [
         round(strength * int(color[i : i + 2], 16) + (1 - strength) * int(page[i : i + 2], 16))

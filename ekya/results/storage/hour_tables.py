@@ -88,7 +88,7 @@ class HourWriter:
         newest = newest_frame(self._folder)
         return 0 if newest is None else newest + 1
 
-    def add(self, row: FramePrediction) -> None:
+    def add_row(self, row: FramePrediction) -> None:
         """Adds the next frame's row."""
         self._rows.append(row)
 

@@ -78,8 +78,8 @@ def remove_spent(
         UserError: no permission, a damaged database and the like.
     """
     own = [path for path in folder.models(stream).glob("*.safetensors") if path.stem.isdecimal()]
-    linked = [folder.relative(path) for path in own if path.stat().st_nlink > 1]
-    spent = spent_models(store.models(stream), [*map(folder.relative, own)], linked, keep, since)
+    linked = [folder.relative_path(path) for path in own if path.stat().st_nlink > 1]
+    spent = spent_models(store.read_models(stream), [*map(folder.relative_path, own)], linked, keep, since)
     paths = tuple(folder.path / file for file in spent.files)
     if not only_look:
         # Rows first: a row never names a file that is not there.
@@ -97,7 +97,7 @@ def remove_all(folder: RunFolder, store: StateStore, stream: StreamId) -> None:
         UserError: no permission, a damaged database and the like.
     """
     # Rows first, as above.
-    store.remove_models(store.models(stream))
+    store.remove_models(store.read_models(stream))
     with user_errors(folder.models(stream)):
         for path in folder.models(stream).glob("*.safetensors"):
             path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ class RunFolder:
     path: Path
 
     @staticmethod
-    def create(root: Path, name: str) -> "RunFolder":
+    def create_numbered(root: Path, name: str) -> "RunFolder":
         """Creates ``root/name``, or ``name-2``, ``name-3``, ... if the name is taken.
 
         Raises:
@@ -31,7 +31,7 @@ class RunFolder:
         return RunFolder(make_folder(root, name))._with_folders()
 
     @staticmethod
-    def make(root: Path, name: str) -> "RunFolder":
+    def create_or_reuse(root: Path, name: str) -> "RunFolder":
         """Creates ``root/name``, or completes it if it is there.
 
         Raises:
@@ -120,7 +120,7 @@ class RunFolder:
         return self.path / "starts.jsonl"
 
     @property
-    def answers(self) -> Path:
+    def answers_folder(self) -> Path:
         """Folder of what the sinks of a service's answers have confirmed."""
         return self.path / "answers"
 
@@ -170,7 +170,7 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{version}.safetensors"
 
-    def relative(self, path: Path) -> str:
+    def relative_path(self, path: Path) -> str:
         """Returns the path of a file in ``state.sqlite``, relative so that the folder can be moved."""
         return path.relative_to(self.path).as_posix()
 

@@ -169,7 +169,7 @@ class StateStore:
         """Adds or replaces a stream."""
         self._write("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)", [astuple(row)])
 
-    def streams(self) -> list[StreamRow]:
+    def read_streams(self) -> list[StreamRow]:
         """Returns all streams, sorted by id."""
         rows = self._read("SELECT stream, decoded, damaged, set_aside FROM streams ORDER BY stream")
         return [StreamRow(*row) for row in rows]
@@ -187,7 +187,7 @@ class StateStore:
             [(*model, *gamma, row.validation_accuracy, row.served_from_us)],
         )
 
-    def models(self, stream: StreamId) -> list[ModelRow]:
+    def read_models(self, stream: StreamId) -> list[ModelRow]:
         """Returns a stream's models by version."""
         rows = self._read("SELECT * FROM models WHERE stream = ? ORDER BY version", (stream,))
         return [
@@ -200,10 +200,10 @@ class StateStore:
             for row in rows
         ]
 
-    def all_models(self) -> list[ModelRow]:
+    def read_all_models(self) -> list[ModelRow]:
         """Returns the models of all streams, by stream and version."""
         streams = self._read("SELECT DISTINCT stream FROM models ORDER BY stream")
-        return [row for (stream,) in streams for row in self.models(stream)]
+        return [row for (stream,) in streams for row in self.read_models(stream)]
 
     def remove_models(self, rows: Iterable[ModelRow]) -> None:
         """Removes models; their files are the caller's."""
@@ -211,7 +211,7 @@ class StateStore:
             "DELETE FROM models WHERE stream = ? AND version = ?", [(row.stream, row.version) for row in rows]
         )
 
-    def windows(self) -> list[tuple[int, int, int]]:
+    def read_windows(self) -> list[tuple[int, int, int]]:
         """Returns number, start and end of all windows, in run time, by number."""
         rows = self._read('SELECT "window", start_us, end_us FROM windows ORDER BY "window"')
         return [(row[0], row[1], row[2]) for row in rows]
@@ -244,7 +244,7 @@ class StateStore:
             [(stream, window, frame, *box, label, part) for frame, box, label in rows],
         )
 
-    def labelled(self, stream: StreamId) -> LabelledBoxes:
+    def read_labels(self, stream: StreamId) -> LabelledBoxes:
         """Returns frames and boxes of the labels that a stream's models were made from, by frame.
 
         These objects never count in accuracy.

@@ -94,7 +94,7 @@ class PartWriter(Generic[RowT]):
         self._path, self._table_of, self._ends_part = path, table_of, ends_part
         self._rows: list[RowT] = []
 
-    def add(self, row: RowT) -> None:
+    def add_row(self, row: RowT) -> None:
         """Adds the next frame's row."""
         if self._rows and self._ends_part(self._rows, row):
             self.flush()

@@ -66,7 +66,7 @@ class SegmentedJournal:
     ) -> None:
         self._folder, self._scheduler, self._options = folder, scheduler, options
         self._segment_bytes = segment_bytes
-        self._number = segments(folder)[-1] if segments(folder) else 0
+        self._number = list_segments(folder)[-1] if list_segments(folder) else 0
         first = None
         if state is not None and segment_bytes is not None:
             self._number += 1
@@ -81,7 +81,7 @@ class SegmentedJournal:
         """Writes the plan and the commands of a step, before the commands are executed."""
         self._file.record_decision(now_us, plan, commands)
 
-    def snapshot(self, state: LoopState) -> None:
+    def write_snapshot(self, state: LoopState) -> None:
         """Writes the state before a window opens.
 
         The journal up to here is on disk before, so the snapshot never points behind its end.
@@ -110,7 +110,7 @@ class SegmentedJournal:
         return FileJournal(path, self._scheduler, self._options, state)
 
 
-def segments(folder: RunFolder) -> list[int]:
+def list_segments(folder: RunFolder) -> list[int]:
     """Returns the numbers of the journal's segments that are there, rising."""
     later = (path.stem.removeprefix("journal-") for path in folder.path.glob("journal-*.jsonl"))
     numbers = [int(number) for number in later if number.isdecimal()]
@@ -119,7 +119,7 @@ def segments(folder: RunFolder) -> list[int]:
 
 def newest_segment(folder: RunFolder) -> Path:
     """Returns the file to which the journal was written last; it need not be there."""
-    return folder.journal_segment(max(segments(folder), default=0))
+    return folder.journal_segment(max(list_segments(folder), default=0))
 
 
 def read_snapshot(folder: RunFolder) -> StateSnapshot | None:
@@ -155,7 +155,7 @@ def cut_to(folder: RunFolder, snapshot: StateSnapshot) -> None:
         UserError: no permission and the like.
     """
     with user_errors(folder.path):
-        for number in segments(folder):
+        for number in list_segments(folder):
             if number > snapshot.segment:
                 folder.journal_segment(number).unlink()
         os.truncate(folder.journal_segment(snapshot.segment), snapshot.at_byte)

@@ -50,7 +50,7 @@ class WallClock:
     starts: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def read(folder: RunFolder) -> "WallClock":
+    def from_folder(folder: RunFolder) -> "WallClock":
         """Returns the clock of a service's folder; the file is read only if it has changed since.
 
         Damaged lines are left out, and logged.

@@ -69,8 +69,8 @@ class RunMetrics:
         self._queue.set(len(batch.events))
         for stream in result.state.fleet.streams:
             self._follow(stream)
-        self._follower.follow(StepRecord(batch.now_us, batch.events, result.plan, result.commands))
-        for name, health in self._follower.now().items():
+        self._follower.follow_step(StepRecord(batch.now_us, batch.events, result.plan, result.commands))
+        for name, health in self._follower.present_health().items():
             if self._health_of.get(name) is not health.state:
                 self._health_of[name] = health.state
                 for state in HealthState:

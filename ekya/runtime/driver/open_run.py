@@ -149,7 +149,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     if options.resume is None:
         fleet, gave_up = fit_fleet(fleet, host.costs, machine_of(chosen), overload=options.overload)
         fleet = fleet.model_copy(update={"classes": host.classes})
-        make = RunFolder.make if options.endless else RunFolder.create
+        make = RunFolder.create_or_reuse if options.endless else RunFolder.create_numbered
         folder = make(options.runs, options.name or fleet.name)
         write_fleet(folder.fleet, fleet)
     else:

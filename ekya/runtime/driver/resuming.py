@@ -26,7 +26,7 @@ from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.results.storage.journal import read_header, read_journal, read_steps, require_own_version
 from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.results.storage.run_state import ModelRow, StateStore
-from ekya.results.storage.segmented_journal import StateSnapshot, cut_to, read_snapshot, segments
+from ekya.results.storage.segmented_journal import StateSnapshot, cut_to, list_segments, read_snapshot
 from ekya.system.files import user_errors
 
 _LOG = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed 
         )
     with user_errors(folder.path):
         folder.snapshot.unlink(missing_ok=True)
-        for number in segments(folder):
+        for number in list_segments(folder):
             folder.journal_segment(number).unlink()
     return None
 
@@ -261,7 +261,7 @@ def _interruption(fleet: FleetState, streams: Collection[StreamId]) -> Iterator[
 
 def kept_models(folder: RunFolder, store: StateStore, stream: StreamId) -> list[ModelRow]:
     """Returns the models that have served a stream and are still in the folder, by version."""
-    return [row for row in store.models(stream) if (folder.path / row.path).is_file()]
+    return [row for row in store.read_models(stream) if (folder.path / row.path).is_file()]
 
 
 def kept_weights(
@@ -283,7 +283,7 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
         for stream in fleet.streams:
             rows = kept_models(folder, store, stream.id)
             if not rows:
-                if any(row.version > BASE_VERSION for row in store.models(stream.id)):
+                if any(row.version > BASE_VERSION for row in store.read_models(stream.id)):
                     _LOG.warning("%s: its weights are gone; it begins with the base model", stream.id)
                 continue
             path = folder.path / rows[-1].path

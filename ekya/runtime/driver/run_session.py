@@ -29,7 +29,7 @@ from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.zoo_folder import ZooFolder, open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.metrics.summary import HostFacts
+from ekya.results.metrics.summary import SummaryHost
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
 from ekya.results.report.screen import Show, open_screen
 from ekya.results.storage.journal import read_journal
@@ -206,7 +206,7 @@ class RunSession:
                 state = None if resumed is None else resumed.state
                 journal = stack.enter_context(closing(self._journal()))
                 try:
-                    needs, snapshot = scheduler.needs, journal.snapshot
+                    needs, snapshot = scheduler.needs, journal.write_snapshot
                     run_loop(executor, journal, plan, needs, constants, observe, state, snapshot, planner_of)
                 except (KeyboardInterrupt, StoppedEarlyError):
                     follows = "" if opened.options.endless else "; measuring what there is"
@@ -330,7 +330,7 @@ class RunSession:
 
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
-        host = HostFacts(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
+        host = SummaryHost(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
         summary = finish_run(opened.folder, opened.fleet, "live", opened.options.seed, host)
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
         _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)

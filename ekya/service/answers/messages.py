@@ -71,7 +71,7 @@ def newest_message(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]
     for rows in islice(newest_rows(folder.hours(camera)), _LOOKED_INTO):
         seen = np.flatnonzero(rows.answered_by == rows.frame)
         if len(seen):
-            return _message(camera, rows, int(seen[-1]), classes, WallClock.read(folder))
+            return _message(camera, rows, int(seen[-1]), classes, WallClock.from_folder(folder))
     return None
 
 

@@ -216,7 +216,7 @@ class _Delivery:
         self._sink = make_sink(spec, folder)
         streams = {stream: newest_frame(folder.hours(stream)) for stream in self._streams()}
         newest = {stream: frame for stream, frame in streams.items() if frame is not None}
-        self._cursor = Cursor(folder.answers / f"{spec.name}.cursor.json", newest)
+        self._cursor = Cursor(folder.answers_folder / f"{spec.name}.cursor.json", newest)
         # Run time since which rows of a stream wait, as far as they were looked at. `state` does not look for
         # it: that takes longer with each hour for which a sink is away.
         self._waiting_us: dict[StreamId, int] = {}
@@ -248,7 +248,7 @@ class _Delivery:
     def state(self) -> SinkState:
         """Returns the state; for other threads."""
         waiting, waiting_s = 0, 0.0
-        clock = WallClock.read(self._folder)
+        clock = WallClock.from_folder(self._folder)
         for stream in self._streams():
             hours, done = self._folder.hours(stream), self._cursor.last_frame(stream)
             newest = newest_frame(hours)
@@ -270,7 +270,7 @@ class _Delivery:
 
     def _round(self) -> bool:
         """Delivers the next rows of each stream, not all at once; returns whether there were any."""
-        clock = WallClock.read(self._folder)
+        clock = WallClock.from_folder(self._folder)
         streams = self._streams()
         self._cursor.retain_only(streams)
         if self._error:

@@ -28,7 +28,7 @@ def make_sink(spec: AnySink, folder: RunFolder) -> Sink:
 
 
 def _jsonl(spec: JsonlSpec, folder: RunFolder) -> Sink:
-    path = (spec.folder or folder.answers) / f"{spec.name}.jsonl"
+    path = (spec.folder or folder.answers_folder) / f"{spec.name}.jsonl"
     return JsonlSink(path, round(spec.megabytes * 1e6), spec.files)
 
 

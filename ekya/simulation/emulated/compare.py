@@ -54,7 +54,7 @@ def _one_seed(
 ) -> list[dict[str, Any]]:
     folders, summaries = {}, []
     for scheduler in schedulers:
-        folders[scheduler] = RunFolder.create(root, plain_name(f"{scheduler}-seed{seed}"))
+        folders[scheduler] = RunFolder.create_numbered(root, plain_name(f"{scheduler}-seed{seed}"))
         _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
         summary = emulate(

@@ -52,7 +52,7 @@ from ekya.pipeline.zoo_folder import open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
-from ekya.results.metrics.summary import HostFacts
+from ekya.results.metrics.summary import SummaryHost
 from ekya.results.progress import ProgressObserver, ScriptLogger
 from ekya.results.report.screen import open_screen
 from ekya.results.storage.journal import FileJournal
@@ -76,7 +76,7 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     """
     fleet, card = with_classes(fleet), load_card(options.card)
     warn_of_teacher(fleet)
-    folder = RunFolder.create(options.runs, options.name or fleet.name)
+    folder = RunFolder.create_numbered(options.runs, options.name or fleet.name)
     with open_screen(console) as show:
         watcher = ProgressObserver(show, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
         log_script = ScriptLogger(script_cues(fleet))
@@ -209,7 +209,7 @@ class EmulatedRun:
         """Scores the run and returns its summary, after the block of ``open_emulated``."""
         took_s = time.monotonic() - self._began_s
         others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
-        host = HostFacts(planning_ms=tuple(self._took_ms), others=others)
+        host = SummaryHost(planning_ms=tuple(self._took_ms), others=others)
         return finish_run(self.folder, self.fleet, "emulated", self.options.seed, host)
 
 

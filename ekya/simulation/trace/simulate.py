@@ -18,9 +18,9 @@ from ekya.core.view import WindowView
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.results.metrics.run_history import summarize
+from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.metrics.summary import window_values
-from ekya.results.metrics.window_outcomes import outcomes
+from ekya.results.metrics.window_outcomes import list_outcomes
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.world import TraceWorld
@@ -191,10 +191,10 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
 
 def summary_of(played: Simulated) -> dict[str, Any]:
     """Returns the summary of ``docs/summary.md`` as JSON values. The same run gives the same bytes."""
-    history = summarize(played.steps)
+    history = summarize_steps(played.steps)
     conditions = played.conditions
     entries: dict[StreamId, list[dict[str, Any]]] = {stream: [] for stream in played.accuracy}
-    for outcome in outcomes(played.steps, history):
+    for outcome in list_outcomes(played.steps, history):
         of_stream = played.accuracy[outcome.stream]
         accuracy = of_stream[outcome.index] if outcome.index < len(of_stream) else None
         entries[outcome.stream].append(window_values(outcome, accuracy))

@@ -57,7 +57,7 @@ def order(run="first", folder=None, resume_us=None, **changes):
 
 def kept(runs, folder, run, site):
     """Makes the folder of a run that a site has begun."""
-    made = RunFolder.create(runs / "town", folder)
+    made = RunFolder.create_numbered(runs / "town", folder)
     write_text_atomic(made.fleet, shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     (made.path / "fleet_run").write_text(f"{run} {site}\n")
     return made.path
