@@ -141,7 +141,7 @@ SPREAD = assigned(2, 1, HUB)
 
 def move(training: FleetTraining) -> None:
     """Moves the server to the small node, and most of the crops as well."""
-    training.move(assigned(1, 2, SMALL))
+    training.move_to(assigned(1, 2, SMALL))
 
 
 def kill(node: NodeName, what: str) -> Disturb:
@@ -223,7 +223,7 @@ def on_one_node(task: TrainingTask, base: EdgeModel) -> list[EpochResult]:
 def on_nodes(trainer: ProcessFleetTrainer, task: TrainingTask, way: Way) -> Row:
     """Runs one training on the emulated nodes."""
     began_s = time.monotonic()
-    training = trainer.start(task, way.assignment)
+    training = trainer.start_training(task, way.assignment)
     while way.disturb is not None and not training.poll().over:
         if len(training.poll().epochs) >= EPOCHS // 3:
             way.disturb(training)

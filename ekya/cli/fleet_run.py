@@ -232,18 +232,18 @@ def _run_live(
     stores = read_stores_of_file(config.stores, points)
     with _reached(config, servers.addresses) as (sites, doors):
         for site in servers.addresses:
-            sites.require(site)
+            sites.require_sites(site)
         folder = _folder(config, servers)
         note_stores_file(folder, config.stores)
         with open_updates(stores, folder, _rest_of(config), output) as updates:
             with output.console.status("starting the sites"):
                 here = [server.terms.site for server in servers.servers]
-                sites.start(here, path, folder.path, config.shares)
+                sites.start_sites(here, path, folder.path, config.shares)
                 live = start_servers(
                     folder, servers.links, tier, config.seed, changes, sites, doors, updates, points
                 )
             with open_bars(output.console) as bars:
-                return live.watch(failures, _followed(bars)), folder
+                return live.watch_runs(failures, _followed(bars)), folder
 
 
 def _resumed(
@@ -262,7 +262,7 @@ def _resumed(
     ):
         live = resume_servers(folder, sites, doors, updates)
         with open_bars(output.console) as bars:
-            ran = live.watch((), _followed(bars))
+            ran = live.watch_runs((), _followed(bars))
     return ran, folder, run.tier, tuple(sorted(run.addresses))
 
 

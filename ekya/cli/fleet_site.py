@@ -86,9 +86,9 @@ def site(config: SiteConfig, output: Output) -> None:
         doors.offer(SITE, LocalHandle(its, threads=4), public_methods(Site))
         examines = LocalHandle(HostDoctor(name, read, config.runs), threads=4)
         doors.offer(DOCTOR, examines, public_methods(HostDoctor))
-        output.write_json({"site": name, "address": doors.address, "machine": its.who()[1]})
+        output.write_json({"site": name, "address": doors.address, "machine": its.identify()[1]})
         output.print_text(f"{name} is reached at {doors.address}; Ctrl-C ends it.")
         while not ends.wait(1.0):
             if config.once and its.is_done(IDLE_S):
                 break
-        its.stop()
+        its.stop_run()

@@ -101,7 +101,7 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
         ):
             if not there:
                 yield f"{key}.{what}: {policy} needs more than 0 of it; write it, or epoch_s for all jobs"
-        if policy in _BY_STAKE and job.waiting.of(own.slot_s or 1) <= 0:
+        if policy in _BY_STAKE and job.waiting.cost_after(own.slot_s or 1) <= 0:
             yield f"{key}.waiting: {policy} needs a cost from the first slot on; write kind: linear"
         if not most_workers(task, ground.capacity):
             yield (

@@ -99,13 +99,13 @@ class _Model:
     def _open_slots(self, known_cost: float) -> Iterator[tuple[int, int, float]]:
         """Yields job, slot, and waiting cost if the job ends in it, for all slots that an optimum can use."""
         slot_s, slot_us = self._world.setting.slot_s, self._world.setting.slot_us
-        at_once = [job.waiting.of(float(slot_s)) for job in self._world.jobs]
+        at_once = [job.waiting.cost_after(float(slot_s)) for job in self._world.jobs]
         for place, job in enumerate(self._world.jobs):
             most = known_cost - sum(at_once) + at_once[place]
             came = -(-job.arrives_us // slot_us)
             late = (came * slot_us - job.arrives_us) / US_PER_S
             for slots in range(1, self._world.setting.slots + 1):
-                ending = job.waiting.of(late + slots * slot_s)
+                ending = job.waiting.cost_after(late + slots * slot_s)
                 if slots > 1 and ending > most:
                     break
                 yield place, came + slots - 1, ending

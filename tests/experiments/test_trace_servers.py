@@ -136,7 +136,7 @@ def test_loans_keep_their_times_and_never_outlive_their_window(lent) -> None:
     for made in lent.loans:
         loan = made.loan
         assert loan.offer.now_us < loan.begins_us < loan.ends_us < loan.arrives_us < loan.offer.until_us
-        assert loan.offer.brings(loan.arrives_us) > 0
+        assert loan.offer.gain_if_arrives(loan.arrives_us) > 0
 
 
 def test_crops_that_may_not_leave_stay() -> None:
@@ -206,7 +206,7 @@ def test_a_run_that_is_left_early_leaves_no_loan_open_and_counts_what_was_moved(
     with pytest.raises(KeyboardInterrupt):
         fleet.run()
     assert [made.outcome for made in coordinator.loans].count("") > 0
-    fleet.end()
+    fleet.give_up_remote()
     assert {made.outcome for made in coordinator.loans} <= {ARRIVED, GIVEN_UP}
     assert coordinator.moved_mb[BUSY, IDLE] >= first.sent_mb[BUSY, IDLE]
 

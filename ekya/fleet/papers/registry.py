@@ -17,7 +17,7 @@ BASELINES: Mapping[str, Make] = MappingProxyType(
         "okita-fifo": lambda terms: OkitaFifo(terms.slot_us),
         "drf": lambda terms: Drf(terms.slot_us),
         "oasis": lambda terms: Oasis(terms.slot_us),
-        "oasis-fixed": lambda terms: Oasis(terms.slot_us, Bounds.of(terms.jobs, terms.slot_us)),
+        "oasis-fixed": lambda terms: Oasis(terms.slot_us, Bounds.over_jobs(terms.jobs, terms.slot_us)),
         "fair": lambda terms: edge_policy("fair", Fair(), terms),
         "fair-kept": lambda terms: edge_policy("fair-kept", Fair(keeps_deadlines=True), terms),
     }

@@ -72,7 +72,7 @@ class Decision:
     waiting: Mapping[JobName, str] = field(default_factory=dict)
     memory: Mapping[JobName, str] = field(default_factory=dict)
 
-    def of(self, job: JobName) -> JobAssignment | None:
+    def assignment_of(self, job: JobName) -> JobAssignment | None:
         """Returns the assignment of a job; None where it waits."""
         return self._assignment_of.get(job)
 

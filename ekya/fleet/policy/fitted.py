@@ -27,7 +27,7 @@ class FittedHosts:
     limits: EdgeLimits
     blocks: Mapping[str, int]
 
-    def seen(self, room: Room, offer: TrainingOffer) -> Room | None:
+    def room_by_models(self, room: Room, offer: TrainingOffer) -> Room | None:
         """Returns a room with the models' speeds of an offer's training, and of inference beside it.
 
         Units beside which the host's memory is too small are cut off. Returns None where its state is not

@@ -91,7 +91,7 @@ class Loan:
     @property
     def brings(self) -> float:
         """Gain of the borrower, in accuracy times seconds."""
-        return self.offer.brings(self.arrives_us)
+        return self.offer.gain_if_arrives(self.arrives_us)
 
     def late_by(self, at_us: int) -> int:
         """Returns the delay of weights that arrive at this time, beyond the plan without any."""
@@ -100,7 +100,7 @@ class Loan:
     @property
     def promises(self) -> float:
         """Gain of its stream by the borrower's own estimate, in accuracy times seconds."""
-        return self.offer.promises(self.arrives_us)
+        return self.offer.promised_if_arrives(self.arrives_us)
 
     def came_home(self, at_us: int) -> tuple[int, int]:
         """Returns the epochs whose snapshots are home at a time, and the number of snapshots sent for them.
@@ -122,17 +122,19 @@ class Loan:
             return self.arrives_us, self.offer.epochs
         return self.begins_us + epochs * self._epoch_us + self._back_us, epochs
 
-    def rest(self, now_us: int) -> TrainingOffer:
+    def offer_of_rest(self, now_us: int) -> TrainingOffer:
         """Returns an offer for what is not home yet, by the plan; hosts keep crops that they have."""
         there_mb = self.offer.crops_there_mb
         if now_us >= self.begins_us:
             there_mb = {part.host: part.crops * self.offer.crops_mb for part in self.parts}
-        return self.offer.rest(max(1, self.offer.epochs - self.came_home(now_us)[0]), now_us, there_mb)
+        return self.offer.for_last_epochs(
+            max(1, self.offer.epochs - self.came_home(now_us)[0]), now_us, there_mb
+        )
 
     def going_on(self, now_us: int) -> "Loan":
         """Returns the rest of the loan, where it stays."""
         begins_us = min(max(now_us, self.begins_us), self.ends_us)
-        return replace(self, offer=self.rest(now_us), begins_us=begins_us)
+        return replace(self, offer=self.offer_of_rest(now_us), begins_us=begins_us)
 
     @property
     def _epoch_us(self) -> int:
@@ -188,11 +190,11 @@ def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)
     known = {room.site: room for room in rooms}
     there = ((known[part.host], part.share_milli) for part in loan.parts if part.host in known)
-    return held_s * sum(room.lost(share_milli) for room, share_milli in there)
+    return held_s * sum(room.loss_of_share(share_milli) for room, share_milli in there)
 
 
 def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:
     """Returns the spare capacity that is left beside a loan; servers without any are dropped."""
     shares = {part.host: part.share_milli for part in loan.parts}
-    left = (room.beside(shares[room.site]) if room.site in shares else room for room in rooms)
+    left = (room.beside_share(shares[room.site]) if room.site in shares else room for room in rooms)
     return tuple(room for room in left if room.loss)

@@ -133,7 +133,7 @@ def jobs_of(
     refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
     refused |= {key_of(offer): NO_ROOM for offer in market.offers if not {*sites} - {offer.site}}
     asked = [(offer, None) for offer in market.offers if key_of(offer) not in refused]
-    rests = [(one.rest(market.now_us), one) for one in market.running if one not in fixed]
+    rests = [(one.offer_of_rest(market.now_us), one) for one in market.running if one not in fixed]
     jobs = sorted([*asked, *rests], key=lambda one: key_of(one[0]))
     return {job_of(one[0]): one for one in jobs}, refused
 
@@ -152,7 +152,7 @@ def carried_out(
     """
     stays, wanted = {one.number for one in fixed}, dict[Key, Loan]()
     for name, (offer, running) in jobs.items():
-        assignment, key = decision.of(name), key_of(offer)
+        assignment, key = decision.assignment_of(name), key_of(offer)
         loan = decision.waiting[name] if assignment is None else loan_of(offer, running, assignment)
         if isinstance(loan, str):
             refused[key] = loan

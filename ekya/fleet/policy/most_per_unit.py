@@ -31,7 +31,7 @@ class MostPerUnit:
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
-        offers, hosts = sorted(market.offers, key=key_of), Hosts.of(market.free, market.links)
+        offers, hosts = sorted(market.offers, key=key_of), Hosts.from_rooms(market.free, market.links)
         rooms = hosts.rooms
         if not offers or not rooms:
             return Deal(refused={key_of(offer): NO_ROOM for offer in offers})
@@ -53,7 +53,7 @@ class MostPerUnit:
         now = loans.get(key_of(offer))
         least = 0.0 if now is None else max(0.0, worth(now, left))
         largest = sorted(left, key=lambda room: (-len(room.loss), room.site))[:_HOSTS]
-        found = Splitter()(market.now_us, offer, Hosts.of(largest, market.links), least)
+        found = Splitter()(market.now_us, offer, Hosts.from_rooms(largest, market.links), least)
         if found is not None:
             loans[key_of(offer)] = found
 
@@ -90,7 +90,7 @@ class _Shares:
         self.held_s = gpu_s[:, None, None] * (1.0 / hosts.speed.T) + (hosts.late_us / US_PER_S)[:, None]
         served_s = np.maximum(left_s[:, None, None] - way_s[:, :, None] - self.held_s, 0.0)
         self.brings = gain[:, None, None] * served_s - (at_home * left_s)[:, None, None]
-        self.brings[~np.array([hosts.others(offer) for offer in offers])] = -np.inf
+        self.brings[~np.array([hosts.other_than_home(offer) for offer in offers])] = -np.inf
         self.taken = np.zeros(len(rooms), dtype=np.int64)
         self.site = np.full(len(offers), -1)
         self.units = np.zeros(len(offers), dtype=np.int64)

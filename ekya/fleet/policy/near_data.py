@@ -161,11 +161,11 @@ def _worth_lending(
 ) -> dict[SiteName, int]:
     """Returns the units of each server that are worth lending to the offer that gains most."""
     most = max(offers, key=lambda offer: (offer.gain, key_of(offer)))
-    hosts = Hosts.of(rooms.values(), links)
+    hosts = Hosts.from_rooms(rooms.values(), links)
     every = np.arange(len(hosts.rooms))
     if not every.size:
         return {}
-    units, _ = Prices(most, hosts).lent(every, np.ones((len(every), 1), dtype=np.bool_))
+    units, _ = Prices(most, hosts).lent_units(every, np.ones((len(every), 1), dtype=np.bool_))
     return {room.site: int(count) for room, count in zip(hosts.rooms, units.max(axis=1), strict=True)}
 
 

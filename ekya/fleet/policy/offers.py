@@ -97,20 +97,22 @@ class TrainingOffer:
         model_mb = 0.0 if host in self.crops_there_mb else self.model_mb
         return crops_mb + validates * self.validation_mb + model_mb
 
-    def brings(self, arrives_us: int) -> float:
+    def gain_if_arrives(self, arrives_us: int) -> float:
         """Returns the gain of its server in accuracy times seconds, if the weights arrive at this time."""
         gained = self.gain * self._left_s(arrives_us + self.serves_after_us)
         return gained - self.at_home * us_to_seconds(self.until_us - self.now_us)
 
-    def promises(self, arrives_us: int) -> float:
+    def promised_if_arrives(self, arrives_us: int) -> float:
         """Returns the stream's gain in accuracy times seconds by its server's own estimate."""
         return self.gain / self.margin * self._left_s(arrives_us + self.serves_after_us)
 
-    def came(self, better: float, at_us: int) -> float:
+    def measured_gain(self, better: float, at_us: int) -> float:
         """Returns the gain in accuracy times seconds if its model is better by this from a time on."""
         return self.per_accuracy * better * self._left_s(at_us)
 
-    def rest(self, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]) -> "TrainingOffer":
+    def for_last_epochs(
+        self, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]
+    ) -> "TrainingOffer":
         """Returns an offer for its last epochs; its own server does no part of them any more."""
         return replace(
             self,

@@ -42,7 +42,7 @@ class OneNode:
         rooms = replace(market, running=fixed).free
         jobs, refused = jobs_of(market, fixed, [room.site for room in rooms])
         at = {NodeName(room.site): room for room in rooms}
-        times = _Times(Hosts.of(rooms, market.links))
+        times = _Times(Hosts.from_rooms(rooms, market.links))
         states = tuple(_state(market, rooms, times, *one) for one in jobs.values())
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
 

@@ -48,7 +48,7 @@ class Hosts:
     s_per_mb: Floats
 
     @classmethod
-    def of(cls, rooms: Iterable[Room], links: Links) -> "Hosts":
+    def from_rooms(cls, rooms: Iterable[Room], links: Links) -> "Hosts":
         """Converts rooms to arrays; those without a unit are left out."""
         rooms = tuple(sorted((room for room in rooms if room.loss), key=lambda room: room.site))
         loss = np.full((max((len(room.loss) for room in rooms), default=0), len(rooms)), np.inf)
@@ -64,7 +64,7 @@ class Hosts:
         s_per_mb = np.array([[links.s_per_mb(one, other) for other in sites] for one in sites])
         return cls(rooms, links, loss, speed, served, s_per_mb.reshape(len(rooms), len(rooms)))
 
-    def without(self, gone: Collection[SiteName]) -> "Hosts":
+    def without_sites(self, gone: Collection[SiteName]) -> "Hosts":
         """Returns the others."""
         stay = [at for at, room in enumerate(self.rooms) if room.site not in gone]
         return Hosts(
@@ -92,7 +92,7 @@ class Hosts:
         both = self.s_per_mb + self.s_per_mb.T
         return np.asarray((both + np.diag(np.full(len(both), np.inf))).min(axis=1, initial=np.inf))
 
-    def others(self, offer: TrainingOffer) -> Bools:
+    def other_than_home(self, offer: TrainingOffer) -> Bools:
         """Returns which of them are other servers than the offer's own; H."""
         return np.array([room.site != offer.site for room in self.rooms], dtype=np.bool_)
 
@@ -105,13 +105,13 @@ class Prices:
         self._crop_s = offer.gpu_s / (offer.epochs * offer.crops) / hosts.speed
         self._served_s = offer.gpu_s / (offer.epochs * offer.crops) / hosts.served
 
-    def possible(self, most: float) -> Ints:
+    def possible_servers(self, most: float) -> Ints:
         """Returns the parameter servers with which a price below ``most`` is not ruled out.
 
         A price is below it if the gain and the sum of loss − most · rate of all servers is negative. For the
         bound each of the others exchanges over its best link.
         """
-        hosts, others = self.hosts, self.hosts.others(self.offer)
+        hosts, others = self.hosts, self.hosts.other_than_home(self.offer)
         exchange_s = np.maximum(self.offer.trained_mb * hosts.nearest_s_per_mb - 1 / US_PER_S, 0.0)
         rate = self._rate(self._crop_s, exchange_s)
         own = (hosts.loss - most * self._rate(self._served_s, 0.0)).min(axis=0, initial=np.inf)
@@ -120,7 +120,7 @@ class Prices:
         low = self.offer.gain * (1.0 - 1e-9) + own + beside
         return np.flatnonzero(others & (low < 0.0))
 
-    def lent(self, servers: Ints, may: Bools) -> tuple[Ints, Floats]:
+    def lent_units(self, servers: Ints, may: Bools) -> tuple[Ints, Floats]:
         """Returns the units of share that minimise the price, and the price.
 
         Args:
@@ -129,7 +129,7 @@ class Prices:
         """
         return worth_lending(self.offer.gain, self.hosts.loss, self._rates(servers), servers, may)
 
-    def cheaper(self, server: int, may: Bools, most: float) -> Bools:
+    def cheaper_cases(self, server: int, may: Bools, most: float) -> Bools:
         """Returns for which hosts, H x C, a parameter server's price below ``most`` is not ruled out; C."""
         costs = (self.hosts.loss - most * self._rates(np.array([server]))[:, :, 0]).min(axis=0)
         own, costs = costs[server], np.minimum(costs, 0.0)

@@ -31,11 +31,11 @@ class Lateness:
     def __init__(self) -> None:
         self._late_us: dict[SiteName, int] = {}
 
-    def of(self, site: SiteName) -> int:
+    def expected_delay_us(self, site: SiteName) -> int:
         """Returns the expected delay of a server's next training, in microseconds."""
         return self._late_us.get(site, 0)
 
-    def arrived(self, sites: Sequence[SiteName], late_us: int) -> None:
+    def record_delay(self, sites: Sequence[SiteName], late_us: int) -> None:
         """Records a delay beyond the plan without any; it counts for all these servers."""
         late_us = max(0, late_us)
         for site in sites:
@@ -44,10 +44,10 @@ class Lateness:
                 late_us if before_us is None else round(before_us + _NEWEST * (late_us - before_us))
             )
 
-    def missed(self, sites: Sequence[SiteName], late_us: int) -> None:
+    def record_least_delay(self, sites: Sequence[SiteName], late_us: int) -> None:
         """Records a lower bound of a delay, of a loan that was given up."""
         for site in sites:
-            if late_us > self.of(site):
+            if late_us > self.expected_delay_us(site):
                 self._late_us[site] = late_us
 
 
@@ -63,18 +63,18 @@ class Promises:
         self.late, self.serving = Lateness(), Lateness()
         self._over: deque[tuple[SiteName, float, float]] = deque(maxlen=_LAST)
 
-    def learn(self, site: SiteName, promised: float, came: float, serves_after_us: int | None) -> None:
+    def record_gain(self, site: SiteName, promised: float, came: float, serves_after_us: int | None) -> None:
         """Records a borrower's estimate and the real gain of its stream, in accuracy times seconds."""
         self._over.append((site, promised, came))
         if serves_after_us is not None:
-            self.serving.arrived([site], serves_after_us)
+            self.serving.record_delay([site], serves_after_us)
 
-    def expected(self, offer: TrainingOffer) -> TrainingOffer:
+    def with_expected_gain(self, offer: TrainingOffer) -> TrainingOffer:
         """Returns an offer with the gain that is expected to come."""
-        margin, after_us = self.kept(offer.site), self.serving.of(offer.site)
+        margin, after_us = self.kept_part(offer.site), self.serving.expected_delay_us(offer.site)
         return replace(offer, gain=margin * offer.gain, margin=margin, serves_after_us=after_us)
 
-    def kept(self, site: SiteName) -> float:
+    def kept_part(self, site: SiteName) -> float:
         """Returns the part of a server's promises that is expected to come, in [``LEAST``, ``MOST``].
 
         The order of the loans does not matter.

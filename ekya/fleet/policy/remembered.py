@@ -19,14 +19,14 @@ class Remembered:
         self._crops: dict[StreamId, int] = {}
         self._newest: dict[StreamId, int] = {}
 
-    def follow(self, before: FleetState, after: FleetState) -> None:
+    def follow_state(self, before: FleetState, after: FleetState) -> None:
         """Records a step of the control loop."""
         for stream in before.streams:
             job = stream.job
             if job is not None and _is_over(job, after.stream(stream.stream)):
                 self._add(stream, job.window)
 
-    def exemplars(self, stream: StreamId) -> int:
+    def most_exemplars(self, stream: StreamId) -> int:
         """Returns the upper bound for a stream."""
         return min(self._most, self._crops.get(stream, 0))
 

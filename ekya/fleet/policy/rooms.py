@@ -62,14 +62,14 @@ class Room:
         """Returns the time at a share of a training that takes ``gpu_s`` on a whole GPU of the borrower."""
         return gpu_s / (self.strength * self.speed.speed_at(share_milli))
 
-    def lost(self, share_milli: int) -> float:
+    def loss_of_share(self, share_milli: int) -> float:
         """Returns the accuracy that its streams lose per second for a share, a multiple of the step."""
         units = min(share_milli // self.step_milli, len(self.loss))
         return self.loss[units - 1] if units else 0.0
 
-    def beside(self, share_milli: int) -> "Room":
+    def beside_share(self, share_milli: int) -> "Room":
         """Returns the spare capacity that is left beside a lent share."""
-        units, lost = share_milli // self.step_milli, self.lost(share_milli)
+        units, lost = share_milli // self.step_milli, self.loss_of_share(share_milli)
         return replace(self, loss=tuple(loss - lost for loss in self.loss[units:]))
 
 

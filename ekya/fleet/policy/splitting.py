@@ -49,13 +49,19 @@ class InOrderOfArrival:
         """Returns loans for the open offers."""
         taken = {host for one in market.running for host in one.hosts}
         rooms = [room for room in market.free if room.site not in taken]
-        hosts, quick = Hosts.of(rooms, market.links), Hosts.of(keeping_up(rooms), market.links)
+        hosts, quick = (
+            Hosts.from_rooms(rooms, market.links),
+            Hosts.from_rooms(keeping_up(rooms), market.links),
+        )
         splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}
         for offer in sorted(market.offers, key=lambda offer: (offer.now_us, key_of(offer))):
             seen, unknown = hosts, set[SiteName]()
             if self.fitted is not None:
                 found, unknown = self._seen(self.fitted, hosts.rooms, offer)
-                seen, quick = Hosts.of(found, market.links), Hosts.of(keeping_up(found), market.links)
+                seen, quick = (
+                    Hosts.from_rooms(found, market.links),
+                    Hosts.from_rooms(keeping_up(found), market.links),
+                )
             loan = splitter(market.now_us, offer, seen) or best_alone(market.now_us, offer, quick)
             if loan is None or worth(loan, hosts.rooms) <= 0.0:
                 refused[key_of(offer)] = _why_not(loan, hosts.rooms)
@@ -64,7 +70,7 @@ class InOrderOfArrival:
                 told = f"nothing like it was profiled on {' and '.join(sorted(guessed))}"
                 loan = replace(loan, reason=f"{loan.reason}; {told}")
             made.append(loan)
-            hosts, quick = hosts.without(loan.hosts), quick.without(loan.hosts)
+            hosts, quick = hosts.without_sites(loan.hosts), quick.without_sites(loan.hosts)
         return Deal(tuple(made), refused=refused)
 
     @staticmethod
@@ -72,7 +78,7 @@ class InOrderOfArrival:
         fitted: FittedHosts, rooms: Sequence[Room], offer: TrainingOffer
     ) -> tuple[list[Room], set[SiteName]]:
         """Returns the rooms as the models see them, and the sites where these do not hold for an offer."""
-        seen = {room.site: fitted.seen(room, offer) for room in rooms}
+        seen = {room.site: fitted.room_by_models(room, offer) for room in rooms}
         found = (seen[room.site] or room for room in rooms)
         return [room for room in found if room.loss], {site for site, room in seen.items() if room is None}
 
@@ -85,7 +91,7 @@ def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
 
 def best_alone(now_us: int, offer: TrainingOffer, hosts: Hosts) -> Loan | None:
     """Returns the loan on one server with the highest worth; None where no other server has capacity."""
-    others = hosts.others(offer)
+    others = hosts.other_than_home(offer)
     if not others.any():
         return None
     begins_us = now_us + in_us(hosts.ways.there_s(offer))
@@ -170,10 +176,10 @@ def promising(now_us: int, prices: Prices, least: float) -> list[tuple[float, Sp
     offer, hosts = prices.offer, prices.hosts
     away_us = in_us(hosts.ways.model_s(offer)) + in_us(hosts.ways.back_s(offer))
     brings = brought(offer, now_us + away_us)
-    servers = prices.possible(float(brings.max(initial=-inf)) - least)
+    servers = prices.possible_servers(float(brings.max(initial=-inf)) - least)
     if not servers.size:
         return []
-    bounds = brings[servers] - prices.lent(servers, hosts.others(offer)[:, None])[1]
+    bounds = brings[servers] - prices.lent_units(servers, hosts.other_than_home(offer)[:, None])[1]
     found = list[tuple[float, int, Ints]]()
     for at in np.argsort(-bounds, kind="stable"):
         server, bound = int(servers[at]), float(bounds[at])
@@ -196,13 +202,13 @@ def spreads(now_us: int, prices: Prices, server: int, dearest: float = inf) -> I
         dearest: spreads with a higher price may be missing.
     """
     offer, hosts = prices.offer, prices.hosts
-    ready_us, others = in_us(hosts.ways.there_s(offer)), hosts.others(offer)
+    ready_us, others = in_us(hosts.ways.there_s(offer)), hosts.other_than_home(offer)
     by_us = np.unique(ready_us[others & (ready_us >= ready_us[server])])
     may = others[:, None] & (ready_us[:, None] <= by_us)
     if dearest < inf:
-        kept = prices.cheaper(server, may, dearest)
+        kept = prices.cheaper_cases(server, may, dearest)
         by_us, may = by_us[kept], may[:, kept]
-    units, price = prices.lent(np.full(len(by_us), server), may)
+    units, price = prices.lent_units(np.full(len(by_us), server), may)
     lends = units > 0
     model_us = np.where(lends, in_us(hosts.ways.model_s(offer))[:, None], 0).max(axis=0)
     back_us = in_us(hosts.ways.back_s(offer))[server]

@@ -19,14 +19,14 @@ class Strikes:
     counted: Mapping[str, int] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
 
-    def struck(self, *nodes: str) -> "Strikes":
+    def with_failures(self, *nodes: str) -> "Strikes":
         """Returns a copy with one more failure of a node for each time it is named."""
         counted = dict(self.counted)
         for node in nodes:
             counted[node] = counted.get(node, 0) + 1
         return Strikes(counted, self.gone)
 
-    def lost(self, node: str) -> "Strikes":
+    def with_dead_node(self, node: str) -> "Strikes":
         """Returns a copy in which the node is dead, so that another attempt is useless."""
         return Strikes(self.counted, self.gone | {node})
 

@@ -19,7 +19,7 @@ class WaitingCost(Protocol):
     def due_s(self) -> float | None:
         """Response time from which a job is late; None where it never is."""
 
-    def of(self, response_s: float) -> float:
+    def cost_after(self, response_s: float) -> float:
         """Returns the cost of a response time."""
 
 
@@ -35,7 +35,7 @@ class Tardiness:
     due_s: float
     per_s: float
 
-    def of(self, response_s: float) -> float:
+    def cost_after(self, response_s: float) -> float:
         """Returns ω times the tardiness."""
         return self.per_s * max(0.0, response_s - self.due_s)
 
@@ -53,7 +53,7 @@ class Growing:
     rate: float
     due_s: None = None
 
-    def of(self, response_s: float) -> float:
+    def cost_after(self, response_s: float) -> float:
         """Returns the cost of a response time; it grows no more where numbers end."""
         return self.per_s * exp(min(self.rate * response_s, _LARGEST_EXPONENT))
 
@@ -71,7 +71,7 @@ class Linear:
     base: float
     due_s: None = None
 
-    def of(self, response_s: float) -> float:
+    def cost_after(self, response_s: float) -> float:
         """Returns the cost of a response time."""
         return self.per_s * response_s + self.base
 
@@ -94,6 +94,6 @@ class Cliff:
         """τ₂."""
         return self.after
 
-    def of(self, response_s: float) -> float:
+    def cost_after(self, response_s: float) -> float:
         """Returns the cost of a response time."""
         return self.before if response_s < self.due_s else self.after

@@ -53,6 +53,6 @@ def in_us(seconds: Floats) -> Ints:
 
 
 def brought(offer: TrainingOffer, arrives_us: Ints) -> Floats:
-    """Returns ``TrainingOffer.brings`` for many times."""
+    """Returns ``TrainingOffer.gain_if_arrives`` for many times."""
     left_s = np.maximum(offer.until_us - offer.serves_after_us - arrives_us, 0) / US_PER_S
     return np.asarray(offer.gain * left_s - offer.at_home * us_to_seconds(offer.until_us - offer.now_us))

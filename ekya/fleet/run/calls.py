@@ -32,7 +32,7 @@ class Handle(Protocol):
         The future raises ``UserError`` where the method did, and ``CallError`` for everything else.
         """
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """Ends the object's process, also a busy one."""
 
 
@@ -54,7 +54,7 @@ class RayHandle:
         reference.future().add_done_callback(lambda answer, _kept=reference: _pass_on(answer, told))
         return told
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """Ends the actor's process."""
         ray.kill(self.actor)
 
@@ -82,7 +82,7 @@ class LocalHandle:
             answer.add_done_callback(lambda one: _pass_on(one, told))
         return told
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """Begins no further call; those that wait fail."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -113,9 +113,9 @@ class PartHandle:
         """Calls a method of the part."""
         return self.whole.call(self.through, method, *arguments)
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """Ends the whole object's process."""
-        self.whole.end()
+        self.whole.end_process()
 
 
 def call_part(part: object, methods: Collection[str], method: str, arguments: tuple[Any, ...]) -> Any:

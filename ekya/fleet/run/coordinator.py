@@ -22,7 +22,7 @@ Rooms = Callable[[Mapping[SiteName, Peer], int, int], Sequence[Room]]
 
 def rooms_in_turn(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:
     """Asks one server after the other."""
-    rooms = (peer.room(now_us, until_us) for _, peer in sorted(peers.items()))
+    rooms = (peer.spare_room(now_us, until_us) for _, peer in sorted(peers.items()))
     return [room for room in rooms if room is not None]
 
 
@@ -85,17 +85,17 @@ class LoanCoordinator:
         self._next = made
         self._peers.update(peers)
         for _, peer in sorted(peers.items()):
-            for loan in peer.borrowed():
+            for loan in peer.borrowed_loans():
                 taken_up = Made(loan.number, loan)
                 self.loans.append(taken_up)
                 self._open[key_of(loan.offer)] = taken_up
         go_on = frozenset(taken_up.number for taken_up in self.loans)
         for peer in peers.values():
-            for number in set(peer.lends()) - go_on:
-                peer.take_back(number, 0)
+            for number in set(peer.lent_numbers()) - go_on:
+                peer.take_back_share(number, 0)
         return go_on
 
-    def join(self, site: SiteName, peer: Peer) -> None:
+    def add_server(self, site: SiteName, peer: Peer) -> None:
         """Registers a server.
 
         Of one that was taken for dead and is reached again, no other server keeps a share for its retrainings
@@ -103,18 +103,18 @@ class LoanCoordinator:
         """
         self._peers[site] = peer
         known = {made.number for made in self._open.values()}
-        for loan in peer.borrowed():
+        for loan in peer.borrowed_loans():
             if loan.number not in known:
-                peer.fail(loan.offer.stream, _CUT_OFF, 0)
-        for number in set(peer.lends()) - known:
-            peer.take_back(number, 0)
+                peer.fail_training(loan.offer.stream, _CUT_OFF, 0)
+        for number in set(peer.lent_numbers()) - known:
+            peer.take_back_share(number, 0)
 
-    def leave(self, site: SiteName) -> None:
+    def remove_server(self, site: SiteName) -> None:
         """Removes a server whose run has ended."""
         self._peers.pop(site, None)
         self._offers.pop(site, None)
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
+    def answer_offers(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         """Replaces a server's open offers, decides about all servers' offers, and answers this one.
 
         Loans that other servers get by this are granted to them.
@@ -127,20 +127,20 @@ class LoanCoordinator:
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})
 
-    def ready(self) -> None:
+    def wait_for_earlier_calls(self) -> None:
         """Does nothing: who calls it through a handle waits until all earlier calls have been handled."""
 
     def would_get(self, now_us: int, offer: TrainingOffer) -> Answer:
         """Returns the answer that an offer would get now; nothing is made."""
         key = key_of(offer)
         others = [other for other in self._waiting(now_us) if key_of(other) != key]
-        offers = [*others, self._promises.expected(offer)]
+        offers = [*others, self._promises.with_expected_gain(offer)]
         self._see_rooms(now_us, offers)
         deal = self._deal(now_us, offers)
         loan = next((loan for loan in deal.loans if key_of(loan.offer) == key), None)
         return Answer(loan, {offer.stream: deal.refused[key]} if key in deal.refused else {})
 
-    def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
+    def withdraw_offers(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers of retrainings that their own server has begun."""
         kept = (offer for offer in self._offers.get(site, ()) if offer.stream not in streams)
         self._offers[site] = tuple(kept)
@@ -149,7 +149,7 @@ class LoanCoordinator:
         """Decides again, because a server could lend more than before."""
         self._decide(now_us)
 
-    def tick(self, now_us: int) -> None:
+    def decide_if_due(self, now_us: int) -> None:
         """Decides again if the policy wants that after so long."""
         every_us = self._tier.every_us
         if (
@@ -159,44 +159,44 @@ class LoanCoordinator:
         ):
             self._decide(now_us)
 
-    def over(
+    def end_loan(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
         """Ends a loan: its weights have arrived, are too late, or will never come."""
         made = self._open.pop((site, stream), None)
         if made is not None and outcome == ARRIVED:
-            self._promises.late.arrived(made.loan.hosts, made.loan.late_by(now_us))
+            self._promises.late.record_delay(made.loan.hosts, made.loan.late_by(now_us))
         elif made is not None and outcome == GIVEN_UP:
-            self._promises.late.missed(made.loan.hosts, made.loan.late_by(now_us))
+            self._promises.late.record_least_delay(made.loan.hosts, made.loan.late_by(now_us))
         if made is None:
             # A host had died, and the others worked on until the borrower stopped the training.
-            self.moved_since(site, stream, moved_mb)
+            self.add_later_traffic(site, stream, moved_mb)
         else:
             self._end(made, now_us, outcome, moved_mb)
 
-    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
+    def add_later_traffic(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
         """Adds traffic that the stream's last ended loan caused after its end, until processes stop."""
         made = self._ended.get((site, stream))
         if made is not None and any(moved_mb.values()):
             made.moved_mb = _together(made.moved_mb, moved_mb)
             self._record(made)
 
-    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
+    def record_gain(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Learns what a loan has brought, in accuracy times seconds."""
-        self._promises.learn(loan.offer.site, loan.promises, came, serves_after_us)
+        self._promises.record_gain(loan.offer.site, loan.promises, came, serves_after_us)
         for made in self.loans:
             if made.number == loan.number:
                 made.came, made.serves_after_us = came, serves_after_us
                 if made.outcome:
                     self._record(made)
 
-    def died(self, site: SiteName, at_us: int) -> None:
+    def on_server_death(self, site: SiteName, at_us: int) -> None:
         """Ends the dead server's own loans; moves what it did for others elsewhere, or fails it.
 
         The traffic of its own loans cannot be measured any more and is recorded as foreseen.
         """
         reason = f"{site} died"
-        self.leave(site)
+        self.remove_server(site)
         for key in [key for key in self._open if key[0] == site]:
             made = self._open.pop(key)
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
@@ -206,7 +206,7 @@ class LoanCoordinator:
     def _waiting(self, now_us: int) -> list[TrainingOffer]:
         """Returns the open offers, as of now, with the gain that is expected to come."""
         return [
-            self._promises.expected(replace(offer, now_us=now_us))
+            self._promises.with_expected_gain(replace(offer, now_us=now_us))
             for _, offers in sorted(self._offers.items())
             for offer in offers
             if key_of(offer) not in self._open and offer.until_us > now_us
@@ -238,7 +238,7 @@ class LoanCoordinator:
             if site == asking:
                 mine = made
             else:
-                self._peers[site].grant(made)
+                self._peers[site].grant_loan(made)
         return mine
 
     def _see_rooms(self, now_us: int, offers: Sequence[TrainingOffer]) -> None:
@@ -247,7 +247,9 @@ class LoanCoordinator:
         ends_us = [offer.until_us for offer in (*offers, *(loan.offer for loan in self._running()))]
         if ends_us:
             rooms = self._ask_rooms(self._peers, now_us, max(ends_us))
-            self._rooms = tuple(replace(room, late_us=self._promises.late.of(room.site)) for room in rooms)
+            self._rooms = tuple(
+                replace(room, late_us=self._promises.late.expected_delay_us(room.site)) for room in rooms
+            )
 
     def _market(self, now_us: int, offers: Sequence[TrainingOffer]) -> Market:
         return Market(now_us, tuple(offers), self._running(), self._rooms, self._links, self._seed)
@@ -267,10 +269,10 @@ class LoanCoordinator:
         self.loans.append(made)
         loan = made.loan
         self._open[key_of(loan.offer)] = made
-        self.withdraw(loan.offer.site, {loan.offer.stream})
+        self.withdraw_offers(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
         for part in loan.parts:
-            self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
+            self._peers[part.host].lend_share(made.number, Lent(part.share_milli, loan.begins_us, to_us))
         return loan
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
@@ -281,28 +283,28 @@ class LoanCoordinator:
         self._record(made)
         for host in made.loan.hosts:
             if host in self._peers:
-                self._peers[host].take_back(made.number, at_us)
+                self._peers[host].take_back_share(made.number, at_us)
 
     def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"stopped: {reason}", self._moved_mb(made, at_us))
         if peer is not None:
-            peer.fail(stream, reason, at_us)
+            peer.fail_training(stream, reason, at_us)
 
     def _move(self, made: Made, loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", self._moved_mb(made, at_us))
         if peer is not None:
-            peer.go_on(stream, self._make(loan))
+            peer.continue_training(stream, self._make(loan))
 
     def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
         """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
         peer = self._peers.get(made.loan.offer.site)
         if peer is None:
             return made.loan.moved_mb(at_us)
-        return peer.interrupted(made.loan.offer.stream, at_us).moved_mb
+        return peer.training_so_far(made.loan.offer.stream, at_us).moved_mb
 
     def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training go on without a dead host, or ends it."""
@@ -312,17 +314,17 @@ class LoanCoordinator:
             # The borrower's run has ended and does not need the weights.
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
             return
-        stood = peer.interrupted(offer.stream, at_us)
+        stood = peer.training_so_far(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
-        rest = offer.rest(stood.epochs_left, at_us, left_behind(made.loan, gone))
+        rest = offer.for_last_epochs(stood.epochs_left, at_us, left_behind(made.loan, gone))
         offers = [*self._waiting(at_us), rest]
         self._see_rooms(at_us, offers)
         deal = self._deal(at_us, offers)
         loan = next((loan for loan in deal.loans if loan.offer is rest or loan.offer == rest), None)
         if loan is None:
-            peer.fail(offer.stream, f"{reason}, and no other server has room", at_us)
+            peer.fail_training(offer.stream, f"{reason}, and no other server has room", at_us)
         else:
-            peer.go_on(offer.stream, self._make(loan))
+            peer.continue_training(offer.stream, self._make(loan))
 
 
 def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:

@@ -43,19 +43,19 @@ class Came:
 class Awaited(Protocol):
     """Remote retrainings of one server; each world has an implementation."""
 
-    def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
+    def begin_training(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """Begins a remote retraining under a loan."""
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns its progress when one of its hosts has died."""
 
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
+    def continue_training(self, stream: StreamId, loan: Loan) -> None:
         """Continues the rest of it under a new loan."""
 
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+    def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Fails it: no other server has capacity for the rest."""
 
-    def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
+    def stop_training(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
         """Stops it, because its weights are not needed any more, and returns its traffic over each link."""
 
     def next_us(self) -> int | None:
@@ -119,26 +119,26 @@ class AsForeseen:
         self._home = home
         self._waiting: dict[StreamId, _Foreseen] = {}
 
-    def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
+    def begin_training(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """Begins a remote retraining; its end is given by the loan."""
         self._waiting[command.stream] = _Foreseen(command, loan)
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns the progress that the loan foresees at that time."""
         loan = self._waiting[stream].loan
         epochs_home, _ = loan.came_home(now_us)
         return Interrupted(loan.offer.epochs - epochs_home, loan.moved_mb(now_us))
 
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
+    def continue_training(self, stream: StreamId, loan: Loan) -> None:
         """Continues it under the new loan."""
         self._waiting[stream].loan = loan
 
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+    def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Fails it now; weights that have arrived before are kept."""
         waiting = self._waiting[stream]
         waiting.failed, waiting.failed_us = reason, now_us
 
-    def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
+    def stop_training(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
         """Stops it and returns its traffic so far."""
         return self._waiting.pop(stream).moved_mb(now_us)
 

@@ -66,7 +66,7 @@ def emulate_servers(
         fleet = ServerFleet(specs, above, failures)
         with suppress(KeyboardInterrupt):
             fleet.run()
-        fleet.end()
+        fleet.give_up_remote()
     for server, run in zip(servers.servers, runs, strict=True):
         ran.summaries[server.terms.site] = run.finish()
     ran.died_s = {site: us_to_seconds(at_us) for site, at_us in fleet.died_us.items()}

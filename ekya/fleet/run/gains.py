@@ -31,7 +31,7 @@ class Gains:
         self._came = came
         self._borrowed: dict[StreamId, _Borrowed] = {}
 
-    def follow(self, fleet: FleetState, loans: Iterable[Loan], now_us: int) -> None:
+    def follow_state(self, fleet: FleetState, loans: Iterable[Loan], now_us: int) -> None:
         """Takes over the state after a step of the loop, and the loans under which retrainings then run."""
         streams = {stream.stream: stream for stream in fleet.streams}
         for stream in sorted(self._borrowed):
@@ -53,7 +53,7 @@ class Gains:
         if state.job is None and one.ended_us is None:
             one.ended_us = now_us
         if served:
-            one.came += one.loan.offer.came(accuracy - one.accuracy, now_us)
+            one.came += one.loan.offer.measured_gain(accuracy - one.accuracy, now_us)
         if served or one.ended_us is None:  # afterwards the loop counts on weights that do not serve yet
             one.version, one.accuracy = state.version, accuracy
         if one.ended_us is not None and one.accuracy >= job.best_accuracy:

@@ -76,30 +76,30 @@ class LendingExecutor:
         self._stop_us: int | None = None
         self.now_us = 0
 
-    def lend(self, number: int, lent: Lent) -> None:
+    def lend_share(self, number: int, lent: Lent) -> None:
         """Lends a share to another server's job for a time; the loan's number is unique in the fleet."""
         with self._lock:
             self._lent[number] = lent
 
-    def take_back(self, number: int, at_us: int) -> None:
+    def take_back_share(self, number: int, at_us: int) -> None:
         """Ends a loan of this server's share before its time, because the job is over."""
         with self._lock:
             lent = self._lent.get(number)
             if lent is not None:
                 self._lent[number] = replace(lent, to_us=min(lent.to_us, at_us))
 
-    def lends(self) -> list[int]:
+    def lent_numbers(self) -> list[int]:
         """Returns the numbers of the loans for which it keeps a share."""
         with self._lock:
             return sorted(number for number, lent in self._lent.items() if lent.to_us > self.now_us)
 
-    def borrowed(self, granted: bool = True) -> list[Loan]:
+    def borrowed_loans(self, granted: bool = True) -> list[Loan]:
         """Returns the loans under which retrainings run, or are about to; with those only granted, or not."""
         with self._lock:
             expected = [one.loan for one in self._expected.values() if granted or not one.granted]
             return [*expected, *self._away.values()]
 
-    def grant(self, loan: Loan) -> None:
+    def grant_loan(self, loan: Loan) -> None:
         """Plans again with a loan for an offer that was left open."""
         with self._lock:
             self._expected[loan.offer.stream] = _Expected(loan, granted=True)
@@ -111,36 +111,36 @@ class LendingExecutor:
             streams = sorted(stream for stream, one in self._expected.items() if one.granted)
             return [self._expected.pop(stream).loan for stream in streams]
 
-    def expect(self, loan: Loan) -> None:
+    def expect_start(self, loan: Loan) -> None:
         """Runs the retraining that the stream starts in this step under the loan."""
         with self._lock:
             self._expected[loan.offer.stream] = _Expected(loan)
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns the progress of a retraining whose host has died, possibly before it began."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is not None:
                 return Interrupted(expected.loan.offer.epochs, {})
-            return self._awaited.interrupted(stream, now_us)
+            return self._awaited.training_so_far(stream, now_us)
 
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
+    def continue_training(self, stream: StreamId, loan: Loan) -> None:
         """Continues the rest of it, or all where it has not begun, under the new loan."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is None:
-                self._awaited.go_on(stream, loan)
+                self._awaited.continue_training(stream, loan)
                 if stream in self._away:
                     self._away[stream] = loan
             else:
                 expected.loan = loan
 
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+    def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Fails it: no other server has capacity for the rest. One that is only granted is forgotten."""
         with self._lock:
             expected = self._expected.get(stream)
             if expected is None:
-                self._awaited.fail(stream, reason, now_us)
+                self._awaited.fail_training(stream, reason, now_us)
             elif expected.granted:
                 del self._expected[stream]
             else:
@@ -194,16 +194,16 @@ class LendingExecutor:
             if expected is None or expected.granted:
                 return False
             del self._expected[stream]
-            self._awaited.begin(command, expected.loan)
+            self._awaited.begin_training(command, expected.loan)
             if expected.failed:
-                self._awaited.fail(stream, expected.failed, self.now_us)
+                self._awaited.fail_training(stream, expected.failed, self.now_us)
             self._away[stream] = expected.loan
             return True
 
     def _give_up(self, stream: StreamId) -> None:
         with self._lock:
             del self._away[stream]
-        self._over(stream, self.now_us, GIVEN_UP, self._awaited.stop(stream, self.now_us))
+        self._over(stream, self.now_us, GIVEN_UP, self._awaited.stop_training(stream, self.now_us))
 
     def _forget_expected(self, granted: bool = False) -> None:
         """Gives up loans whose retraining was not started in the step in which they were agreed."""

@@ -62,7 +62,7 @@ class LoanFile:
         """
         self._lines.append(_over(made) if made.outcome else _made(made))
 
-    def lost(self, number: int) -> None:
+    def record_lost(self, number: int) -> None:
         """Records that no server knew of a loan any more when the coordinator was started again."""
         self._lines.append(
             {"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []}
@@ -107,11 +107,11 @@ def learnt(loans: Sequence[LoanRecord]) -> Promises:
     for loan in sorted(loans, key=lambda loan: loan.over_us):
         late_us = loan.late_us + loan.over_us - loan.arrives_us
         if loan.outcome == ARRIVED:
-            promises.late.arrived(loan.hosts, late_us)
+            promises.late.record_delay(loan.hosts, late_us)
         elif loan.outcome == GIVEN_UP:
-            promises.late.missed(loan.hosts, late_us)
+            promises.late.record_least_delay(loan.hosts, late_us)
         if loan.came is not None:
-            promises.learn(loan.site, loan.promises, loan.came, loan.serves_after_us)
+            promises.record_gain(loan.site, loan.promises, loan.came, loan.serves_after_us)
     return promises
 
 

@@ -14,31 +14,31 @@ from ekya.fleet.run.lending import Lent
 class Peer(Protocol):
     """A server as the coordinator sees it."""
 
-    def room(self, now_us: int, until_us: int) -> Room | None:
+    def spare_room(self, now_us: int, until_us: int) -> Room | None:
         """Returns what it could lend between the two times, with what it lends already; None: nothing."""
 
-    def lend(self, number: int, lent: Lent) -> None:
+    def lend_share(self, number: int, lent: Lent) -> None:
         """Records that the server lends a share under this loan number."""
 
-    def take_back(self, number: int, at_us: int) -> None:
+    def take_back_share(self, number: int, at_us: int) -> None:
         """Returns a lent share to the server before the loan's end."""
 
-    def grant(self, loan: Loan) -> None:
+    def grant_loan(self, loan: Loan) -> None:
         """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up."""
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns the progress of one of its remote retrainings."""
 
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
+    def continue_training(self, stream: StreamId, loan: Loan) -> None:
         """Continues the rest of that retraining under the new loan."""
 
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+    def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Ends that retraining; what has arrived of it counts."""
 
-    def borrowed(self) -> Sequence[Loan]:
+    def borrowed_loans(self) -> Sequence[Loan]:
         """Returns the loans under which its retrainings run, or are about to."""
 
-    def lends(self) -> Collection[int]:
+    def lent_numbers(self) -> Collection[int]:
         """Returns the numbers of the loans for which it keeps a share."""
 
 

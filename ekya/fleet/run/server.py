@@ -60,18 +60,18 @@ class ServerTerms:
 class AboveServers(Protocol):
     """The coordinator as a server sees it."""
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
+    def answer_offers(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         """Replaces the server's open offers; returns a loan for one, or the reasons why there is none."""
 
-    def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
+    def withdraw_offers(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers of retrainings that begin at home."""
 
-    def over(
+    def end_loan(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
         """Ends a loan whose weights are not awaited any more."""
 
-    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
+    def record_gain(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Reports what a loan has brought; see ``Gains``."""
 
     def more_room(self, now_us: int) -> None:
@@ -79,7 +79,7 @@ class AboveServers(Protocol):
 
 
 class LendingServer:
-    """A server's connection to the coordinator. Other threads may call ``room``.
+    """A server's connection to the coordinator. Other threads may call ``spare_room``.
 
     Args:
         terms: conditions of its participation.
@@ -112,10 +112,10 @@ class LendingServer:
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
         self._above, self._remembered = above, Remembered(sizes.exemplars)
         self._machine = machine
-        self._gains = None if above is None else Gains(above.came)
+        self._gains = None if above is None else Gains(above.record_gain)
         self._state: LoopState | None = None
         self._priced: tuple[int, int, Room | None] | None = None
-        self.executor = LendingExecutor(inner, awaited, self._over, self.room, listens_every_us)
+        self.executor = LendingExecutor(inner, awaited, self._over, self.spare_room, listens_every_us)
 
     def plan(self, view: WindowView, planner: Planner) -> Plan:
         """Plans the server; retrainings that are worth more elsewhere go to servers with spare capacity.
@@ -132,21 +132,23 @@ class LendingServer:
         plan = _saying(plan_beside(view, planner, away), why_not)
         if self._above is not None and why_not:
             begun = {one.stream for one in plan.phases[0].assignments if one.retrain is not None}
-            self._above.withdraw(self.site, begun)
+            self._above.withdraw_offers(self.site, begun)
         return plan
 
-    def follow(self, state: LoopState) -> None:
+    def follow_state(self, state: LoopState) -> None:
         """Takes over the state after a step of the control loop."""
         before, self._state = self._state, state
         if before is not None:
-            self._remembered.follow(before.fleet, state.fleet)
+            self._remembered.follow_state(before.fleet, state.fleet)
         if self._gains is not None:
-            self._gains.follow(state.fleet, self.executor.borrowed(granted=False), self.executor.now_us)
+            self._gains.follow_state(
+                state.fleet, self.executor.borrowed_loans(granted=False), self.executor.now_us
+            )
         has_more = before is None or _has_more_room(before.fleet, state.fleet)
         if self._above is not None and has_more:
             self._above.more_room(self.executor.now_us)
 
-    def room(self, now_us: int, until_us: int) -> Room | None:
+    def spare_room(self, now_us: int, until_us: int) -> Room | None:
         """Returns what it could lend between the two times, as if it lent nothing; None while it labels."""
         state = self._state
         if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
@@ -181,16 +183,16 @@ class LendingServer:
             stream.stream: CropCounts(
                 stream.labels.learnt_crops,
                 stream.labels.validation_crops,
-                self._remembered.exemplars(stream.stream),
+                self._remembered.most_exemplars(stream.stream),
             )
             for stream in self._state.fleet.streams
         }
         while True:
             offered = list(offers(self.site, view, self._scheduler.plan, crops, self._sizes))
-            answer = self._above.ask(self.site, view.now_us, offered)
+            answer = self._above.answer_offers(self.site, view.now_us, offered)
             if answer.loan is None:
                 return loans, answer.why_not
-            self.executor.expect(answer.loan)
+            self.executor.expect_start(answer.loan)
             loans.append(answer.loan)
             view = without_retraining(view, answer.loan.offer.stream)
 
@@ -202,7 +204,7 @@ class LendingServer:
             stream = loan.offer.stream
             options = streams[stream].retrain_options if stream in streams else ()
             if any(option.config == loan.offer.config for option in options):
-                self.executor.expect(loan)
+                self.executor.expect_start(loan)
                 taken.append(loan)
             else:
                 self._over(stream, view.now_us, GIVEN_UP, {})
@@ -217,7 +219,7 @@ class LendingServer:
 
     def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         if self._above is not None:
-            self._above.over(self.site, stream, now_us, outcome, moved_mb)
+            self._above.end_loan(self.site, stream, now_us, outcome, moved_mb)
 
 
 def _saying(plan: Plan, why_not: Mapping[StreamId, str]) -> Plan:

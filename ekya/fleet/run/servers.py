@@ -99,10 +99,10 @@ class ServerFleet:
                 self._fail(self._failures.pop(0))
             else:
                 if self._above is not None:
-                    self._above.tick(behind.now_us)
+                    self._above.decide_if_due(behind.now_us)
                 self._take_turn(behind)
 
-    def end(self) -> None:
+    def give_up_remote(self) -> None:
         """Gives up the remote retrainings of servers that were still running when ``run`` was interrupted."""
         for running in self._running.values():
             running.server.executor.give_up_all()
@@ -123,7 +123,7 @@ class ServerFleet:
 
         needs, options = spec.scheduler.needs, spec.options
         if self._above is not None:
-            self._above.join(server.site, server.executor)
+            self._above.add_server(server.site, server.executor)
         return _Running(
             server, iterate_steps(server.executor, spec.journal, plan, needs, options, spec.observe)
         )
@@ -136,11 +136,11 @@ class ServerFleet:
         server.executor.not_beyond(self._limit_us(running))
         state = next(running.loop, None)
         if state is not None:
-            server.follow(state)
+            server.follow_state(state)
             return
         self._ends(server.site, running.now_us)
         if self._above is not None:
-            self._above.leave(server.site)
+            self._above.remove_server(server.site)
 
     def _limit_us(self, running: _Running) -> int | None:
         """Returns how far a server may go: at most to the next failure and ``AHEAD_US`` beyond the others."""
@@ -154,7 +154,7 @@ class ServerFleet:
         self._ends(failure.site, failure.at_us)
         self.died_us[failure.site] = failure.at_us
         if self._above is not None:
-            self._above.died(failure.site, failure.at_us)
+            self._above.on_server_death(failure.site, failure.at_us)
 
     def _ends(self, site: SiteName, at_us: int) -> None:
         del self._running[site]

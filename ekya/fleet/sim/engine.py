@@ -188,7 +188,7 @@ class FleetEngine:
             assignment = present.assignment
             if assignment is not None and not down.isdisjoint(_nodes_of(assignment)):
                 self._interrupt(present, failed=True)
-                present.strikes = present.strikes.struck(*(down & _nodes_of(assignment)))
+                present.strikes = present.strikes.with_failures(*(down & _nodes_of(assignment)))
                 present.assignment, present.resumes = None, True
         return changed
 

@@ -65,7 +65,9 @@ class FleetOutcome:
     @property
     def waiting_cost(self) -> float:
         """Waiting cost of all jobs; a job that did not end is charged until the end of the simulation."""
-        return sum(record.job.waiting.of(record.response_s(self.ended_us)) for record in self.jobs.values())
+        return sum(
+            record.job.waiting.cost_after(record.response_s(self.ended_us)) for record in self.jobs.values()
+        )
 
     @property
     def link_cost(self) -> float:

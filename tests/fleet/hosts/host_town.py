@@ -57,8 +57,9 @@ server, rooms = SiteHandle(address, name, os.environ["EKYA_FLEET_TOKEN"]), []
 
 def has_room():
     try:
-        now_us = server.call("state").result(10).now_us
-        rooms.append(server.call("lending", "room", now_us, (now_us // window_us + 1) * window_us).result(10))
+        now_us = server.call("run_state").result(10).now_us
+        until_us = (now_us // window_us + 1) * window_us
+        rooms.append(server.call("call_peer", "spare_room", now_us, until_us).result(10))
     except (CallError, TimeoutError):
         return False
     return rooms[-1] is not None

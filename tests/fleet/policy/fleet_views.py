@@ -111,12 +111,12 @@ def later(name, view, seed):
     nodes = {name: node for name, node in view.places.nodes.items() if name != gone}
     states = []
     for state in view.jobs[:half]:
-        assignment, strikes, left = decision.of(state.job.name), state.strikes, state.left
+        assignment, strikes, left = decision.assignment_of(state.job.name), state.strikes, state.left
         if assignment is not None:
             there = {*(part.node for part in assignment.parts), assignment.parameter_server}
             left = Left(max(1, left.epochs - 1), _rest(left.chunks, assignment.moves))
             if gone in there:
-                assignment, strikes = None, strikes.struck(gone)
+                assignment, strikes = None, strikes.with_failures(gone)
         if any(left.chunks.values()):
             memory = decision.memory.get(state.job.name, "")
             states.append(JobState(state.job, left, assignment, strikes, memory))

@@ -76,7 +76,7 @@ def test_the_errors_of_the_models_count_against_the_host() -> None:
 
 def test_models_never_allow_what_the_host_s_shares_do_not() -> None:
     """With 300 of 1000 lent, inference that needs 800 has too little, however quick a frame is."""
-    seen = FITTED.seen(host("a", units=3, inference=served(800)), offer())
+    seen = FITTED.room_by_models(host("a", units=3, inference=served(800)), offer())
     assert max(seen.slowdown) < 1.25
     assert [bool(late_streams(seen, lent_milli)) for lent_milli in (100, 200, 300)] == [False, False, True]
 
@@ -119,7 +119,7 @@ def test_a_profile_without_small_shares_promises_no_more_than_the_host_s_curve()
         state_after=Models().state_after,
         exec_s=Models().exec_s,
     )
-    seen = FittedHosts(unthrottled, FITTED.limits, FITTED.blocks).seen(
+    seen = FittedHosts(unthrottled, FITTED.limits, FITTED.blocks).room_by_models(
         host("a", state=BUSY, units=5), offer()
     )
     # A sample takes 0.0095 s unthrottled, and 0.005 s on an idle machine, which has it all.
@@ -134,7 +134,7 @@ def test_a_host_is_seen_as_the_points_of_its_kind_were_measured() -> None:
     fitted = FittedHosts(BoostedEstimates(points, trees=60), EdgeLimits(), {NANO: 0})
     slower = []
     for state in (NodeState(0.2, 0.2, 0.3), NodeState(0.6, 0.2, 0.3)):
-        seen = fitted.seen(host("a", NANO, state, units=10), offer())
+        seen = fitted.room_by_models(host("a", NANO, state, units=10), offer())
         assert seen.takes_s(20.0 / 4000, 1000) == pytest.approx(
             laws.compute_s(EdgeTraining(NANO, state, 16)), rel=0.1
         )
@@ -145,11 +145,11 @@ def test_a_host_is_seen_as_the_points_of_its_kind_were_measured() -> None:
 
 
 def test_what_was_not_profiled_is_not_known() -> None:
-    assert FITTED.seen(host("a"), offer()) is not None
-    assert FITTED.seen(room("a", [0.0]), offer()) is None
-    assert FITTED.seen(host("a", "other"), offer()) is None
-    assert FITTED.seen(host("a"), offer(batch_size=32)) is None
-    assert replace(FITTED, blocks={"quick": 1}).seen(host("a"), offer()) is None
+    assert FITTED.room_by_models(host("a"), offer()) is not None
+    assert FITTED.room_by_models(room("a", [0.0]), offer()) is None
+    assert FITTED.room_by_models(host("a", "other"), offer()) is None
+    assert FITTED.room_by_models(host("a"), offer(batch_size=32)) is None
+    assert replace(FITTED, blocks={"quick": 1}).room_by_models(host("a"), offer()) is None
 
 
 @given(all_offers, all_rooms, all_links, st.sampled_from([None, ("other", IDLE)]))

@@ -20,49 +20,49 @@ def by(host, late_us=0):
 
 
 def arrived(late, loan, at_us):
-    late.arrived(loan.hosts, loan.late_by(at_us))
+    late.record_delay(loan.hosts, loan.late_by(at_us))
 
 
 def missed(late, loan, at_us):
-    late.missed(loan.hosts, loan.late_by(at_us))
+    late.record_least_delay(loan.hosts, loan.late_by(at_us))
 
 
 def test_nothing_is_late_where_all_end_as_was_foreseen() -> None:
     late = Lateness()
     arrived(late, by("a"), by("a").arrives_us)
     missed(late, by("a"), by("a").arrives_us - 5 * S)
-    assert (late.of(A), late.of(B)) == (0, 0)
+    assert (late.expected_delay_us(A), late.expected_delay_us(B)) == (0, 0)
 
 
 def test_the_first_training_tells_and_the_next_ones_count_for_half() -> None:
     late, loan = Lateness(), by("a")
     arrived(late, loan, loan.arrives_us + 6 * S)
-    assert (late.of(A), late.of(B)) == (6 * S, 0)
+    assert (late.expected_delay_us(A), late.expected_delay_us(B)) == (6 * S, 0)
     # The forecast now includes these six seconds, two too many.
-    foreseen = by("a", late.of(A))
+    foreseen = by("a", late.expected_delay_us(A))
     assert foreseen.arrives_us - loan.arrives_us == 6 * S
     arrived(late, foreseen, foreseen.arrives_us - 2 * S)
-    assert late.of(A) == 5 * S
+    assert late.expected_delay_us(A) == 5 * S
 
 
 def test_one_that_was_given_up_says_only_that_it_takes_longer() -> None:
     late, loan = Lateness(), by("a")
     missed(late, loan, loan.arrives_us + 9 * S)
     missed(late, loan, loan.arrives_us + 3 * S)
-    assert late.of(A) == 9 * S
+    assert late.expected_delay_us(A) == 9 * S
 
 
 @given(st.lists(st.integers(-5 * S, 20 * S), min_size=12, max_size=20))
 def test_what_is_foreseen_comes_to_what_is_never_below_nothing(wrong) -> None:
     late = Lateness()
     for by_us in wrong:
-        loan = by("a", late.of(A))
+        loan = by("a", late.expected_delay_us(A))
         arrived(late, loan, loan.arrives_us - loan.late_us + by_us)
-        assert 0 <= late.of(A) <= max(0, *wrong)
+        assert 0 <= late.expected_delay_us(A) <= max(0, *wrong)
     for _ in range(40):
-        loan = by("a", late.of(A))
+        loan = by("a", late.expected_delay_us(A))
         arrived(late, loan, loan.arrives_us - loan.late_us + 4 * S)
-    assert abs(late.of(A) - 4 * S) <= 1
+    assert abs(late.expected_delay_us(A) - 4 * S) <= 1
 
 
 def test_several_hosts_wait_for_the_latest() -> None:
@@ -70,7 +70,7 @@ def test_several_hosts_wait_for_the_latest() -> None:
     prompt, late = room("a", [0.0] * 3), replace(room("b", [0.0] * 3), late_us=7 * S)
 
     def ends_us(*rooms):
-        prices = Prices(offer(), Hosts.of(rooms, ways))
+        prices = Prices(offer(), Hosts.from_rooms(rooms, ways))
         by_a = spread_of(prices, 0, next(spreads(NOW_US, prices, 0))[1])
         return by_a.loan(NOW_US, crops, "").ends_us
 

@@ -85,7 +85,7 @@ def test_what_runs_is_left_alone_where_touching_it_brings_nothing() -> None:
     runs = alone(NOW_US, offer(stream="old", gpu_s=5.0), rooms[0], 1, links(), "")
     drawn = market([], rooms, running=[runs], now_us=NOW_US + 20 * S)
     (one,) = drawn.running
-    elsewhere = alone(drawn.now_us, one.rest(drawn.now_us), rooms[1], 1, drawn.links, "a whim")
+    elsewhere = alone(drawn.now_us, one.offer_of_rest(drawn.now_us), rooms[1], 1, drawn.links, "a whim")
     deal = settled(drawn, {(HOME, "old"): elsewhere}, [], {})
     assert (deal.loans, deal.moves, deal.stops) == ((), {}, {})
     assert settled(drawn, {}, [], {(HOME, "old"): "a whim"}).stops == {}

@@ -38,7 +38,7 @@ def test_a_chunk_is_what_a_unit_takes_through_all_epochs_in_a_slot_and_all_jobs_
     assert one.chunk_mb == pytest.approx(1.2 / 22)
     # 18.2 crops are 1.1 steps, in ten epochs and both directions.
     assert one.model_mb == pytest.approx(2 * 10 * 400 / 22 / 16 * 0.13)
-    assert one.waiting.of(8.0) == pytest.approx(0.8)
+    assert one.waiting.cost_after(8.0) == pytest.approx(0.8)
 
 
 def test_chunks_lie_where_hosts_hold_crops() -> None:

@@ -97,8 +97,8 @@ def test_offers_are_of_streams_that_could_be_retrained_and_gain_by_it(one) -> No
         assert made.config in {option.config for option in options[made.stream]}
         assert made.gain >= 0.0
         assert made.at_home >= 0.0
-        assert made.brings(made.until_us) <= 0.0
-        assert made.brings(made.now_us) >= made.brings(made.now_us + 1)
+        assert made.gain_if_arrives(made.until_us) <= 0.0
+        assert made.gain_if_arrives(made.now_us) >= made.gain_if_arrives(made.now_us + 1)
 
 
 def test_what_lies_at_a_server_need_not_be_sent() -> None:
@@ -147,8 +147,8 @@ def serves_first(asked):
 def test_beside_a_share_the_rest_costs_what_both_cost_more(loss) -> None:
     whole = room("a", loss)
     for lent in range(len(loss) + 1):
-        left = whole.beside(100 * lent)
+        left = whole.beside_share(100 * lent)
         for more in range(1, len(loss) - lent + 1):
-            both = whole.lost(100 * (lent + more))
-            assert whole.lost(100 * lent) + left.lost(100 * more) == pytest.approx(both)
+            both = whole.loss_of_share(100 * (lent + more))
+            assert whole.loss_of_share(100 * lent) + left.loss_of_share(100 * more) == pytest.approx(both)
         assert len(left.loss) == len(loss) - lent

@@ -131,8 +131,8 @@ def test_drf_gives_equal_dominant_shares_where_everybody_can_use_them() -> None:
 
 
 def arrays(view):
-    ground = Ground.of(view)
-    return ground, [OkitaTask.of(ground, state, view.now_us, SLOT_US) for state in view.jobs]
+    ground = Ground.from_view(view)
+    return ground, [OkitaTask.from_state(ground, state, view.now_us, SLOT_US) for state in view.jobs]
 
 
 data = st.integers(2, 6).flatmap(
@@ -228,7 +228,7 @@ def test_pa_is_the_listing_s_and_never_above_what_is_free(world, seed) -> None:
         if listed is not None:
             workers = found.workers(np.array([case]), np.array([count]))[0]
             assert workers.sum() == count
-            assert (task.needs(workers, site) <= free).all()
+            assert (task.resources_taken(workers, site) <= free).all()
             assert found.slot_costs[case] == pytest.approx(listed[0])
             assert exchange_cost(ground, task, workers, site) == pytest.approx(listed[0])
     fit = np.isfinite(found.slot_costs)
@@ -309,7 +309,7 @@ def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
     ]
     first = min(job.arrives_us for job in world.jobs)
     early = tuple(job for job in world.jobs if job.arrives_us == first)
-    bounds = Bounds.of(world.jobs, SLOT_US)
+    bounds = Bounds.over_jobs(world.jobs, SLOT_US)
     alone = play(Oasis(SLOT_US, bounds), replace(world, jobs=early))[1]
     for slot, job, assignment in alone:
         assert (slot, job, assignment.parts, assignment.parameter_server) in played

@@ -27,7 +27,7 @@ class Loop:
         before = self.state
         for event in events:
             self.state = apply_event(self.state, event)
-        self.remembered.follow(before, self.state)
+        self.remembered.follow_state(before, self.state)
 
     def labelled(self, crops):
         self.window += 1
@@ -50,7 +50,7 @@ class Loop:
 
     @property
     def exemplars(self):
-        return self.remembered.exemplars(CAM)
+        return self.remembered.most_exemplars(CAM)
 
 
 def test_nothing_is_remembered_before_the_first_retraining_has_ended() -> None:

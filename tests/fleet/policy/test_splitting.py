@@ -68,7 +68,7 @@ def test_no_other_shares_have_a_better_price(table, gain) -> None:
 def test_beside_all_shares_and_hosts_that_there_are_it_loses_little(found, gain) -> None:
     rooms = [room(site, loss) for site, loss in zip("abc", found, strict=False)]
     asked, ways = offer(gain=gain, gpu_s=10.0, crops=4000, back_mb=0.0), links(1000.0)
-    best = max(0.0, worth(best_alone(NOW_US, asked, Hosts.of(rooms, ways)), rooms))
+    best = max(0.0, worth(best_alone(NOW_US, asked, Hosts.from_rooms(rooms, ways)), rooms))
     for units in product(*(range(len(one.loss) + 1) for one in rooms)):
         taken = {one.site: count for one, count in zip(rooms, units, strict=True) if count}
         if len(taken) < 2:
@@ -80,8 +80,8 @@ def test_beside_all_shares_and_hosts_that_there_are_it_loses_little(found, gain)
             crops = {site: round(asked.crops * weight / whole) for site, weight in weights.items()}
             crops[server] += asked.crops - sum(crops.values())
             best = max(best, worth(way.loan(NOW_US, crops, ""), rooms))
-    alone = max(0.0, worth(best_alone(NOW_US, asked, Hosts.of(rooms, ways)), rooms))
-    several = Splitter()(NOW_US, asked, Hosts.of(rooms, ways), alone)
+    alone = max(0.0, worth(best_alone(NOW_US, asked, Hosts.from_rooms(rooms, ways)), rooms))
+    several = Splitter()(NOW_US, asked, Hosts.from_rooms(rooms, ways), alone)
     reached = alone if several is None else worth(several, rooms)
     assert reached >= 0.99 * best - 1e-9
 
@@ -89,8 +89,8 @@ def test_beside_all_shares_and_hosts_that_there_are_it_loses_little(found, gain)
 def test_a_head_is_split_over_thin_links_and_a_block_is_not() -> None:
     def split(trained_mb, usual_mb_s):
         asked, ways = offer(trained_mb=trained_mb), links(usual_mb_s)
-        alone = worth(best_alone(NOW_US, asked, Hosts.of(FOUR, ways)), FOUR)
-        return Splitter()(NOW_US, asked, Hosts.of(FOUR, ways), alone) is not None
+        alone = worth(best_alone(NOW_US, asked, Hosts.from_rooms(FOUR, ways)), FOUR)
+        return Splitter()(NOW_US, asked, Hosts.from_rooms(FOUR, ways), alone) is not None
 
     assert split(HEAD_MB, 12.5)
     assert not split(BLOCK_MB, 12.5)
@@ -99,7 +99,8 @@ def test_a_head_is_split_over_thin_links_and_a_block_is_not() -> None:
 
 def test_the_paper_s_solver_deals_the_crops_as_well() -> None:
     ours, paper = (
-        split(NOW_US, offer(), Hosts.of(FOUR, links())) for split in (Splitter(), Splitter(Heuristic()))
+        split(NOW_US, offer(), Hosts.from_rooms(FOUR, links()))
+        for split in (Splitter(), Splitter(Heuristic()))
     )
     assert len(paper.hosts) > 1
     assert worth(ours, FOUR) >= worth(paper, FOUR)
@@ -107,7 +108,9 @@ def test_the_paper_s_solver_deals_the_crops_as_well() -> None:
 
 def test_who_has_twice_the_share_goes_through_twice_the_crops() -> None:
     rooms = [room("a", [0.0]), room("b", [0.0, 0.0])]
-    loan = Splitter()(NOW_US, offer(trained_mb=0.0, crops=4000, batch_size=2), Hosts.of(rooms, links()))
+    loan = Splitter()(
+        NOW_US, offer(trained_mb=0.0, crops=4000, batch_size=2), Hosts.from_rooms(rooms, links())
+    )
     crops = {part.host: part.crops for part in loan.parts}
     # The parameter server takes a fifth of its host's lent share.
     assert loan.parameter_server == A
@@ -145,29 +148,29 @@ def test_it_is_over_when_the_last_of_them_is_through_with_all_epochs() -> None:
 
 
 def test_a_faraway_server_is_not_waited_for() -> None:
-    loan = Splitter()(NOW_US, offer(), Hosts.of(FOUR, links(12.5, home_d=0.25)))
+    loan = Splitter()(NOW_US, offer(), Hosts.from_rooms(FOUR, links(12.5, home_d=0.25)))
     assert set(loan.hosts) == {A, B, C}
-    near = Splitter()(NOW_US, offer(), Hosts.of(FOUR, links(12.5, home_d=12.5)))
+    near = Splitter()(NOW_US, offer(), Hosts.from_rooms(FOUR, links(12.5, home_d=12.5)))
     assert D in near.hosts
 
 
 def test_shares_that_cost_more_than_they_speed_up_are_not_lent() -> None:
     rooms = [room("a", [0.0, 0.5]), room("b", [0.0, 0.5]), room("c", [0.4, 0.5])]
-    loan = Splitter()(NOW_US, offer(gain=0.05), Hosts.of(rooms, links()))
+    loan = Splitter()(NOW_US, offer(gain=0.05), Hosts.from_rooms(rooms, links()))
     assert {part.host: part.share_milli for part in loan.parts} == {A: 100, B: 100}
 
 
 def test_small_shares_of_many_are_worth_more_where_these_are_quick() -> None:
     alone = [room("a", [0.004 * units for units in range(1, 11)], QUICK_WHEN_SMALL)]
     many = [*alone, *(room(site, [0.004], QUICK_WHEN_SMALL) for site in "bcd")]
-    loan = Splitter()(NOW_US, offer(), Hosts.of(many, links()))
+    loan = Splitter()(NOW_US, offer(), Hosts.from_rooms(many, links()))
     assert len(loan.hosts) > 2
-    assert worth(loan, many) > worth(best_alone(NOW_US, offer(), Hosts.of(alone, links())), alone)
+    assert worth(loan, many) > worth(best_alone(NOW_US, offer(), Hosts.from_rooms(alone, links())), alone)
 
 
 def spreads_of(asked, rooms, ways):
-    prices = Prices(asked, Hosts.of(rooms, ways))
-    servers = np.flatnonzero(prices.hosts.others(asked))
+    prices = Prices(asked, Hosts.from_rooms(rooms, ways))
+    servers = np.flatnonzero(prices.hosts.other_than_home(asked))
     return [
         spread_of(prices, server, units) for server in servers for _, units in spreads(NOW_US, prices, server)
     ]
@@ -184,11 +187,11 @@ def test_every_way_of_spreading_begins_when_its_slowest_host_is_ready() -> None:
 @given(all_offers, all_rooms, all_links, st.sampled_from([0.0, 5.0]))
 def test_what_is_left_out_because_its_bound_is_low_is_no_better(offers, rooms, ways, least) -> None:
     for asked in offers:
-        hosts = Hosts.of(rooms, ways)
+        hosts = Hosts.from_rooms(rooms, ways)
         prices = Prices(asked, hosts)
         every = [
             (-most, server, place)
-            for server in np.flatnonzero(hosts.others(asked))
+            for server in np.flatnonzero(hosts.other_than_home(asked))
             for place, (most, _) in enumerate(spreads(NOW_US, prices, server))
             if most > least
         ]
@@ -197,7 +200,9 @@ def test_what_is_left_out_because_its_bound_is_low_is_no_better(offers, rooms, w
 
 
 def test_when_a_host_is_gone_the_others_have_their_crops() -> None:
-    loan = Splitter()(NOW_US, offer(), Hosts.of([room("a", [0.0, 0.0]), room("b", [0.0, 0.0])], links()))
+    loan = Splitter()(
+        NOW_US, offer(), Hosts.from_rooms([room("a", [0.0, 0.0]), room("b", [0.0, 0.0])], links())
+    )
     parts = {part.host: part.crops for part in loan.parts}
     assert left_behind(loan, A) == {B: pytest.approx(1.2 * parts[B])}
     assert left_behind(loan, SiteName("none")).keys() == parts.keys()

@@ -150,7 +150,7 @@ def test_what_runs_goes_on_moves_or_stops_and_never_takes_more_than_there_is(dra
         assert all(deal.stops.values())
         for number, loan in deal.moves.items():
             assert key_of(loan.offer) == key_of(by_number[number].offer)
-            assert loan.offer == by_number[number].rest(drawn.now_us)
+            assert loan.offer == by_number[number].offer_of_rest(drawn.now_us)
         lent = {one.site: 0 for one in drawn.rooms}
         stays = [loan for number, loan in by_number.items() if number not in {*deal.moves, *deal.stops}]
         for loan in (*stays, *deal.moves.values(), *deal.loans):

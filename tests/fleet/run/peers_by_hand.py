@@ -20,31 +20,31 @@ class Server:
     def __init__(self, site, units):
         self.site, self.units, self.lent, self.heard, self.loans, self.kept = site, units, {}, [], [], []
 
-    def room(self, now_us, until_us):
+    def spare_room(self, now_us, until_us):
         return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units > 0 else None
 
-    def lend(self, number, lent):
+    def lend_share(self, number, lent):
         self.lent[number] = lent
 
-    def take_back(self, number, at_us):
+    def take_back_share(self, number, at_us):
         self.lent.pop(number, None)
 
-    def grant(self, loan):
+    def grant_loan(self, loan):
         self.heard.append(("granted", loan))
 
-    def borrowed(self):
+    def borrowed_loans(self):
         return self.loans
 
-    def lends(self):
+    def lent_numbers(self):
         return list(self.lent)
 
-    def interrupted(self, stream, now_us):
+    def training_so_far(self, stream, now_us):
         return Interrupted(2, {THERE: 7.0})
 
-    def go_on(self, stream, loan):
+    def continue_training(self, stream, loan):
         self.heard.append(loan)
 
-    def fail(self, stream, reason, now_us):
+    def fail_training(self, stream, reason, now_us):
         self.heard.append(reason)
 
 

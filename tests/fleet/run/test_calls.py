@@ -51,7 +51,7 @@ def test_an_object_that_has_ended_is_dead_to_who_waits_and_to_who_comes() -> Non
     counter = Counter()
     handle = LocalHandle(counter, threads=1)
     works, waits = handle.call("add", 0), handle.call("add", 1)
-    handle.end()
+    handle.end_process()
     with pytest.raises(CallError, match="it has ended"):
         waits.result(HANG_GUARD_S)
     with pytest.raises(CallError, match="it has ended"):

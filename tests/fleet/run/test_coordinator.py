@@ -35,23 +35,23 @@ def town():
         held_until=lambda loan: loan.offer.until_us,
     )
     for site, server in servers.items():
-        made.join(site, server)
+        made.add_server(site, server)
     return made, servers, records
 
 
 def test_a_share_is_lent_once_and_had_back_when_the_loan_is_over(town) -> None:
     above, servers, records = town
-    loan = above.ask(HOME, 0, [offer()]).loan
+    loan = above.answer_offers(HOME, 0, [offer()]).loan
     assert loan.hosts == (EAST,)
     assert sum(lent.share_milli for lent in servers[EAST].lent.values()) == loan.parts[0].share_milli
-    above.over(HOME, CAM, 40 * S, "arrived", {THERE: 46.0})
+    above.end_loan(HOME, CAM, 40 * S, "arrived", {THERE: 46.0})
     assert servers[EAST].lent == {}
     assert records == [(0, "", {}), (0, "arrived", {THERE: 46.0})]
 
 
 def test_nobody_lends_more_than_its_room_whoever_asks(town) -> None:
     above, servers, _ = town
-    made = [above.ask(HOME, 0, [offer(StreamId(f"cam-{number}"))]).loan for number in range(8)]
+    made = [above.answer_offers(HOME, 0, [offer(StreamId(f"cam-{number}"))]).loan for number in range(8)]
     assert 0 < len([loan for loan in made if loan]) < 8
     assert sum(lent.share_milli for lent in servers[EAST].lent.values()) <= 500
     assert [one.number for one in above.loans] == list(range(len(above.loans)))
@@ -60,9 +60,9 @@ def test_nobody_lends_more_than_its_room_whoever_asks(town) -> None:
 def test_who_finds_no_room_hears_why(town) -> None:
     above, servers, _ = town
     servers[EAST].units = 0
-    assert above.ask(HOME, 0, [offer()]) == Answer(None, {CAM: "no other server has room"})
+    assert above.answer_offers(HOME, 0, [offer()]) == Answer(None, {CAM: "no other server has room"})
     servers[EAST].units = 5
-    answer = above.ask(HOME, 0, [offer()])
+    answer = above.answer_offers(HOME, 0, [offer()])
     assert (answer.loan.hosts, answer.why_not) == ((EAST,), {})
 
 
@@ -70,12 +70,12 @@ def test_what_an_offer_would_get_is_said_and_nothing_is_made(town) -> None:
     above, servers, records = town
     would = above.would_get(0, offer())
     assert (would.loan.hosts, would.why_not, records, servers[EAST].lent) == ((EAST,), {}, [], {})
-    made = above.ask(HOME, 0, [offer(StreamId("other"))]).loan
+    made = above.answer_offers(HOME, 0, [offer(StreamId("other"))]).loan
     assert made.parts == would.loan.parts
     servers[EAST].units = 0
     assert above.would_get(0, offer()) == Answer(None, {CAM: "no other server has room"})
     # It does not replace what is offered of the same stream.
-    above.ask(HOME, 0, [offer()])
+    above.answer_offers(HOME, 0, [offer()])
     servers[EAST].units = 5
     above.would_get(0, offer(gain=0.2))
     above.more_room(0)
@@ -85,23 +85,23 @@ def test_what_an_offer_would_get_is_said_and_nothing_is_made(town) -> None:
 
 def test_the_next_loan_is_foreseen_to_be_as_late_as_the_one_before_it_was(town) -> None:
     above, _, _ = town
-    first = above.ask(HOME, 0, [offer()]).loan
-    above.over(HOME, CAM, first.arrives_us + 6 * S, "arrived", {})
-    second = above.ask(HOME, 0, [offer()]).loan
+    first = above.answer_offers(HOME, 0, [offer()]).loan
+    above.end_loan(HOME, CAM, first.arrives_us + 6 * S, "arrived", {})
+    second = above.answer_offers(HOME, 0, [offer()]).loan
     assert (second.late_us, second.arrives_us) == (6 * S, first.arrives_us + 6 * S)
-    above.over(HOME, CAM, second.arrives_us - 8 * S, "given up", {})
-    assert above.ask(HOME, 0, [offer()]).loan.late_us == 6 * S
+    above.end_loan(HOME, CAM, second.arrives_us - 8 * S, "given up", {})
+    assert above.answer_offers(HOME, 0, [offer()]).loan.late_us == 6 * S
 
 
 def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(town) -> None:
     above, servers, _ = town
-    above.ask(HOME, 0, [offer()])
+    above.answer_offers(HOME, 0, [offer()])
     servers[WEST].units = 5
-    above.died(EAST, 20 * S)
+    above.on_server_death(EAST, 20 * S)
     (second,) = servers[HOME].heard
     assert (second.hosts, second.offer.epochs, second.offer.now_us) == ((WEST,), 2, 20 * S)
     assert list(servers[WEST].lent) == [1]
-    above.over(HOME, CAM, 40 * S, "arrived", {(WEST, HOME): 45.0})
+    above.end_loan(HOME, CAM, 40 * S, "arrived", {(WEST, HOME): 45.0})
     assert [(one.number, one.outcome) for one in above.loans] == [(0, "east died"), (1, "arrived")]
     assert above.moved_mb == {THERE: 7.0, (WEST, HOME): 45.0}
     assert servers[WEST].lent == {}
@@ -109,53 +109,53 @@ def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(to
 
 def test_what_moves_until_it_is_heard_that_nobody_has_room_is_counted_too(town) -> None:
     above, servers, _ = town
-    above.ask(HOME, 0, [offer()])
-    above.died(EAST, 20 * S)
+    above.answer_offers(HOME, 0, [offer()])
+    above.on_server_death(EAST, 20 * S)
     assert servers[HOME].heard == ["east died, and no other server has room"]
-    above.over(HOME, CAM, 21 * S, "east died, and no other server has room", {THERE: 3.0})
+    above.end_loan(HOME, CAM, 21 * S, "east died, and no other server has room", {THERE: 3.0})
     (made,) = above.loans
     assert (made.outcome, made.moved_mb) == ("east died", {THERE: 10.0})
 
 
 def test_what_moves_after_a_loan_was_given_up_is_added_to_it_and_not_to_the_next(town) -> None:
     above, _, records = town
-    above.ask(HOME, 0, [offer()])
-    above.over(HOME, CAM, 40 * S, "given up", {THERE: 46.0})
-    above.ask(HOME, 50 * S, [offer()])
-    above.moved_since(HOME, CAM, {THERE: 4.0})
-    above.moved_since(HOME, CAM, {THERE: 0.0})
+    above.answer_offers(HOME, 0, [offer()])
+    above.end_loan(HOME, CAM, 40 * S, "given up", {THERE: 46.0})
+    above.answer_offers(HOME, 50 * S, [offer()])
+    above.add_later_traffic(HOME, CAM, {THERE: 4.0})
+    above.add_later_traffic(HOME, CAM, {THERE: 0.0})
     assert records[-1] == (0, "given up", {THERE: 50.0})
     assert [one.outcome for one in above.loans] == ["given up", ""]
 
 
 def test_when_who_borrowed_dies_its_hosts_have_their_shares_back(town) -> None:
     above, servers, _ = town
-    above.ask(HOME, 0, [offer()])
-    above.died(HOME, 20 * S)
+    above.answer_offers(HOME, 0, [offer()])
+    above.on_server_death(HOME, 20 * S)
     assert servers[EAST].lent == {}
     (made,) = above.loans
     assert made.outcome == "home died"
     assert made.moved_mb == made.loan.moved_mb(20 * S) != {}
-    above.died(EAST, 30 * S)  # its loan is over already
+    above.on_server_death(EAST, 30 * S)  # its loan is over already
     assert [one.outcome for one in above.loans] == ["home died"]
 
 
 @pytest.mark.parametrize("gone", [(HOME, EAST), (EAST, HOME)])
 def test_two_servers_that_die_at_once_leave_no_loan_open_in_whatever_order(gone, town) -> None:
     above, servers, _ = town
-    above.ask(HOME, 0, [offer()])
+    above.answer_offers(HOME, 0, [offer()])
     servers[WEST].units = 5
     for site in gone:
-        above.died(site, 20 * S)
+        above.on_server_death(site, 20 * S)
     assert all(one.outcome for one in above.loans)
     assert servers[WEST].lent == {}
 
 
 def test_a_host_that_dies_after_who_borrowed_has_left_ends_the_loan(town) -> None:
     above, servers, _ = town
-    above.ask(HOME, 0, [offer()])
-    above.leave(HOME)
-    above.died(EAST, 20 * S)
+    above.answer_offers(HOME, 0, [offer()])
+    above.remove_server(HOME)
+    above.on_server_death(EAST, 20 * S)
     assert [one.outcome for one in above.loans] == ["east died"]
     assert servers[HOME].heard == []
 
@@ -164,15 +164,15 @@ def cut_off(site, town):
     """A server is taken for dead, keeps what it has meanwhile, and is reached again."""
     above, servers, _ = town
     kept, runs = dict(servers[site].lent), list(servers[site].loans)
-    above.died(site, 20 * S)
+    above.on_server_death(site, 20 * S)
     servers[site].lent, servers[site].loans = kept, runs
-    above.join(site, servers[site])
+    above.add_server(site, servers[site])
 
 
 def test_who_was_cut_off_ends_its_retrainings_elsewhere_and_keeps_no_share_for_others(town) -> None:
     above, servers, _ = town
-    servers[HOME].loans = [above.ask(HOME, 0, [offer()]).loan]
-    above.ask(WEST, 0, [offer(site=WEST)])
+    servers[HOME].loans = [above.answer_offers(HOME, 0, [offer()]).loan]
+    above.answer_offers(WEST, 0, [offer(site=WEST)])
     assert sorted(servers[EAST].lent) == [0, 1]
     cut_off(HOME, town)
     assert servers[HOME].heard == ["its server was cut off from the others"]
@@ -186,28 +186,28 @@ def test_who_was_cut_off_ends_its_retrainings_elsewhere_and_keeps_no_share_for_o
 def test_who_was_cut_off_and_is_reached_again_lends_and_borrows(town) -> None:
     above, _, _ = town
     cut_off(EAST, town)
-    assert above.ask(HOME, 30 * S, [offer()]).loan.hosts == (EAST,)
+    assert above.answer_offers(HOME, 30 * S, [offer()]).loan.hosts == (EAST,)
     cut_off(HOME, town)
-    assert above.ask(HOME, 40 * S, [offer()]).loan.hosts == (EAST,)
+    assert above.answer_offers(HOME, 40 * S, [offer()]).loan.hosts == (EAST,)
 
 
 def test_who_is_reached_again_before_anybody_missed_it_keeps_its_loans(town) -> None:
     above, servers, _ = town
-    servers[HOME].loans = [above.ask(HOME, 0, [offer()]).loan]
+    servers[HOME].loans = [above.answer_offers(HOME, 0, [offer()]).loan]
     for site in (HOME, EAST):
-        above.join(site, servers[site])
+        above.add_server(site, servers[site])
     assert (servers[HOME].heard, list(servers[EAST].lent)) == ([], [0])
 
 
 def test_what_nobody_knows_of_any_more_changes_nothing(town) -> None:
     above, _, records = town
-    above.over(HOME, CAM, 40 * S, "given up", {})
-    above.moved_since(HOME, CAM, {THERE: 1.0})
-    above.died(EAST, 50 * S)
-    above.died(EAST, 60 * S)
-    above.leave(EAST)
+    above.end_loan(HOME, CAM, 40 * S, "given up", {})
+    above.add_later_traffic(HOME, CAM, {THERE: 1.0})
+    above.on_server_death(EAST, 50 * S)
+    above.on_server_death(EAST, 60 * S)
+    above.remove_server(EAST)
     assert (above.loans, records) == ([], [])
-    assert above.ask(HOME, 70 * S, [offer()]).loan is None
+    assert above.answer_offers(HOME, 70 * S, [offer()]).loan is None
 
 
 def test_the_policy_is_asked_about_all_offers_and_all_that_runs(town) -> None:
@@ -215,7 +215,7 @@ def test_the_policy_is_asked_about_all_offers_and_all_that_runs(town) -> None:
     above._tier = asked = Asked("andreas")
     servers[EAST].units, servers[WEST].units = 5, 5
     for site in (HOME, EAST, WEST):
-        above.ask(site, 0, [offer(StreamId(f"cam-{n}"), site, gain=0.01 * n) for n in range(1, 6)])
+        above.answer_offers(site, 0, [offer(StreamId(f"cam-{n}"), site, gain=0.01 * n) for n in range(1, 6)])
     assert [len(market.offers) + len(market.running) for market in asked.markets] == [5, 10, 15]
     assert max(len(market.running) for market in asked.markets) > 0
     keys = [key_of(one) for one in asked.markets[-1].offers]
@@ -225,7 +225,7 @@ def test_the_policy_is_asked_about_all_offers_and_all_that_runs(town) -> None:
 def test_an_offer_that_found_no_room_is_granted_to_its_server_as_soon_as_there_is_some(town) -> None:
     above, servers, _ = town
     servers[EAST].units = 0
-    assert above.ask(HOME, 0, [offer()]).loan is None
+    assert above.answer_offers(HOME, 0, [offer()]).loan is None
     above.more_room(10 * S)
     assert servers[HOME].heard == []
     servers[WEST].units = 5
@@ -239,13 +239,13 @@ def test_an_offer_that_found_no_room_is_granted_to_its_server_as_soon_as_there_i
 def test_an_offer_that_is_closed_gets_nothing(closed, town) -> None:
     above, servers, _ = town
     servers[EAST].units = 0
-    above.ask(HOME, 0, [offer()])
+    above.answer_offers(HOME, 0, [offer()])
     if closed == "withdrawn":
-        above.withdraw(HOME, {CAM})
+        above.withdraw_offers(HOME, {CAM})
     elif closed == "replaced":
-        above.ask(HOME, 10 * S, [])
+        above.answer_offers(HOME, 10 * S, [])
     elif closed == "its server has left":
-        above.leave(HOME)
+        above.remove_server(HOME)
     servers[WEST].units = 5
     above.more_room(100 * S if closed == "its window is over" else 20 * S)
     assert (servers[HOME].heard, above.loans) == ([], [])
@@ -254,7 +254,9 @@ def test_an_offer_that_is_closed_gets_nothing(closed, town) -> None:
 def test_of_several_loans_for_a_server_the_best_is_made_and_the_others_are_offered_again(town) -> None:
     above, servers, _ = town
     servers[EAST].units = 10
-    answer = above.ask(HOME, 0, [offer(StreamId("small"), gain=0.02), offer(StreamId("large"), gain=0.2)])
+    answer = above.answer_offers(
+        HOME, 0, [offer(StreamId("small"), gain=0.02), offer(StreamId("large"), gain=0.2)]
+    )
     assert answer.loan.offer.stream == "large"
     assert len(above.loans) == 1
 
@@ -262,8 +264,8 @@ def test_of_several_loans_for_a_server_the_best_is_made_and_the_others_are_offer
 def test_a_retraining_that_is_worth_more_stops_one_that_runs(town) -> None:
     above, servers, records = town
     servers[EAST].units = 1
-    small = above.ask(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)]).loan
-    answer = above.ask(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)])
+    small = above.answer_offers(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)]).loan
+    answer = above.answer_offers(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)])
     assert answer.loan.hosts == small.hosts == (EAST,)
     assert list(servers[EAST].lent) == [1]
     outcome = above.loans[0].outcome
@@ -274,7 +276,7 @@ def test_a_retraining_that_is_worth_more_stops_one_that_runs(town) -> None:
 
 def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> None:
     above, servers, _ = town
-    slow = above.ask(HOME, 0, [offer(gpu_s=6.0)]).loan
+    slow = above.answer_offers(HOME, 0, [offer(gpu_s=6.0)]).loan
 
     class Moving:
         """Moves the first running loan to ten units of the west."""
@@ -283,16 +285,16 @@ def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> N
 
         def decide(self, market):
             one, west = market.running[0], next(room for room in market.rooms if room.site == WEST)
-            rest = one.rest(market.now_us)
+            rest = one.offer_of_rest(market.now_us)
             return Deal(
                 moves={one.number: alone(market.now_us, rest, west, 10, market.links, "it is faster")}
             )
 
     servers[WEST].units = 10
     above._tier = Moving()
-    above.tick(5 * S)
+    above.decide_if_due(5 * S)
     assert servers[HOME].heard == []  # the period is not over
-    above.tick(10 * S)
+    above.decide_if_due(10 * S)
     (moved,) = servers[HOME].heard
     assert (slow.hosts, moved.hosts) == ((EAST,), (WEST,))
     assert moved.arrives_us < slow.arrives_us
@@ -303,9 +305,11 @@ def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> N
 def test_a_loan_of_a_server_that_has_left_is_stopped_for_a_better_one(town) -> None:
     above, servers, _ = town
     servers[EAST].units = 1
-    above.ask(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)])
-    above.leave(HOME)
-    assert above.ask(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)]).loan.hosts == (EAST,)
+    above.answer_offers(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)])
+    above.remove_server(HOME)
+    assert above.answer_offers(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)]).loan.hosts == (
+        EAST,
+    )
     assert above.loans[0].outcome.startswith("stopped: ")
     assert list(servers[EAST].lent) == [1]
     assert servers[HOME].heard == []
@@ -313,24 +317,24 @@ def test_a_loan_of_a_server_that_has_left_is_stopped_for_a_better_one(town) -> N
 
 def test_an_offer_that_got_a_loan_is_not_open_again_when_the_loan_is_over(town) -> None:
     above, servers, _ = town
-    assert above.ask(HOME, 0, [offer()]).loan is not None
-    above.over(HOME, CAM, 40 * S, "arrived", {})
+    assert above.answer_offers(HOME, 0, [offer()]).loan is not None
+    above.end_loan(HOME, CAM, 40 * S, "arrived", {})
     above.more_room(41 * S)
     assert (len(above.loans), servers[HOME].heard) == (1, [])
 
 
 def test_a_coordinator_that_is_started_again_takes_up_what_runs_and_gives_back_what_does_not(town) -> None:
     above, servers, _ = town
-    loan = above.ask(HOME, 0, [offer()]).loan
+    loan = above.answer_offers(HOME, 0, [offer()]).loan
     servers[HOME].loans = [loan]
-    above.ask(WEST, 0, [offer(site=WEST)])  # which its server never heard of
+    above.answer_offers(WEST, 0, [offer(site=WEST)])  # which its server never heard of
     assert sorted(servers[EAST].lent) == [0, 1]
     again = LoanCoordinator(TIERS["andreas"], Links(), held_until=lambda loan: loan.offer.until_us)
     assert again.take_up(2, servers) == {0}
     assert list(servers[EAST].lent) == [0]
-    third = again.ask(WEST, S, [offer(site=WEST)]).loan
+    third = again.answer_offers(WEST, S, [offer(site=WEST)]).loan
     assert (third.number, third.hosts) == (2, (EAST,))
-    again.over(HOME, CAM, 40 * S, "arrived", {})
+    again.end_loan(HOME, CAM, 40 * S, "arrived", {})
     assert [(made.number, made.outcome) for made in again.loans] == [(0, "arrived"), (2, "")]
     assert list(servers[EAST].lent) == [2]
 
@@ -339,7 +343,7 @@ def test_a_loan_that_cannot_be_written_down_is_not_made(town) -> None:
     above, servers, _ = town
     above._record = _full
     with pytest.raises(OSError, match="full"):
-        above.ask(HOME, 0, [offer()])
+        above.answer_offers(HOME, 0, [offer()])
     assert (above.loans, servers[EAST].lent) == ([], {})
 
 

@@ -43,7 +43,7 @@ class Followed:
     def at(self, t_s, state, loan=None):
         streams = (state, StreamState(B, LAMBDAS, accuracy=0.5))
         fleet = FleetState(streams=tuple(one for one in streams if one is not None), window=1)
-        self.gains.follow(fleet, [] if loan is None else [loan], t_s * S)
+        self.gains.follow_state(fleet, [] if loan is None else [loan], t_s * S)
 
 
 def test_weights_bring_their_gain_from_when_they_serve_until_the_window_ends() -> None:

@@ -92,33 +92,33 @@ def server(over, awaited, inner):
 @pytest.fixture
 def away(server):
     executor, _ = server
-    executor.expect(loan(40 * S))
+    executor.expect_start(loan(40 * S))
     executor.execute_commands([START])
     return executor
 
 
 def test_shares_of_guests_are_told_when_they_come_and_when_they_go(server) -> None:
     executor, _ = server
-    executor.lend(0, Lent(300, 10 * S, 30 * S))
-    executor.lend(1, Lent(200, 20 * S, 30 * S))
-    assert executor.lends() == [0, 1]
+    executor.lend_share(0, Lent(300, 10 * S, 30 * S))
+    executor.lend_share(1, Lent(200, 20 * S, 30 * S))
+    assert executor.lent_numbers() == [0, 1]
     assert [executor.wait(60 * S) for _ in range(4)] == [
         Batch(10 * S, (ev.CapacityLent(10 * S, 300),)),
         Batch(20 * S, (ev.CapacityLent(20 * S, 500),)),
         Batch(30 * S, (ev.CapacityLent(30 * S, 0),)),
         Batch(60 * S, ()),
     ]
-    assert executor.lends() == []
+    assert executor.lent_numbers() == []
 
 
 def test_a_guest_that_leaves_early_gives_its_share_back_at_once(server) -> None:
     executor, _ = server
-    executor.lend(7, Lent(300, 0, 30 * S))
+    executor.lend_share(7, Lent(300, 0, 30 * S))
     assert executor.wait(10 * S) == Batch(0, (ev.CapacityLent(0, 300),))
     executor.wait(10 * S)
-    executor.take_back(7, 10 * S)
-    executor.take_back(8, 10 * S)  # an unknown loan
-    assert executor.lends() == []
+    executor.take_back_share(7, 10 * S)
+    executor.take_back_share(8, 10 * S)  # an unknown loan
+    assert executor.lent_numbers() == []
     assert executor.wait(60 * S).events == (ev.CapacityLent(10 * S, 0),)
 
 
@@ -150,12 +150,12 @@ def test_a_retraining_elsewhere_is_told_of_as_its_epochs_come_home_and_never_beg
 def test_what_a_host_did_goes_on_elsewhere_or_fails_with_what_is_home(server, away, awaited, over) -> None:
     _, inner = server
     until(away, 20 * S)
-    stood = awaited.interrupted(CAM, 20 * S)
+    stood = awaited.training_so_far(CAM, 20 * S)
     assert (stood.epochs_left, stood.moved_mb) == (3, {(HERE, THERE): 46.0, (THERE, HERE): 45.0})
     # The first epoch of the new loan, of 13.7 s, is γ's second.
-    awaited.go_on(CAM, loan(50 * S, epochs=3))
+    awaited.continue_training(CAM, loan(50 * S, epochs=3))
     assert until(away, 30 * S) == [progress(22_666_666, 2)]
-    awaited.fail(CAM, "its server died", 31 * S)
+    awaited.fail_training(CAM, "its server died", 31 * S)
     assert away.wait(60 * S).events == (
         progress(31 * S, 2),
         ev.RetrainFailed(31 * S, CAM, JOB, "its server died"),
@@ -177,7 +177,7 @@ def test_who_is_stopped_is_waited_for_no_more_and_what_is_home_of_it_may_serve(s
 def test_of_one_that_fails_before_an_epoch_is_home_nothing_is_received(server, away, awaited) -> None:
     _, inner = server
     until(away, 10 * S)
-    awaited.fail(CAM, "its server died", 10 * S)
+    awaited.fail_training(CAM, "its server died", 10 * S)
     assert away.wait(60 * S).events == (ev.RetrainFailed(10 * S, CAM, JOB, "its server died"),)
     assert inner.received == []
 
@@ -185,10 +185,10 @@ def test_of_one_that_fails_before_an_epoch_is_home_nothing_is_received(server, a
 def test_over_a_thin_link_a_snapshot_stands_for_several_epochs(server, inner) -> None:
     executor, _ = server
     thin = loan(60 * S)
-    executor.expect(replace(thin, ends_us=25 * S))  # training takes 5 s and the transfer 35 s
+    executor.expect_start(replace(thin, ends_us=25 * S))  # training takes 5 s and the transfer 35 s
     executor.execute_commands([START])
     assert until(executor, 70 * S) == [finished(60 * S)]
-    executor.expect(replace(thin, begins_us=75 * S, ends_us=95 * S, arrives_us=103 * S))
+    executor.expect_start(replace(thin, begins_us=75 * S, ends_us=95 * S, arrives_us=103 * S))
     executor.execute_commands([START])
     assert until(executor, 120 * S) == [progress(93 * S, 2), finished(103 * S)]
     assert inner.received == [(60, 4, True), (93, 2, False), (103, 4, True)]
@@ -207,60 +207,60 @@ def test_what_is_trained_here_is_nobody_elses_matter(server) -> None:
 
 def test_a_share_counts_as_lent_from_the_agreement_until_the_loan_is_over(server) -> None:
     executor, _ = server
-    executor.lend(4, Lent(300, 10 * S, 30 * S))
-    executor.lend(2, Lent(200, 10 * S, 90 * S))
-    assert executor.lends() == [2, 4], "crops are on their way, and nothing is held yet"
+    executor.lend_share(4, Lent(300, 10 * S, 30 * S))
+    executor.lend_share(2, Lent(200, 10 * S, 90 * S))
+    assert executor.lent_numbers() == [2, 4], "crops are on their way, and nothing is held yet"
     until(executor, 20 * S)
-    assert executor.lends() == [2, 4]
+    assert executor.lent_numbers() == [2, 4]
     until(executor, 30 * S)
-    assert executor.lends() == [2]
+    assert executor.lent_numbers() == [2]
 
 
 def test_a_loan_is_borrowed_from_the_agreement_until_its_weights_are_not_awaited_any_more(server) -> None:
     executor, _ = server
     first = loan(40 * S)
-    executor.expect(first)
-    assert executor.borrowed() == [first]
+    executor.expect_start(first)
+    assert executor.borrowed_loans() == [first]
     executor.execute_commands([START])
     until(executor, 20 * S)
-    assert executor.borrowed() == [first]
+    assert executor.borrowed_loans() == [first]
     elsewhere = loan(50 * S, epochs=3)
-    executor.go_on(CAM, elsewhere)
-    assert executor.borrowed() == [elsewhere]
+    executor.continue_training(CAM, elsewhere)
+    assert executor.borrowed_loans() == [elsewhere]
     until(executor, 60 * S)
-    assert executor.borrowed() == []
+    assert executor.borrowed_loans() == []
 
 
 def test_what_is_stopped_fails_or_never_begins_is_not_borrowed_any_more(server) -> None:
     executor, _ = server
-    executor.expect(loan(40 * S))
+    executor.expect_start(loan(40 * S))
     executor.execute_commands([])
-    assert executor.borrowed() == []
-    executor.expect(loan(40 * S))
+    assert executor.borrowed_loans() == []
+    executor.expect_start(loan(40 * S))
     executor.execute_commands([START])
     executor.execute_commands([STOP])
-    assert executor.borrowed() == []
-    executor.expect(loan(40 * S))
+    assert executor.borrowed_loans() == []
+    executor.expect_start(loan(40 * S))
     executor.execute_commands([START])
-    executor.fail(CAM, "its server died", 1)
+    executor.fail_training(CAM, "its server died", 1)
     until(executor, 5 * S)
-    assert executor.borrowed() == []
+    assert executor.borrowed_loans() == []
 
 
 def test_a_move_of_what_is_over_borrows_nothing(awaited, server, away) -> None:
     executor, _ = server
     awaited.go_on = lambda stream, loan: None  # as in the live world
     until(away, 60 * S)
-    executor.go_on(CAM, loan(80 * S))
-    assert executor.borrowed() == []
+    executor.continue_training(CAM, loan(80 * S))
+    assert executor.borrowed_loans() == []
 
 
 def test_a_granted_loan_makes_the_loop_plan_again(server) -> None:
     executor, _ = server
-    executor.lend(0, Lent(300, 0, 30 * S))
+    executor.lend_share(0, Lent(300, 0, 30 * S))
     executor.wait(0)
     executor.wait(10 * S)
-    executor.grant(loan(40 * S))
+    executor.grant_loan(loan(40 * S))
     assert executor.wait(60 * S) == Batch(10 * S, (ev.CapacityLent(10 * S, 300),))
 
 
@@ -277,7 +277,7 @@ def test_who_listens_while_it_waits_hears_in_time_and_says_nothing_of_nothing(aw
         def wait(self, until_us):
             batch = super().wait(until_us)
             if self.now_us == 20 * S:
-                executor.lend(0, Lent(300, 0, 90 * S))
+                executor.lend_share(0, Lent(300, 0, 90 * S))
             return batch
 
     inner = Interrupting()
@@ -290,13 +290,13 @@ def test_a_host_that_dies_between_the_agreement_and_the_beginning_is_not_begun_o
     server, awaited, over
 ) -> None:
     executor, _ = server
-    executor.expect(loan(40 * S))
-    assert executor.interrupted(CAM, 0) == Interrupted(4, {})
-    executor.go_on(CAM, loan(50 * S))
+    executor.expect_start(loan(40 * S))
+    assert executor.training_so_far(CAM, 0) == Interrupted(4, {})
+    executor.continue_training(CAM, loan(50 * S))
     executor.execute_commands([START])
     assert until(executor, 60 * S)[-1] == finished(50 * S)
-    executor.expect(replace(loan(80 * S), begins_us=65 * S))
-    executor.fail(CAM, "its server died", 60 * S)
+    executor.expect_start(replace(loan(80 * S), begins_us=65 * S))
+    executor.fail_training(CAM, "its server died", 60 * S)
     executor.execute_commands([START])
     assert executor.wait(90 * S).events == (ev.RetrainFailed(60 * S, CAM, JOB, "its server died"),)
     assert [told[2] for told in over] == [ARRIVED, "its server died"]
@@ -307,7 +307,7 @@ def test_what_was_agreed_and_does_not_begin_in_its_turn_holds_no_share_and_is_ne
     server, over
 ) -> None:
     executor, inner = server
-    executor.expect(loan(40 * S))
+    executor.expect_start(loan(40 * S))
     executor.execute_commands([])
     assert over == [(CAM, 0, GIVEN_UP, {})]
     executor.execute_commands([START])
@@ -341,7 +341,7 @@ def test_a_run_that_ends_early_waits_for_nothing_and_says_what_was_moved(away, o
 
 def test_what_was_told_of_when_a_host_died_is_not_told_again(away, awaited, over) -> None:
     until(away, 20 * S)
-    away.interrupted(CAM, 20 * S)
-    away.fail(CAM, "its server died", 20 * S)
+    away.training_so_far(CAM, 20 * S)
+    away.fail_training(CAM, "its server died", 20 * S)
     away.give_up_all()
     assert over == [(CAM, 20 * S, GIVEN_UP, {})]

@@ -58,19 +58,19 @@ class Above:
         self.refuses, self.heard, self.asked, self.withdrawn, self.ended = refuses, 0, [], [], []
         self.gained = []
 
-    def ask(self, site, now_us, offers):
+    def answer_offers(self, site, now_us, offers):
         self.asked.append([offer.stream for offer in offers])
         return Answer(
             None, {offer.stream: "no server has room" for offer in offers if offer.stream in self.refuses}
         )
 
-    def withdraw(self, site, streams):
+    def withdraw_offers(self, site, streams):
         self.withdrawn.append((site, set(streams)))
 
-    def over(self, site, stream, now_us, outcome, moved_mb):
+    def end_loan(self, site, stream, now_us, outcome, moved_mb):
         self.ended.append((site, stream, now_us, outcome, dict(moved_mb)))
 
-    def came(self, loan, came, serves_after_us):
+    def record_gain(self, loan, came, serves_after_us):
         self.gained.append((loan.number, came, serves_after_us))
 
     def more_room(self, now_us):
@@ -94,7 +94,7 @@ def server(options, lent_milli=0, above=None, scheduler=None, machine=None):
     terms = ServerTerms(HERE, crops_may_leave=False)
     idle, scheduler = Idle(), scheduler or make_scheduler("thief")
     made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle), machine=machine)
-    made.follow(serving(lent_milli=lent_milli))
+    made.follow_state(serving(lent_milli=lent_milli))
     return made
 
 
@@ -105,7 +105,7 @@ def serving(epoch=0, **changes):
 
 
 def units(made):
-    room = made.room(120 * S, 201 * S)
+    room = made.spare_room(120 * S, 201 * S)
     return 0 if room is None else len(room.loss)
 
 
@@ -117,17 +117,17 @@ def test_it_states_all_that_it_could_lend_and_whatever_it_lends_already_is_a_par
     made = server(options)
     can_lend = [units(made)]
     for number, share_milli in enumerate((500, 900)):
-        made.executor.lend(number, Lent(share_milli, 130 * S, 190 * S))
+        made.executor.lend_share(number, Lent(share_milli, 130 * S, 190 * S))
         can_lend.append(units(made))
     for epoch, lent_milli in enumerate((500, 1400), 1):
-        made.follow(serving(epoch, lent_milli=lent_milli))
+        made.follow_state(serving(epoch, lent_milli=lent_milli))
         can_lend.append(units(made))
     assert can_lend == [all_of_it] * 5
 
 
 def test_what_lending_would_cost_it_is_the_same_whatever_it_lends_already() -> None:
     dear = replace(MOVING, capacity_milli=1000)
-    rooms = [server(dear, lent_milli).room(120 * S, 200 * S) for lent_milli in (0, 200)]
+    rooms = [server(dear, lent_milli).spare_room(120 * S, 200 * S) for lent_milli in (0, 200)]
     assert rooms[0] == rooms[1]
     assert rooms[0].loss[-1] > 0.0
 
@@ -138,25 +138,25 @@ def test_its_room_is_priced_once_until_its_plan_or_the_time_limit_changes() -> N
 
     def priced(until_us=201 * S):
         before = scheduler.plans
-        made.room(120 * S, until_us)
+        made.spare_room(120 * S, until_us)
         return scheduler.plans > before
 
     assert [priced(), priced(), priced(190 * S), priced(190 * S)] == [True, False, True, False]
-    made.follow(serving(epoch=1))
+    made.follow_state(serving(epoch=1))
     assert [priced(190 * S), priced(190 * S)] == [True, False]
-    made.follow(serving(epoch=1, preparation=RunningPreparation(100 * S, 300)))
-    assert made.room(120 * S, 190 * S) is None, "it labels"
+    made.follow_state(serving(epoch=1, preparation=RunningPreparation(100 * S, 300)))
+    assert made.spare_room(120 * S, 190 * S) is None, "it labels"
 
 
 def test_its_room_has_the_state_of_its_machine_at_that_moment() -> None:
     states = [("nano", NodeState(cpu)) for cpu in (0.2, 0.7)]
     scheduler, left = Counting(), list(states)
     made = server(MOVING, scheduler=scheduler, machine=lambda: left.pop(0))
-    first = made.room(120 * S, 201 * S)
+    first = made.spare_room(120 * S, 201 * S)
     before = scheduler.plans
-    assert [first.machine, made.room(121 * S, 201 * S).machine] == states
+    assert [first.machine, made.spare_room(121 * S, 201 * S).machine] == states
     assert scheduler.plans == before
-    assert server(MOVING).room(120 * S, 201 * S).machine is None
+    assert server(MOVING).spare_room(120 * S, 201 * S).machine is None
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_its_room_has_the_state_of_its_machine_at_that_moment() -> None:
 def test_who_takes_no_guests_or_serves_nothing_yet_has_no_room(takes_guests, changes) -> None:
     idle, terms = Idle(), ServerTerms(HERE, crops_may_leave=True, takes_guests=takes_guests)
     made = LendingServer(terms, make_scheduler("thief"), MOVING, SIZES, None, idle, AsForeseen(idle))
-    assert made.room(120 * S, 200 * S) is None
-    made.follow(serving(**changes))
-    assert made.room(120 * S, 200 * S) is None
+    assert made.spare_room(120 * S, 200 * S) is None
+    made.follow_state(serving(**changes))
+    assert made.spare_room(120 * S, 200 * S) is None
 
 
 def test_whoever_has_more_to_lend_says_so_once() -> None:
@@ -181,7 +181,7 @@ def test_whoever_has_more_to_lend_says_so_once() -> None:
     def heard(**changes):
         told = {"streams": (first, second), "window": 1, "window_end_us": 200 * S} | changes
         before = above.heard
-        made.follow(LoopState(FleetState(**told), {}))
+        made.follow_state(LoopState(FleetState(**told), {}))
         return above.heard - before
 
     assert heard() == 0
@@ -229,7 +229,7 @@ class Wanting:
         }
         streams[A] = replace(streams[A], **of_a)
         fleet = FleetState(tuple(streams.values()), window=1, window_open_us=100 * S, window_end_us=200 * S)
-        self.server.follow(LoopState(fleet, {}))
+        self.server.follow_state(LoopState(fleet, {}))
         view = window_view(fleet, 110 * S, self.options, self.scheduler.needs, {})
         made = self.server.plan(view, self.scheduler.plan)
         return {one.stream: one for one in made.phases[0].assignments}
@@ -278,26 +278,26 @@ def test_the_last_word_of_a_server_closes_the_offers_that_it_has_no_more() -> No
 def test_a_granted_loan_makes_its_server_plan_again_and_begins_in_that_plan() -> None:
     made, loan = Wanting(), loan_to(A)
     made.server.executor.wait(100 * S)
-    made.server.executor.grant(loan)
+    made.server.executor.grant_loan(loan)
     assert made.server.executor.wait(300 * S) == Batch(100 * S, (ev.CapacityLent(100 * S, 0),))
-    assert list(made.server.executor.borrowed()) == [loan], "who asks meanwhile hears of it"
+    assert list(made.server.executor.borrowed_loans()) == [loan], "who asks meanwhile hears of it"
     first, second = made.plan().values()
     assert (first.retrain, first.elsewhere) == (GAMMA, Elsewhere(184 * S))
     assert first.reason == "retrains on 60% of a GPU of there: it fits"
     assert (second.retrain, second.elsewhere) == (None, None)
     assert made.above.asked == [[B]], "it is not offered again"
-    assert list(made.server.executor.borrowed()) == [loan]
+    assert list(made.server.executor.borrowed_loans()) == [loan]
     start = cmd.StartRetraining(A, JobId(1), 1, GAMMA, 0, 0.5, 60.0, Elsewhere(184 * S))
     made.server.executor.execute_commands([start])
     assert made.awaited.next_us() == loan.next_home(0)[0]
-    assert list(made.server.executor.borrowed()) == [loan]
+    assert list(made.server.executor.borrowed_loans()) == [loan]
     assert made.above.ended == []
 
 
 def test_several_granted_loans_begin_in_one_plan() -> None:
     made = Wanting()
     for number, stream in enumerate((B, A)):
-        made.server.executor.grant(loan_to(stream, number))
+        made.server.executor.grant_loan(loan_to(stream, number))
     assert {one.elsewhere for one in made.plan().values()} == {Elsewhere(184 * S)}
     assert made.above.asked == [[]]
 
@@ -314,47 +314,47 @@ def test_several_granted_loans_begin_in_one_plan() -> None:
 )
 def test_a_granted_loan_that_cannot_begin_any_more_is_given_up(now_is) -> None:
     made = Wanting()
-    made.server.executor.grant(loan_to(A))
+    made.server.executor.grant_loan(loan_to(A))
     planned = made.plan(**now_is)
     assert made.above.ended == [(HERE, A, 110 * S, GIVEN_UP, {})]
     assert {one.elsewhere for one in planned.values()} == {None}
-    assert list(made.server.executor.borrowed()) == []
+    assert list(made.server.executor.borrowed_loans()) == []
     made.plan()
     assert len(made.above.ended) == 1
 
 
 def test_a_granted_loan_of_which_no_plan_has_heard_is_given_up_when_the_run_ends() -> None:
     made = Wanting()
-    made.server.executor.grant(loan_to(A))
+    made.server.executor.grant_loan(loan_to(A))
     made.server.executor.give_up_all()
     made.server.executor.give_up_all()
     assert made.above.ended == [(HERE, A, 0, GIVEN_UP, {})]
-    assert list(made.server.executor.borrowed()) == []
+    assert list(made.server.executor.borrowed_loans()) == []
 
 
 def test_a_host_that_dies_between_the_grant_and_the_plan_is_not_begun_on() -> None:
     made, other = Wanting(), loan_to(A, 6, "west")
-    made.server.executor.grant(loan_to(A))
-    assert made.server.executor.interrupted(A, 110 * S) == Interrupted(4, {})
-    made.server.executor.go_on(A, other)
-    assert list(made.server.executor.borrowed()) == [other]
+    made.server.executor.grant_loan(loan_to(A))
+    assert made.server.executor.training_so_far(A, 110 * S) == Interrupted(4, {})
+    made.server.executor.continue_training(A, other)
+    assert list(made.server.executor.borrowed_loans()) == [other]
     assert made.plan()[A].reason == "retrains on 60% of a GPU of west: it fits"
     assert made.above.ended == []
 
 
 def test_a_granted_loan_that_fails_before_the_plan_never_begins() -> None:
     made = Wanting()
-    made.server.executor.grant(loan_to(A))
-    made.server.executor.fail(A, "there died, and no other server has room", 110 * S)
-    assert list(made.server.executor.borrowed()) == []
+    made.server.executor.grant_loan(loan_to(A))
+    made.server.executor.fail_training(A, "there died, and no other server has room", 110 * S)
+    assert list(made.server.executor.borrowed_loans()) == []
     assert made.plan()[A].elsewhere is None
     assert made.above.ended == [], "the coordinator knows"
 
 
 def test_what_it_lends_is_told_by_number_until_it_is_over() -> None:
     made = server(MOVING)
-    made.executor.lend(3, Lent(200, 0, 190 * S))
-    made.executor.lend(1, Lent(200, 0, 190 * S))
-    assert list(made.executor.lends()) == [1, 3]
-    made.executor.take_back(3, 0)
-    assert list(made.executor.lends()) == [1]
+    made.executor.lend_share(3, Lent(200, 0, 190 * S))
+    made.executor.lend_share(1, Lent(200, 0, 190 * S))
+    assert list(made.executor.lent_numbers()) == [1, 3]
+    made.executor.take_back_share(3, 0)
+    assert list(made.executor.lent_numbers()) == [1]

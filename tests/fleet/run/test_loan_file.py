@@ -104,7 +104,7 @@ def test_a_new_writer_of_a_file_that_is_one_cut_line_begins_it_anew(written) -> 
 
 def test_a_loan_of_which_nobody_knows_any_more_is_lost_and_no_other(written) -> None:
     file = LoanFile(written)
-    file.lost(1)
+    file.record_lost(1)
     file.close()
     first, second = read_loans(written)
     assert (first.outcome, first.over_us) == ("given up", 25 * S)

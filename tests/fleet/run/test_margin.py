@@ -34,20 +34,20 @@ class Server:
     def __init__(self, site, loss):
         self.site, self.loss, self.runs = site, loss, []
 
-    def room(self, now_us, until_us):
+    def spare_room(self, now_us, until_us):
         losses = tuple(self.loss * units for units in range(1, 6))
         return Room(self.site, 100, losses, LINEAR) if self.site == HOST else None
 
-    def lend(self, number, lent):
+    def lend_share(self, number, lent):
         pass
 
-    def take_back(self, number, at_us):
+    def take_back_share(self, number, at_us):
         pass
 
-    def borrowed(self):
+    def borrowed_loans(self):
         return self.runs
 
-    def lends(self):
+    def lent_numbers(self):
         return ()
 
 
@@ -60,17 +60,17 @@ def offer(site, now_us=0):
 def coordinator(file=lambda made: None, loss=0.01, promises=None):
     made = LoanCoordinator(TIERS["net"], Links(), record=file, promises=promises)
     for site in (HOST, HONEST, BOASTING):
-        made.join(site, Server(site, loss))
+        made.add_server(site, Server(site, loss))
     return made
 
 
 def borrow(above, site, now_us, kept, serves_after_us=0):
     """Asks for a loan that keeps this part of its promise, and returns it; None where there is none."""
-    loan = above.ask(site, now_us, [offer(site, now_us)]).loan
+    loan = above.answer_offers(site, now_us, [offer(site, now_us)]).loan
     if loan is not None:
-        above.over(site, CAM, loan.arrives_us, "arrived", {})
-        above.came(loan, kept * loan.promises, serves_after_us)
-    above.ask(site, now_us, [])  # it offers nothing more in this window
+        above.end_loan(site, CAM, loan.arrives_us, "arrived", {})
+        above.record_gain(loan, kept * loan.promises, serves_after_us)
+    above.answer_offers(site, now_us, [])  # it offers nothing more in this window
     return loan
 
 
@@ -123,13 +123,13 @@ def written(tmp_path):
     """The file of two loans that are over and one that is not, and the coordinator that made them."""
     file = LoanFile(tmp_path / "loans.jsonl")
     above = coordinator(file, loss=0.002)
-    late = above.ask(BOASTING, 0, [offer(BOASTING)]).loan
-    above.over(BOASTING, CAM, late.arrives_us + 3 * S, "arrived", {})
-    above.came(late, 0.25 * late.promises, 2 * S)
-    given_up = above.ask(HONEST, 200 * S, [offer(HONEST, 200 * S)]).loan
-    above.over(HONEST, CAM, given_up.arrives_us + 20 * S, "given up", {})
-    above.came(given_up, 0.0, None)
-    above.ask(HONEST, 400 * S, [offer(HONEST, 400 * S)])
+    late = above.answer_offers(BOASTING, 0, [offer(BOASTING)]).loan
+    above.end_loan(BOASTING, CAM, late.arrives_us + 3 * S, "arrived", {})
+    above.record_gain(late, 0.25 * late.promises, 2 * S)
+    given_up = above.answer_offers(HONEST, 200 * S, [offer(HONEST, 200 * S)]).loan
+    above.end_loan(HONEST, CAM, given_up.arrives_us + 20 * S, "given up", {})
+    above.record_gain(given_up, 0.0, None)
+    above.answer_offers(HONEST, 400 * S, [offer(HONEST, 400 * S)])
     file.close()
     return tmp_path / "loans.jsonl", above
 
@@ -154,21 +154,21 @@ def test_the_next_coordinator_expects_what_the_one_before_it_did(written) -> Non
     path, above = written
     before, after = above._promises, learnt(read_loans(path))
     for site in (HONEST, BOASTING, HOST):
-        assert after.kept(site) == pytest.approx(before.kept(site), abs=1e-6)
-        assert after.late.of(site) == before.late.of(site)
-        assert after.serving.of(site) == before.serving.of(site)
-    assert before.kept(BOASTING) < before.kept(HOST) < 1.0
-    assert (after.late.of(HOST), after.serving.of(BOASTING)) == (23 * S, 2 * S)
+        assert after.kept_part(site) == pytest.approx(before.kept_part(site), abs=1e-6)
+        assert after.late.expected_delay_us(site) == before.late.expected_delay_us(site)
+        assert after.serving.expected_delay_us(site) == before.serving.expected_delay_us(site)
+    assert before.kept_part(BOASTING) < before.kept_part(HOST) < 1.0
+    assert (after.late.expected_delay_us(HOST), after.serving.expected_delay_us(BOASTING)) == (23 * S, 2 * S)
     loan = borrow(coordinator(loss=0.0, promises=after), BOASTING, 600 * S, 1.0)
     assert (loan.late_us, loan.offer.serves_after_us) == (23 * S, 2 * S)
-    assert loan.offer.margin == pytest.approx(before.kept(BOASTING), abs=1e-6)
+    assert loan.offer.margin == pytest.approx(before.kept_part(BOASTING), abs=1e-6)
 
 
 def test_of_a_loan_that_was_over_before_the_coordinator_died_is_learnt_what_came() -> None:
-    loan = coordinator().ask(BOASTING, 0, [offer(BOASTING)]).loan
+    loan = coordinator().answer_offers(BOASTING, 0, [offer(BOASTING)]).loan
     again = coordinator(file=pytest.fail, promises=Promises())
-    again.came(replace(loan, number=5), 0.0, None)
-    assert again._promises.kept(BOASTING) < 1.0
+    again.record_gain(replace(loan, number=5), 0.0, None)
+    assert again._promises.kept_part(BOASTING) < 1.0
 
 
 def test_servers_of_the_trace_world_report_what_every_loan_has_brought() -> None:
@@ -186,4 +186,4 @@ def test_servers_of_the_trace_world_report_what_every_loan_has_brought() -> None
     for made in loans:
         # With exact estimates all comes, and snapshots may bring some of it while the training goes on.
         assert made.came >= 0.8 * made.loan.promises
-        assert made.came <= 1.2 * made.loan.offer.promises(made.loan.begins_us)
+        assert made.came <= 1.2 * made.loan.offer.promised_if_arrives(made.loan.begins_us)

@@ -130,8 +130,8 @@ class _Slot:
 
     def _assign(self, task: OkitaTask, workers: Ints, parameter_server: int, reason: str) -> None:
         """Dispatches all data to where it is trained, a site's own first; this slot moves a part of it."""
-        np.subtract(self.free, task.needs(workers, parameter_server), out=self.free)
-        slots = int(task.slots(np.array([workers.sum()]))[0])
+        np.subtract(self.free, task.resources_taken(workers, parameter_server), out=self.free)
+        slots = int(task.slots_needed(np.array([workers.sum()]))[0])
         everything = moves_of(self.ground, task, workers * slots, np.argsort(-workers, kind="stable"))
         moves = this_slot(everything, task.can_train(workers))
         self.assignments.append(as_assignment(self.ground, task, workers, parameter_server, moves, reason))

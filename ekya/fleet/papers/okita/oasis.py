@@ -110,11 +110,11 @@ class Bounds:
     highest: dict[str, float]
 
     @classmethod
-    def of(cls, jobs: Iterable[TrainJob], slot_us: int) -> "Bounds":
+    def over_jobs(cls, jobs: Iterable[TrainJob], slot_us: int) -> "Bounds":
         """Returns the bounds over the jobs that have a stake."""
         lowest, highest = inf, dict[str, float]()
         for job in jobs:
-            stake = job.waiting.of(slot_us / US_PER_S)
+            stake = job.waiting.cost_after(slot_us / US_PER_S)
             if not stake:
                 continue
             slots = ceil(sum(job.chunks.values()) / job.chunks_per_slot)
@@ -167,7 +167,7 @@ class _Plan:
         """Takes its resources from the slots, which are at least as many."""
         for slot, (workers, site) in enumerate(zip(self.workers, self.parameter_servers, strict=True)):
             if workers.any():
-                free[slot] = free[slot] - task.needs(workers, int(site))
+                free[slot] = free[slot] - task.resources_taken(workers, int(site))
 
     def rest(self, ground: Ground, task: OkitaTask) -> "_Plan | None":
         """Returns it from now on; None where it is over, or a site of it cannot be used any more."""

@@ -64,7 +64,7 @@ class Joint:
 
     def _shrunk(self, steps: WholeSteps, chosen: list[Chosen]) -> Found:
         """Starts with all workers and removes one at a time, as long as the epoch gets shorter."""
-        (best,), there = steps.of([chosen]), chosen
+        (best,), there = steps.shortest_epochs([chosen]), chosen
         while len(there) > 1:
             tried = _promising(steps, there, fast=False)
             smaller = [[one for one in there if one is not gone] for gone in tried]
@@ -104,5 +104,5 @@ def _shorter(
     steps: WholeSteps, sets: list[list[Chosen]], below_s: float
 ) -> tuple[Found, list[Chosen]] | None:
     """Returns the set with the shortest epoch below a time; None where there is none."""
-    best = min(zip(steps.of(sets, below_s), sets, strict=True), key=lambda one: one[0][1])
+    best = min(zip(steps.shortest_epochs(sets, below_s), sets, strict=True), key=lambda one: one[0][1])
     return best if best[0][1] < below_s else None

@@ -36,7 +36,7 @@ class WholeSteps:
         self._task = task
         self._known: dict[tuple[str, int, int], tuple[EdgeTraining, list[float]]] = {}
 
-    def of(self, sets: Sequence[Sequence[Chosen]], below_s: float = inf) -> list[Found]:
+    def shortest_epochs(self, sets: Sequence[Sequence[Chosen]], below_s: float = inf) -> list[Found]:
         """Returns the shortest epoch of sets of workers, equally many in each.
 
         Those that are not below ``below_s`` or an earlier set's have no parts and infinity.

@@ -104,7 +104,7 @@ class Okita:
                 waiting[task.job.name] = f"{why}; {turn}"
                 continue
             workers, site = schedule.workers, schedule.parameter_server
-            free -= task.needs(workers, site)
+            free -= task.resources_taken(workers, site)
             placed.append(schedule)
             moves = moves_of(ground, task, workers, schedule.order)
             reason = f"{told(schedule)}{why}; {turn}"
@@ -121,7 +121,7 @@ class Okita:
         wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
         if wanted is None:
             return None, _NEVER_ROOM
-        taken = task.needs(wanted.workers, wanted.parameter_server)
+        taken = task.resources_taken(wanted.workers, wanted.parameter_server)
         if fits(free, taken):
             return wanted, ""
         # Another placement is not looked for where there is no room for as many workers.
@@ -171,7 +171,7 @@ def tentative(
     """
     counts = np.arange(1, task.workers_at_most() + 1)
     if until_us is not None:
-        slots = task.slots(counts)
+        slots = task.slots_needed(counts)
         most = min(int(counts[-1]), max(1, most_workers(task, free)))
         longest = max((until_us - task.now_us) // task.slot_us, int(slots[most - 1]))
         counts = counts[slots <= longest]
@@ -191,7 +191,7 @@ def osf(
         counts: N, ascending; B.
     """
     found = place(ground, task, free, counts, weights)
-    slots = task.slots(counts)
+    slots = task.slots_needed(counts)
     lengths, at = np.unique(slots, return_inverse=True)
     waiting = np.array([task.waiting_cost(int(length)) for length in lengths])[at]
     cases = np.flatnonzero(np.isfinite(found.slot_costs))

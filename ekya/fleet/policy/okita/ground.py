@@ -40,7 +40,7 @@ class Ground:
     mb_cost: Floats
 
     @classmethod
-    def of(cls, view: FleetView) -> "Ground":
+    def from_view(cls, view: FleetView) -> "Ground":
         """Returns all sites that have a node or data.
 
         Raises:
@@ -111,7 +111,7 @@ class OkitaTask:
     slot_us: int
 
     @classmethod
-    def of(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "OkitaTask":
+    def from_state(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "OkitaTask":
         """Converts a job of the view."""
         job = state.job
         worker, parameter_server = (
@@ -146,7 +146,7 @@ class OkitaTask:
         """Returns ⌈E_i M_i / ρ_i⌉, the number of workers that train everything in one slot."""
         return int(np.ceil(self.total / self.job.chunks_per_slot - ROUNDING))
 
-    def slots(self, workers: Ints) -> Ints:
+    def slots_needed(self, workers: Ints) -> Ints:
         """Returns l_i = ⌈E_i M_i / (ρ_i N)⌉."""
         slots = np.ceil(self.total / (self.job.chunks_per_slot * workers) - ROUNDING)
         return np.asarray(slots, dtype=np.int64)
@@ -158,9 +158,9 @@ class OkitaTask:
     def waiting_cost(self, slots: float) -> float:
         """Returns f_i if the job ends after a number of slots from now on."""
         ends_us = self.now_us + slots * self.slot_us
-        return self.job.waiting.of((ends_us - self.job.arrives_us) / US_PER_S)
+        return self.job.waiting.cost_after((ends_us - self.job.arrives_us) / US_PER_S)
 
-    def needs(self, workers: Ints, parameter_server: int) -> Floats:
+    def resources_taken(self, workers: Ints, parameter_server: int) -> Floats:
         """Returns the resources that a deployment takes; R x K."""
         taken = np.outer(workers, self.worker)
         taken[parameter_server] += self.parameter_server
@@ -169,8 +169,8 @@ class OkitaTask:
 
 def slot_of(view: FleetView, slot_us: int) -> tuple[Ground, list[OkitaTask]]:
     """Converts a view at the beginning of a slot."""
-    ground = Ground.of(view)
-    return ground, [OkitaTask.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+    ground = Ground.from_view(view)
+    return ground, [OkitaTask.from_state(ground, state, view.now_us, slot_us) for state in view.jobs]
 
 
 def first_of(held: Ints, count: Ints | int) -> Ints:

@@ -89,7 +89,7 @@ class OkitaJoint:
                 waiting[task.job.name] = f"no site has room for its parameter server and a worker; {told}"
                 continue
             workers, moves = first_slot(task, course, free)
-            free -= task.needs(workers, course.parameter_server)
+            free -= task.resources_taken(workers, course.parameter_server)
             reason = (
                 f"{int(workers.sum())} workers on {np.count_nonzero(workers)} sites; {course.slots} slots "
                 f"cost {course.link_cost:.0f} for bandwidth and {course.waiting_cost:.0f} for waiting; {told}"

@@ -59,7 +59,7 @@ class AboveServer:
     def begin_ns(self) -> int:
         """Waits for the common start and returns its time; a process for guests is ready before."""
         if self._coordinator is not None and self._server.terms.takes_guests:
-            self.guests.warm()
+            self.guests.warm_process()
         return self._begins()
 
     def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
@@ -68,7 +68,7 @@ class AboveServer:
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
             if above is not None:
-                above.moved_since(site, stream, moved_mb)
+                above.add_later_traffic(site, stream, moved_mb)
 
         awaited = TrainedElsewhere(site, self._neighbours, guest_tasks(remote), remote.bring, moved_since)
         if above is not None:
@@ -93,7 +93,9 @@ class AboveServer:
         kind = self._server.kind
         if kind is None or self._coordinator is None:
             return None
-        state = MachineState(kind, lambda: self.lending is not None and bool(self.lending.executor.lends()))
+        state = MachineState(
+            kind, lambda: self.lending is not None and bool(self.lending.executor.lent_numbers())
+        )
         self._open.callback(state.close)
         return state
 
@@ -108,7 +110,7 @@ class AboveServer:
         """Passes the new state on: the capacity that the server could lend may have changed."""
         self.guests.end_silent()
         if self.lending is not None:
-            self.lending.follow(result.state)
+            self.lending.follow_state(result.state)
 
     def close(self) -> None:
         """Gives up its remote retrainings, of which the coordinator hears, and ends every guest here."""

@@ -74,7 +74,7 @@ def live_coordinator(
     go_on = coordinator.take_up(len(before), peers)
     for number, loan in enumerate(before):
         if loan.outcome == UNDER_WAY and number not in go_on:
-            file.lost(number)
+            file.record_lost(number)
     return coordinator
 
 
@@ -95,19 +95,20 @@ class RemoteCoordinator:
         self._room: Future[Any] | None = None
         self._ends = threading.Event()
         # These are repeated and do not wait for the reply.
-        self.withdraw, self.over, self.moved_since, self.came = (
-            partial(self._tell, method) for method in ("withdraw", "over", "moved_since", "came")
+        self.withdraw_offers, self.end_loan, self.add_later_traffic, self.record_gain = (
+            partial(self._tell, method)
+            for method in ("withdraw_offers", "end_loan", "add_later_traffic", "record_gain")
         )
 
     def reach_at(self, coordinator: Handle) -> None:
         """Sets where the coordinator is from now on."""
         self._coordinator = coordinator
 
-    def ask(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
+    def answer_offers(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         """Requests a loan; none where the coordinator is not reached or does not reply in time."""
         if self._repeats or (self._unanswered is not None and not self._unanswered.done()):
             return Answer()  # After a timeout no new request until that one has been handled.
-        asked, self._unanswered = self._call(0.0, "ask", site, now_us, tuple(offers)), None
+        asked, self._unanswered = self._call(0.0, "answer_offers", site, now_us, tuple(offers)), None
         try:
             answer: Answer = asked.result(DECIDES_WITHIN_S)
             return answer
@@ -118,7 +119,7 @@ class RemoteCoordinator:
             _LOG.warning("the coordinator is not reached: %s", error)
         # It may still make a loan that will not begin. These calls reach it after the request.
         for offer in offers:
-            self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
+            self.end_loan(offer.site, offer.stream, now_us, GIVEN_UP, {})
         return Answer()
 
     def more_room(self, now_us: int) -> None:
@@ -128,7 +129,7 @@ class RemoteCoordinator:
 
     def wait_heard(self) -> None:
         """Returns when the coordinator has handled all earlier calls, or is not reached; repeats no more."""
-        wait([self._call(0.0, "ready")], ANSWERS_WITHIN_S)
+        wait([self._call(0.0, "wait_for_earlier_calls")], ANSWERS_WITHIN_S)
         self._ends.set()
 
     def _tell(self, method: str, *arguments: object) -> None:
@@ -160,30 +161,31 @@ class RemotePeer:
 
     def __init__(self, server: Handle) -> None:
         self.server = server
-        self.lend, self.take_back, self.go_on, self.fail = (
-            partial(self._asked, method) for method in ("lend", "take_back", "go_on", "fail")
+        self.lend_share, self.take_back_share, self.continue_training, self.fail_training = (
+            partial(self._asked, method)
+            for method in ("lend_share", "take_back_share", "continue_training", "fail_training")
         )
 
-    def room(self, now_us: int, until_us: int) -> Room | None:
-        """Waits for the answer, as do all but ``grant``."""
-        room: Room | None = self._asked("room", now_us, until_us)
+    def spare_room(self, now_us: int, until_us: int) -> Room | None:
+        """Waits for the answer, as do all but ``grant_loan``."""
+        room: Room | None = self._asked("spare_room", now_us, until_us)
         return room
 
-    def grant(self, loan: Loan) -> None:
+    def grant_loan(self, loan: Loan) -> None:
         """Does not wait for the server."""
-        self.server.call("grant", loan)
+        self.server.call("grant_loan", loan)
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns one epoch to do where the server is not reached."""
-        return self._asked("interrupted", stream, now_us) or Interrupted(1, {})
+        return self._asked("training_so_far", stream, now_us) or Interrupted(1, {})
 
-    def borrowed(self) -> Sequence[Loan]:
-        """Returns none where the server is not reached, as does ``lends``."""
-        return self._asked("borrowed") or ()
+    def borrowed_loans(self) -> Sequence[Loan]:
+        """Returns none where the server is not reached, as does ``lent_numbers``."""
+        return self._asked("borrowed_loans") or ()
 
-    def lends(self) -> Collection[int]:
+    def lent_numbers(self) -> Collection[int]:
         """Returns the numbers of the loans."""
-        return self._asked("lends") or ()
+        return self._asked("lent_numbers") or ()
 
     def _asked(self, method: str, *arguments: object) -> Any:
         return _or_none(self.server.call(method, *arguments), ANSWERS_WITHIN_S)
@@ -191,13 +193,13 @@ class RemotePeer:
 
 def peer_at(server: Handle) -> RemotePeer:
     """Returns the client of a ``SiteRun``."""
-    return RemotePeer(PartHandle(server, "lending"))
+    return RemotePeer(PartHandle(server, "call_peer"))
 
 
 def _rooms_at_once(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:
     """Asks all servers at the same time; one that does not answer holds up no other."""
     remote = {site: peer for site, peer in sorted(peers.items()) if isinstance(peer, RemotePeer)}
-    asked = {peer.server.call("room", now_us, until_us): site for site, peer in remote.items()}
+    asked = {peer.server.call("spare_room", now_us, until_us): site for site, peer in remote.items()}
     answered, late = wait(asked, ROOMS_WITHIN_S)
     if late:
         sites = sorted(asked[one] for one in late)

@@ -44,7 +44,7 @@ class FoundSites:
             site: SiteHandle(address, SITE, token) for site, address in addresses.items()
         }
 
-    def start(self, sites: Sequence[SiteName], servers: Path, folder: Path, shares: str) -> None:
+    def start_sites(self, sites: Sequence[SiteName], servers: Path, folder: Path, shares: str) -> None:
         """Starts sites on this machine, and waits until they listen.
 
         Args:
@@ -78,11 +78,11 @@ class FoundSites:
         for site in sites:
             self._await(site, folder, until_s)
 
-    def require(self, site: SiteName) -> None:
+    def require_sites(self, site: SiteName) -> None:
         """Raises UserError where a site elsewhere is not reached, or is another than expected."""
         address = self.addresses[site]
         try:
-            name, _, _ = self.handles[site].call("who").result(_ANSWERS_S)
+            name, _, _ = self.handles[site].call("identify").result(_ANSWERS_S)
         except (CallError, TimeoutError) as error:
             raise UserError(
                 f"{site}: {str(error) or f'{address} does not answer'}; start it there with: ekya fleet site "
@@ -104,7 +104,7 @@ class FoundSites:
         process = self._processes.get(site)
         return process is not None and process.poll() is not None
 
-    def fail(self, site: SiteName) -> None:
+    def kill_site(self, site: SiteName) -> None:
         """Kills a site of this machine with all its processes, as a power cut does."""
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._processes[site].pid)
@@ -126,7 +126,7 @@ class FoundSites:
         finally:
             for site in self._processes:
                 if not self.has_died(site):
-                    self.fail(site)
+                    self.kill_site(site)
 
     def _await(self, site: SiteName, folder: Path, until_s: float) -> None:
         file = folder / f"{site}.json"

@@ -62,21 +62,21 @@ class LentProcesses:
         self._closed = False
         self._lock = threading.Lock()
 
-    def warm(self) -> None:
+    def warm_process(self) -> None:
         """Makes one idle process before it is needed: loading torch takes longer than a small training."""
-        process = self._processes.take(self._node)
+        process = self._processes.take_process(self._node)
         with self._lock:
             self._made.append(process)
         process.call("pid").result()
-        self._processes.give_back(self._node, process)
+        self._processes.give_back_process(self._node, process)
 
-    def take(self, borrower: SiteName) -> Handle:
+    def take_process(self, borrower: SiteName) -> Handle:
         """Returns a process for a job of that server, as other sites reach it.
 
         Raises:
             CallError: the server is closing.
         """
-        process, name = self._processes.take(self._node), f"training-{uuid4().hex[:12]}"
+        process, name = self._processes.take_process(self._node), f"training-{uuid4().hex[:12]}"
         heard = partial(self._hear, borrower)
         heard()
         with self._lock:
@@ -86,17 +86,17 @@ class LentProcesses:
                 reached = self._doors.offer(name, _Noted(process, heard), _METHODS)
                 self._taken[reached] = _Taken(name, borrower, process)
                 return reached
-        process.end()
+        process.end_process()
         raise CallError("this server takes no guests any more")
 
-    def give_back(self, borrower: SiteName, reached: Handle) -> None:
+    def give_back_process(self, borrower: SiteName, reached: Handle) -> None:
         """Takes a process back; one that was ended before, or is not taken, is ignored."""
         self._hear(borrower)
         with self._lock:
             taken = self._taken.pop(reached, None)
         if taken is not None:
             self._doors.withdraw(taken.name)
-            self._processes.give_back(self._node, taken.process)
+            self._processes.give_back_process(self._node, taken.process)
 
     def end_silent(self) -> None:
         """Ends the processes of servers that were not heard of for ``SILENT_S``: the link may be cut."""
@@ -129,7 +129,7 @@ class LentProcesses:
                 del self._taken[reached]
         for taken in ended.values():
             self._doors.withdraw(taken.name)
-            taken.process.end()
+            taken.process.end_process()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ class _Noted:
         self.note()
         return self.process.call(method, *arguments)
 
-    def end(self) -> None:
-        self.process.end()
+    def end_process(self) -> None:
+        self.process.end_process()
 
 
 def _processes_of(guests: Sequence[Handle]) -> list[psutil.Process]:

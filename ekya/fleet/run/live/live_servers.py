@@ -70,16 +70,16 @@ def start_servers(
         )
         for site in sites.handles
     }
-    asked = {site: handle.call("open", orders[site]) for site, handle in sites.handles.items()}
+    asked = {site: handle.call("open_run", orders[site]) for site, handle in sites.handles.items()}
     try:
         opened = {site: _reply(site, told, OPENS_WITHIN_S) for site, told in asked.items()}
     except (UserError, KeyboardInterrupt):
         begun, _ = wait(asked.values(), _ANSWERS_S)
         runs = [told.result() for told in begun if told.exception() is None]
-        wait([run.server.call("stop") for run in runs], _ANSWERS_S)
+        wait([run.server.call("stop_run") for run in runs], _ANSWERS_S)
         raise
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
-    servers.begin(reached)
+    servers.begin_runs(reached)
     return servers
 
 
@@ -95,7 +95,7 @@ def resume_servers(
     opened = {}
     for site, handle in sites.handles.items():
         try:
-            opened[site] = handle.call("opened", live.run).result(_ANSWERS_S)
+            opened[site] = handle.call("reopen_run", live.run).result(_ANSWERS_S)
         except (CallError, NotYetError) as error:
             _LOG.warning("%s: %s", site, str(error) or "no answer")
     states = {site: _state_of(one.server) for site, one in opened.items()}
@@ -107,7 +107,7 @@ def resume_servers(
     reached = _offered(coordinator, doors)
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
     if states and all(state.phase in ("opening", "ready") for state in states.values()):
-        servers.begin(reached)
+        servers.begin_runs(reached)
     else:
         servers.go_on(reached, max((state.now_us for state in states.values()), default=0), away)
     return servers
@@ -129,7 +129,11 @@ def _offered(coordinator: LocalHandle | None, doors: SiteServer) -> Handle | Non
     """Lets sites reach the coordinator; returns it as they do."""
     if coordinator is None:
         return None
-    return doors.offer("coordinator", coordinator, (*public_methods(AboveServers), "moved_since", "ready"))
+    return doors.offer(
+        "coordinator",
+        coordinator,
+        (*public_methods(AboveServers), "add_later_traffic", "wait_for_earlier_calls"),
+    )
 
 
 def _reply(site: SiteName, told: "Future[Neighbour]", within_s: float) -> Neighbour:
@@ -145,7 +149,7 @@ def _reply(site: SiteName, told: "Future[Neighbour]", within_s: float) -> Neighb
 
 def _state_of(server: Handle) -> RunState:
     try:
-        state: RunState = server.call("state").result(_ANSWERS_S)
+        state: RunState = server.call("run_state").result(_ANSWERS_S)
         return state
     except (CallError, NotYetError):
         return RunState("opening")

@@ -31,12 +31,12 @@ class Neighbours:
         self._known: Mapping[SiteName, Neighbour] = {}
         self._lock = threading.Lock()
 
-    def meet(self, neighbours: Mapping[SiteName, Neighbour]) -> None:
+    def add_neighbours(self, neighbours: Mapping[SiteName, Neighbour]) -> None:
         """Adds servers, or replaces those that have moved."""
         with self._lock:
             self._known = {**self._known, **neighbours}
 
-    def at(self, site: SiteName) -> Neighbour:
+    def neighbour_at(self, site: SiteName) -> Neighbour:
         """Returns a server.
 
         Raises:
@@ -46,31 +46,31 @@ class Neighbours:
             raise CallError(f"{site} is not reached")
         return self._known[site]
 
-    def take(self, node: FleetNode) -> Handle:
+    def take_process(self, node: FleetNode) -> Handle:
         """Returns a process on the node's server.
 
         Raises:
             NoProcessError: the server does not reply, or takes no guests.
         """
         try:
-            asked = self.at(node.site).server.call("take_process", self._borrower)
+            asked = self.neighbour_at(node.site).server.call("take_process", self._borrower)
             process: Handle = asked.result(ANSWERS_WITHIN_S)
         except (CallError, TimeoutError) as error:
             why = str(error) or f"no answer for {ANSWERS_WITHIN_S:g} s"
             raise NoProcessError(f"{node.site} gives no process away: {why}") from error
         return process
 
-    def give_back(self, node: FleetNode, process: Handle) -> None:
+    def give_back_process(self, node: FleetNode, process: Handle) -> None:
         """Returns a process to its server for the next guest."""
         with suppress(CallError):
-            self.at(node.site).server.call("give_back_process", self._borrower, process)
+            self.neighbour_at(node.site).server.call("give_back_process", self._borrower, process)
 
     def is_there(self, machine_id: str) -> bool:
         """Returns whether the server that had this machine answers, and has it still."""
         for one in self._known.values():
             if one.machine == machine_id:
                 try:
-                    return bool(one.server.call("machine").result(_SAYS_MACHINE_S) == machine_id)
+                    return bool(one.server.call("machine_id").result(_SAYS_MACHINE_S) == machine_id)
                 except (CallError, TimeoutError):
                     return False
         return False

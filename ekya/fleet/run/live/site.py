@@ -70,11 +70,11 @@ class Site:
         self._forgotten, self._used_s = False, clock()
         self._lock = threading.Lock()
 
-    def who(self) -> tuple[SiteName, str, str]:
+    def identify(self) -> tuple[SiteName, str, str]:
         """Returns its name, its process's id, and its version of Ekya."""
         return self._site, self._machine, __version__
 
-    def open(self, order: RunOrder) -> Neighbour:
+    def open_run(self, order: RunOrder) -> Neighbour:
         """Begins a run, which then waits for its start, or takes one up that this site's last process began.
 
         Raises:
@@ -98,14 +98,14 @@ class Site:
                 self._doors.withdraw(before.name)
             name, served = server_name(order.run), LocalHandle(run, _THREADS)
             opened = Neighbour(self._doors.offer(name, served, public_methods(SiteRun)), self._machine)
-            run.meet({self._site: opened}, None)
+            run.meet_neighbours({self._site: opened}, None)
             self._begun = _Begun(order.run, name, run, threading.Thread(target=run.run, name=name), opened)
             self._forgotten = False
             self._begun.thread.start()
             return opened
 
-    def opened(self, run: str) -> Neighbour:
-        """Returns the reply to ``open`` again, for a driver that was started again.
+    def reopen_run(self, run: str) -> Neighbour:
+        """Returns the reply to ``open_run`` again, for a driver that was started again.
 
         Raises:
             CallError: this site has no such run.
@@ -115,7 +115,7 @@ class Site:
                 raise CallError(f"{self._site} has no run {run}; it was started again since")
             return self._begun.opened
 
-    def forget(self, run: str) -> None:
+    def forget_run(self, run: str) -> None:
         """Marks a run as collected: its results are not needed here any more."""
         with self._lock:
             self._forgotten = self._forgotten or (self._begun is not None and self._begun.id == run)
@@ -128,7 +128,7 @@ class Site:
                 return False
             return self._forgotten or self._clock() - self._used_s > within_s
 
-    def stop(self) -> None:
+    def stop_run(self) -> None:
         """Ends a run that is under way, and waits until it is measured and written.
 
         Its end is not reported: this site may be started again, and take it up.
@@ -138,5 +138,5 @@ class Site:
         if begun is not None:
             if begun.thread.is_alive():
                 self._doors.withdraw(begun.name)
-            begun.run.stop()
+            begun.run.stop_run()
             begun.thread.join()

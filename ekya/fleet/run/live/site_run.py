@@ -87,10 +87,10 @@ class SiteRun:
         self._summary: dict[str, Any] | None = None
         self._neighbours = Neighbours(server.terms.site)
         if order.resume_us is not None:
-            self.begin(-order.resume_us)  # The others do not wait for it.
+            self.set_start(-order.resume_us)  # The others do not wait for it.
 
     def run(self) -> None:
-        """Runs the server; its outcome is in ``state`` and ``summary`` afterwards."""
+        """Runs the server; its outcome is in ``run_state`` and ``run_summary`` afterwards."""
         try:
             self._run()
         except UserError as error:
@@ -135,7 +135,7 @@ class SiteRun:
     def _is_over(self, kept: RunFolder) -> bool:
         """Measures a run that is to be taken up where its time is over; returns whether it is."""
         _, options, steps = read_journal(kept.journal)
-        state = self.state()
+        state = self.run_state()
         if not is_complete(steps) and (state.ends_us is None or state.now_us < state.ends_us):
             return False
         if not (kept.summary.is_file() and kept.report.is_file()):
@@ -146,7 +146,7 @@ class SiteRun:
         self._folder = path
         self._summary = json.loads(RunFolder(path).summary.read_text(encoding="utf-8"))
 
-    def state(self) -> RunState:
+    def run_state(self) -> RunState:
         """Returns the present state."""
         fleet = self._fleet
         ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
@@ -159,31 +159,31 @@ class SiteRun:
         """Waits until its actors are ready, or it has failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._phase != "opening")
-        return self.state()
+        return self.run_state()
 
-    def summary(self) -> dict[str, Any]:
+    def run_summary(self) -> dict[str, Any]:
         """Returns the summary of its run, which has ended."""
         if self._summary is None:
             raise CallError("this run has no summary yet")
         return self._summary
 
-    def files(self) -> dict[str, int]:
+    def file_sizes(self) -> dict[str, int]:
         """Returns the sizes of the files in its run folder, by path; none before its run has ended."""
         return {} if self._folder is None else files_of(self._folder)
 
-    def part(self, file: str, offset: int) -> bytes:
+    def file_part(self, file: str, offset: int) -> bytes:
         """Returns a part of one of these files; empty at its end."""
         if self._folder is None or file not in files_of(self._folder):
             return b""
         return part_of(self._folder, file, offset)
 
-    def meet(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle | None) -> None:
+    def meet_neighbours(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle | None) -> None:
         """Sets the other servers and the coordinator, where they are now."""
-        self._neighbours.meet(neighbours)
+        self._neighbours.add_neighbours(neighbours)
         if self._coordinator is not None and coordinator is not None:
             self._coordinator.reach_at(coordinator)
 
-    def begin(self, lead_us: int) -> None:
+    def set_start(self, lead_us: int) -> None:
         """Sets the start of the first window, from now on; negative if it has passed.
 
         Clocks of machines differ, so all servers are told at the same time how long to wait.
@@ -192,19 +192,19 @@ class SiteRun:
             self._begin_ns = self._now_ns() + lead_us * 1000
             self._go.set()
 
-    def stop(self) -> None:
+    def stop_run(self) -> None:
         """Ends the run early; the results up to then are measured and written."""
         self._stop.set()
         self._go.set()
 
-    def lending(self, method: str, *arguments: Any) -> Any:
+    def call_peer(self, method: str, *arguments: Any) -> Any:
         """Calls a method of this server as a ``Peer``; before the run begins it does nothing: None."""
         lending = None if self._above is None else self._above.lending
         return (
             None if lending is None else call_part(lending.executor, public_methods(Peer), method, arguments)
         )
 
-    def machine(self) -> str:
+    def machine_id(self) -> str:
         """Returns what identifies this process."""
         return self._machine
 
@@ -216,12 +216,12 @@ class SiteRun:
         """
         if self._above is None:
             raise CallError("this server takes no guests yet")
-        return self._above.guests.take(borrower)
+        return self._above.guests.take_process(borrower)
 
     def give_back_process(self, borrower: SiteName, process: Handle) -> None:
         """Takes a process back from a guest."""
         if self._above is not None:
-            self._above.guests.give_back(borrower, process)
+            self._above.guests.give_back_process(borrower, process)
 
     def other_died(self, site: SiteName) -> None:
         """Ends the processes of a dead server's guests here."""

@@ -100,13 +100,13 @@ class TrainedElsewhere:
         self._moved_since = moved_since
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
-        home = FleetNode(self._home, site, neighbours.at(site).machine, FULL_GPU_MILLI)
+        home = FleetNode(self._home, site, neighbours.neighbour_at(site).machine, FULL_GPU_MILLI)
         self._trainer = ProcessFleetTrainer({self._home: home}, neighbours)
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
         self._ending: list[threading.Thread] = []
 
-    def begin(self, command: cmd.StartRetraining, loan: Loan) -> None:
+    def begin_training(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """Begins a retraining; a thread collects its inputs, since crops come from another process."""
         away = _Away(command, loan, told_us=loan.offer.now_us)
         with self._lock:
@@ -120,7 +120,7 @@ class TrainedElsewhere:
             away = self._away.get(stream)
             return None if away is None else away.handle
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns its progress up to the last epoch whose checkpoint is here."""
         with self._lock:
             away = self._away.get(stream)
@@ -131,7 +131,7 @@ class TrainedElsewhere:
             moved_mb = self._newly_moved(away, now)
             return Interrupted(max(1, now.planned_epochs - now.epochs_home), moved_mb)
 
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
+    def continue_training(self, stream: StreamId, loan: Loan) -> None:
         """Continues it from its last checkpoint under the new loan."""
         with self._lock:
             away = self._away.get(stream)
@@ -139,16 +139,16 @@ class TrainedElsewhere:
                 return
             away.loan = loan
             if away.handle is not None:
-                away.handle.move(self._assignment(away))
+                away.handle.move_to(self._assignment(away))
 
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+    def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Marks it as failed; ``take_home`` reports that."""
         with self._lock:
             away = self._away.get(stream)
             if away is not None:
                 away.failed = reason
 
-    def stop(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
+    def stop_training(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
         """Stops it; its processes end within a step, and their traffic until then is reported later."""
         with self._lock:
             away = self._away.pop(stream)
@@ -190,7 +190,7 @@ class TrainedElsewhere:
                 if not away.over and not away.failed:
                     mode = away.loan.mode
                     task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
-                    away.handle = self._trainer.start(task, self._assignment(away))
+                    away.handle = self._trainer.start_training(task, self._assignment(away))
         except (UserError, CallError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__
         except Exception as error:
@@ -205,8 +205,8 @@ class TrainedElsewhere:
         for part in loan.parts:
             name = names[part.host]
             self._sites[name] = part.host
-            machine = self._neighbours.at(part.host).machine
-            self._trainer.know(FleetNode(name, part.host, machine, part.share_milli))
+            machine = self._neighbours.neighbour_at(part.host).machine
+            self._trainer.add_node(FleetNode(name, part.host, machine, part.share_milli))
         parts = tuple(
             NodePart(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
             for part in loan.parts
@@ -239,7 +239,7 @@ class TrainedElsewhere:
         elif away.stranded_us is None:
             away.stranded_us = now_us
         elif now_us - away.stranded_us >= MOVED_WITHIN_US:
-            handle.stop()
+            handle.stop_training()
         return now.over
 
     def _ended(self, away: _Away, failed: str) -> Came:
@@ -252,7 +252,7 @@ class TrainedElsewhere:
         away.over = True
         if away.handle is None:
             return {}
-        away.handle.stop()
+        away.handle.stop_training()
         return self._newly_moved(away, away.handle.poll())
 
     def _tell_rest(self, away: _Away, handle: FleetTraining) -> None:

@@ -105,7 +105,7 @@ class LiveServers:
         self._stopping, self._looked_s = False, 0.0
         self._ran = RanServers()
 
-    def begin(self, coordinator: Handle | None) -> None:
+    def begin_runs(self, coordinator: Handle | None) -> None:
         """Waits until every server is ready, and starts all of them, without those that have died.
 
         Raises:
@@ -116,14 +116,14 @@ class LiveServers:
             for site, told in ready.items():
                 self._await_ready(site, told)
         except (UserError, KeyboardInterrupt):
-            wait(self._tell("stop"), _ANSWERS_S)
+            wait(self._tell("stop_run"), _ANSWERS_S)
             raise
         self._reached = coordinator
         self._meet(_ANSWERS_S)
         for site, one in self._servers.items():
-            self._tell_coordinator("join", site, peer_at(one.server))
+            self._tell_coordinator("add_server", site, peer_at(one.server))
         self._began_s = self._now_s() + LEAD_US / US_PER_S
-        self._tell("begin", LEAD_US)
+        self._tell("set_start", LEAD_US)
 
     def go_on(self, coordinator: Handle | None, now_us: int, away: Mapping[SiteName, int]) -> None:
         """Goes on watching at this time of the run.
@@ -141,7 +141,7 @@ class LiveServers:
             self._servers[site].state = RunState("opening", 0, ends_us)
             self._lose(site, self._servers[site])
 
-    def watch(
+    def watch_runs(
         self, failures: Sequence[ServerDeath], progress: Callable[[SiteName, int, int | None], None]
     ) -> RanServers:
         """Watches until the last server has ended, and collects its folder.
@@ -167,11 +167,13 @@ class LiveServers:
                 self._stopping = True
                 due = []
                 self._end_updates()
-                self._tell("stop")
+                self._tell("stop_run")
         self._end_updates()
         if self._coordinator is not None:
-            wait([self._coordinator.call("ready")], _ANSWERS_S)  # All loans are on disk then.
-            self._coordinator.end()
+            wait(
+                [self._coordinator.call("wait_for_earlier_calls")], _ANSWERS_S
+            )  # All loans are on disk then.
+            self._coordinator.end_process()
         if not self._ran.summaries:
             raise UserError("; ".join(self._reasons))
         return self._ran
@@ -198,10 +200,10 @@ class LiveServers:
     def _meet(self, within_s: float) -> None:
         """Tells all servers where the others are."""
         neighbours = {site: Neighbour(one.server, one.machine) for site, one in self._servers.items()}
-        wait(self._tell("meet", neighbours, self._reached), within_s)
+        wait(self._tell("meet_neighbours", neighbours, self._reached), within_s)
         if self._updates is not None and self._coordinator is not None:
-            self._updates.meet(neighbours, self._coordinator)
-            self._tell_coordinator("join", STORES, RemotePeer(self._updates.handle))
+            self._updates.meet_neighbours(neighbours, self._coordinator)
+            self._tell_coordinator("add_server", STORES, RemotePeer(self._updates.handle))
 
     def _end_updates(self) -> None:
         if self._updates is not None:
@@ -221,15 +223,15 @@ class LiveServers:
     def _look(self, progress: Callable[[SiteName, int, int | None], None]) -> None:
         """Asks all servers for their state once, and handles those that have ended, gone or come back."""
         if self._ticked is None or self._ticked.done():
-            self._ticked = self._tell_coordinator("tick", self._now_us())
+            self._ticked = self._tell_coordinator("decide_if_due", self._now_us())
         if self._updates is not None and (self._looked is None or self._looked.done()):
             states = {site: "away" if one.away else one.state.phase for site, one in self._servers.items()}
-            self._looked = self._updates.handle.call("look", self._now_us(), states)
+            self._looked = self._updates.handle.call("look_after_stores", self._now_us(), states)
         for site, one in self._servers.items():
             if one.asked is None:
-                one.asked = one.server.call("state")
+                one.asked = one.server.call("run_state")
             if one.away and one.resumes is None and not self._stopping:
-                one.resumes = self._sites.handles[site].call("open", self._resumption())
+                one.resumes = self._sites.handles[site].call("open_run", self._resumption())
         wait([one.asked for one in self._servers.values() if one.asked is not None], _LOOK_S)
         now_s = self._now_s()
         # This process may have been stopped, or have copied a folder.
@@ -310,18 +312,18 @@ class LiveServers:
         one.away = False
         self._ran.away_s.append((site, self._ran.died_s.pop(site), self._now_us() / US_PER_S))
         self._meet(_LOOK_S)  # It may be another process now, or have missed that another one is.
-        self._tell_coordinator("join", site, peer_at(one.server))
+        self._tell_coordinator("add_server", site, peer_at(one.server))
 
     def _ended(self, site: SiteName, one: _Watched) -> None:
-        self._tell_coordinator("leave", site)
+        self._tell_coordinator("remove_server", site)
         try:
-            self._ran.summaries[site] = one.server.call("summary").result(_ANSWERS_S)
+            self._ran.summaries[site] = one.server.call("run_summary").result(_ANSWERS_S)
         except (CallError, NotYetError) as error:
             self._gone(site, str(error) or "its summary does not arrive")
             return
         del self._servers[site]
         collect_folder(one.server, self._folder.path / site)
-        self._sites.handles[site].call("forget", self._live.run)
+        self._sites.handles[site].call("forget_run", self._live.run)
 
     def _gone(self, site: SiteName, reason: str) -> None:
         """Handles a server that will not come back; the others go on."""
@@ -336,7 +338,7 @@ class LiveServers:
             self._ran.summaries[site] = summary
 
     def _tell_of_death(self, site: SiteName) -> None:
-        self._tell_coordinator("died", site, self._now_us())
+        self._tell_coordinator("on_server_death", site, self._now_us())
         for other, one in self._servers.items():
             if other != site:
                 one.server.call("other_died", site)
@@ -344,17 +346,17 @@ class LiveServers:
     def _let_fail(self, site: SiteName) -> None:
         if site in self._servers:  # Otherwise its run had ended before.
             _LOG.warning("%s is made to fail", site)
-            self._sites.fail(site)
+            self._sites.kill_site(site)
 
 
 def collect_folder(server: Handle, target: Path) -> None:
     """Copies a server's run folder here, where it is not here already."""
 
     def part(file: str, offset: int) -> bytes:
-        return bytes(server.call("part", file, offset).result(_PART_WITHIN_S))
+        return bytes(server.call("file_part", file, offset).result(_PART_WITHIN_S))
 
     try:
-        if copied := collect(server.call("files").result(_ANSWERS_S), part, target):
+        if copied := collect(server.call("file_sizes").result(_ANSWERS_S), part, target):
             _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
     except (CallError, UserError, NotYetError) as error:
         _LOG.warning("%s: its folder stays on its machine: %s", target, str(error) or "no answer")

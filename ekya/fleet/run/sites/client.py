@@ -92,7 +92,7 @@ class SiteHandle:
             return refused
         return asyncio.run_coroutine_threadsafe(link.call(self, method, body), link.loop)
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """Ends the object's process, if it can still be reached; does not wait."""
         link = _link(os.getpid(), self.token)
         link.loop.call_soon_threadsafe(link.end, self)

@@ -117,5 +117,5 @@ class SiteServer:
         offered = self._offered.pop(request.match_info["name"], None)
         if offered is None:
             raise web.HTTPNotFound
-        await asyncio.to_thread(offered.handle.end)
+        await asyncio.to_thread(offered.handle.end_process)
         return web.Response()

@@ -180,7 +180,7 @@ def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderStore:
-    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``task``.
+    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``training_task``.
 
     Attributes:
         name: of its updates.
@@ -228,7 +228,7 @@ class FolderStore:
             )
         return accuracy(model, crops)
 
-    def offer(self, epochs: int, weight: float, now_us: int, until_us: int) -> TrainingOffer:
+    def make_offer(self, epochs: int, weight: float, now_us: int, until_us: int) -> TrainingOffer:
         """Returns an update with the pictures in the folders now, of which about a fifth validates.
 
         Its gain is that of former updates on average; of the first one, half of what the model's accuracy on
@@ -265,7 +265,7 @@ class FolderStore:
             per_accuracy=weight,
         )
 
-    def task(self, job: JobName, config: RetrainConfig, home: NodeName) -> TrainingTask:
+    def training_task(self, job: JobName, config: RetrainConfig, home: NodeName) -> TrainingTask:
         """Reads the pictures into a task that starts from the last update's weights, or from the first model.
 
         From then on they are no longer new.
@@ -296,11 +296,11 @@ class FolderStore:
             job, config, to_bytes(model), self.classes, {home: learnt}, held_out, home, recipe=recipe
         )
 
-    def has(self, digest: str) -> bool:
+    def has_weights(self, digest: str) -> bool:
         """Returns whether the weights of its last update have this SHA-256."""
         return self.out.is_file() and sha256(self.out.read_bytes()).hexdigest() == digest
 
-    def update(self, weights: bytes, accuracy: float) -> None:
+    def store_weights(self, weights: bytes, accuracy: float) -> None:
         """Writes new weights, with their accuracy on held-out pictures.
 
         Raises:
@@ -309,10 +309,10 @@ class FolderStore:
         write_bytes_atomic(self.out, weights)
         _LOG.info("%s: %.1f%% right on held-out pictures, in %s", self.name, 100 * accuracy, self.out)
 
-    def learn(self, crop_gpu_s: float, gain: float) -> None:
+    def record_update(self, crop_gpu_s: float, gain: float) -> None:
         """Keeps what an update has taken, by picture and epoch, and brought."""
         try:
-            self.memory.learn(crop_gpu_s, gain)
+            self.memory.record_update(crop_gpu_s, gain)
         except UserError as error:
             _LOG.warning("%s: what an update took is not kept: %s", self.name, error)
 

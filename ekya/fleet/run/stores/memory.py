@@ -89,12 +89,12 @@ class StoreMemory:
         """Stores the pictures of an update that has begun.
 
         Raises:
-            UserError: the file cannot be written; this process remembers nevertheless. Also of ``learn``.
+            UserError: the file cannot be written; this process remembers nevertheless. ``record_update`` too.
         """
         self._had = there
         self._write()
 
-    def learn(self, crop_gpu_s: float, gain: float) -> None:
+    def record_update(self, crop_gpu_s: float, gain: float) -> None:
         """Stores what an update has taken and brought."""
         self._former = [*self._former, (crop_gpu_s, gain)][-_LAST:]
         self._write()

@@ -84,11 +84,11 @@ class _Endpoints:
         if epochs is not None and epochs != round(epochs):
             raise UserError(f"epochs={epochs:g} is no whole number; give one as 12")
         whole = None if epochs is None else round(epochs)
-        made, _ = await asyncio.to_thread(self._book.new, store, "request", whole, due_s, weight)
-        return web.json_response({"update": await asyncio.to_thread(self._book.order, made)})
+        made, _ = await asyncio.to_thread(self._book.draft_update, store, "request", whole, due_s, weight)
+        return web.json_response({"update": await asyncio.to_thread(self._book.place_order, made)})
 
     async def kill(self, request: web.Request) -> web.Response:
-        await asyncio.to_thread(self._updates.kill, _name(request.query, "task"))
+        await asyncio.to_thread(self._updates.kill_update, _name(request.query, "task"))
         return web.json_response({})
 
     async def accuracy(self, request: web.Request) -> web.Response:

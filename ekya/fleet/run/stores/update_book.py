@@ -69,9 +69,9 @@ class UpdateBook:
         for name, update in list(self.updates.items()):
             home = homes.get(name, {})
             if name not in stores:
-                self.end(update, "its store is not in the file any more")
-            elif home.get("update") == update.order.update and stores[name].has(home["weights"]):
-                self.end(update, "", home["accuracy"])
+                self.end_update(update, "its store is not in the file any more")
+            elif home.get("update") == update.order.update and stores[name].has_weights(home["weights"]):
+                self.end_update(update, "", home["accuracy"])
 
     def store(self, name: StreamId) -> FolderStore:
         """Returns a store.
@@ -95,7 +95,7 @@ class UpdateBook:
                 raise UserError(f"no update of {store} is wanted or under way; there is {known}")
             return self.updates[store]
 
-    def new(
+    def draft_update(
         self,
         store: StreamId,
         ordered_by: OrderedBy = "request",
@@ -124,7 +124,7 @@ class UpdateBook:
         offer = self._offer(order)
         return Update(order, offer), offer
 
-    def order(self, update: Update) -> int:
+    def place_order(self, update: Update) -> int:
         """Orders a new update and returns its number.
 
         Raises:
@@ -138,7 +138,7 @@ class UpdateBook:
             self.updates[update.order.store] = update
             return update.order.update
 
-    def watch(self, now_us: int) -> None:
+    def check_triggers(self, now_us: int) -> None:
         """Checks all triggers, where some time has passed since the last time."""
         self.now_us = now_us
         if self._watched_us is not None and now_us - self._watched_us < WATCH_EVERY_US:
@@ -151,7 +151,7 @@ class UpdateBook:
                     continue
             try:
                 if why := self._due(store):
-                    self.order(self.new(name, "trigger")[0])
+                    self.place_order(self.draft_update(name, "trigger")[0])
                     _LOG.info("%s: its trigger orders an update: %s", name, why)
                 self._said.pop(name, None)
             except UserError as error:
@@ -174,11 +174,11 @@ class UpdateBook:
                 try:
                     one.offer = self._offer(one.order)
                 except UserError as error:
-                    self.failed(one, str(error))
+                    self.offer_later(one, str(error))
         with self.lock:
             return [one.offer for one in waiting if one.loan is None and one.offer is not None]
 
-    def takes(self, update: Update, weights: bytes, accuracy: float, last: bool) -> None:
+    def store_weights(self, update: Update, weights: bytes, accuracy: float, last: bool) -> None:
         """Gives weights to a store; the last ones end its update.
 
         Raises:
@@ -187,20 +187,20 @@ class UpdateBook:
         if last:
             home = {"of": update.order.store, "update": update.order.update, "accuracy": accuracy}
             self._lines.append({**home, "weights": sha256(weights).hexdigest()})
-        self.store(update.order.store).update(weights, accuracy)
+        self.store(update.order.store).store_weights(weights, accuracy)
 
-    def failed(self, update: Update, reason: str, progress: TrainingProgress | None = None) -> None:
+    def offer_later(self, update: Update, reason: str, progress: TrainingProgress | None = None) -> None:
         """Lets an update be offered again after a while, or ends it after too many attempts."""
         update.attempts += 1
         if update.attempts >= MOST_ATTEMPTS:
-            self.end(update, reason, None, progress)
+            self.end_update(update, reason, None, progress)
             return
         back_off_us = min(BACK_OFF_US * 2 ** (update.attempts - 1), MOST_BACK_OFF_US)
         update.again_us, update.why, update.offer = self.now_us + back_off_us, reason, None
         after_s = back_off_us // US_PER_S
         _LOG.warning("%s: its update is offered again in %d s: %s", update.order.store, after_s, reason)
 
-    def end(
+    def end_update(
         self,
         update: Update,
         reason: str,
@@ -228,7 +228,7 @@ class UpdateBook:
             self._lines.close()
 
     def _offer(self, order: UpdateOrder) -> TrainingOffer:
-        return self.store(order.store).offer(order.epochs, order.weight, self.now_us, order.until_us)
+        return self.store(order.store).make_offer(order.epochs, order.weight, self.now_us, order.until_us)
 
     def _due(self, store: FolderStore) -> str:
         """Returns why the trigger orders an update; empty where it does not."""

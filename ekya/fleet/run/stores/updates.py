@@ -34,7 +34,7 @@ ASK_AGAIN_US = 15 * US_PER_S
 DUE = "its due date has come"
 
 _THREADS = 4
-"""Calls at a time; ``look`` holds one."""
+"""Calls at a time; ``look_after_stores`` holds one."""
 
 
 class StoreUpdates:
@@ -53,13 +53,13 @@ class StoreUpdates:
         self._book = book
         self.handle = LocalHandle(self, _THREADS)
         self._neighbours = Neighbours(STORES)
-        self._neighbours.meet({STORES: Neighbour(self.handle, uuid4().hex)})
+        self._neighbours.add_neighbours({STORES: Neighbour(self.handle, uuid4().hex)})
         self._elsewhere = TrainedElsewhere(
             STORES,
             self._neighbours,
             self._gather,
             self._bring,
-            partial(self._tell, "moved_since", STORES),
+            partial(self._tell, "add_later_traffic", STORES),
         )
         self._coordinator: Handle | None = None
         self._sites: Mapping[SiteName, str] = {}
@@ -69,12 +69,12 @@ class StoreUpdates:
 
     # Called by the driver.
 
-    def meet(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle) -> None:
+    def meet_neighbours(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle) -> None:
         """Sets where servers and coordinator are."""
-        self._neighbours.meet(neighbours)
+        self._neighbours.add_neighbours(neighbours)
         self._coordinator = coordinator
 
-    def look(self, now_us: int, sites: Mapping[SiteName, str]) -> None:
+    def look_after_stores(self, now_us: int, sites: Mapping[SiteName, str]) -> None:
         """Watches stores, follows trainings and offers what is wanted; to be called once a second.
 
         Args:
@@ -85,7 +85,7 @@ class StoreUpdates:
             return
         self._sites = sites
         try:
-            self._book.watch(now_us)
+            self._book.check_triggers(now_us)
             for came in self._elsewhere.take_home(now_us):
                 if came.over:
                     self._end(came, now_us)
@@ -108,11 +108,11 @@ class StoreUpdates:
                 self._give_up(one, "the run has ended")
             self._book.close()
         self._elsewhere.close()
-        self._tell("leave", STORES)
+        self._tell("remove_server", STORES)
 
     # Called by users.
 
-    def kill(self, store: StreamId) -> None:
+    def kill_update(self, store: StreamId) -> None:
         """Ends an update; the store keeps its weights.
 
         Raises:
@@ -125,9 +125,9 @@ class StoreUpdates:
         """Returns what the coordinator would decide about an update of a store now; nothing starts.
 
         Raises:
-            UserError: as in ``UpdateBook.new``.
+            UserError: as in ``UpdateBook.draft_update``.
         """
-        _, offer = self._book.new(store)
+        _, offer = self._book.draft_update(store)
         answer: Answer = self._asked("would_get", self._book.now_us, offer)
         return answer
 
@@ -151,21 +151,21 @@ class StoreUpdates:
 
     # Called by the coordinator.
 
-    def room(self, now_us: int, until_us: int) -> Room | None:
+    def spare_room(self, now_us: int, until_us: int) -> Room | None:
         """Returns None: it lends nothing."""
         return None
 
-    def lend(self, number: int, lent: Lent) -> None:
+    def lend_share(self, number: int, lent: Lent) -> None:
         """Is never called."""
 
-    def take_back(self, number: int, at_us: int) -> None:
+    def take_back_share(self, number: int, at_us: int) -> None:
         """Is never called."""
 
-    def lends(self) -> Collection[int]:
+    def lent_numbers(self) -> Collection[int]:
         """Returns no loans."""
         return ()
 
-    def grant(self, loan: Loan) -> None:
+    def grant_loan(self, loan: Loan) -> None:
         """Begins an update under a loan, or gives the loan up where it is not awaited any more."""
         stream = loan.offer.stream
         with self._book.lock:
@@ -174,40 +174,40 @@ class StoreUpdates:
                 return  # It was moved already.
             offer = None if one is None or one.loan is not None else one.offer
             if one is None or offer is None or offer.config != loan.offer.config:
-                self._tell("over", STORES, stream, self._book.now_us, GIVEN_UP, {})
+                self._tell("end_loan", STORES, stream, self._book.now_us, GIVEN_UP, {})
                 return
             one.loan, one.why, one.judged, one.outlook, one.result = loan, "", 0, None, None
             job, arrives = JobId(one.order.update), Elsewhere(loan.arrives_us)
             command = StartRetraining(stream, job, 0, offer.config, 0, 0.0, offer.gpu_s, arrives)
-            self._elsewhere.begin(command, loan)
+            self._elsewhere.begin_training(command, loan)
         _LOG.info("%s: its update trains on %s", stream, loan.where)
 
-    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+    def training_so_far(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns the progress of an update one of whose hosts has died."""
-        return self._elsewhere.interrupted(stream, now_us)
+        return self._elsewhere.training_so_far(stream, now_us)
 
-    def go_on(self, stream: StreamId, loan: Loan) -> None:
+    def continue_training(self, stream: StreamId, loan: Loan) -> None:
         """Continues an update under another loan."""
         with self._book.lock:
             one = self._book.updates.get(stream)
             if one is not None and one.loan is not None:
                 one.loan = loan
-                self._elsewhere.go_on(stream, loan)
+                self._elsewhere.continue_training(stream, loan)
                 return
-        self.grant(loan)
+        self.grant_loan(loan)
 
-    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+    def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Ends an attempt; what is home of it counts."""
-        self._elsewhere.fail(stream, reason, now_us)
+        self._elsewhere.fail_training(stream, reason, now_us)
 
-    def borrowed(self) -> Sequence[Loan]:
+    def borrowed_loans(self) -> Sequence[Loan]:
         """Returns the loans under which updates run."""
         with self._book.lock:
             return [one.loan for one in self._book.updates.values() if one.loan is not None]
 
     def _gather(self, command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
         store, job = self._book.store(command.stream), JobName(f"{command.stream}, update {command.job}")
-        return lambda: store.task(job, command.config, home)
+        return lambda: store.training_task(job, command.config, home)
 
     def _bring(
         self,
@@ -226,7 +226,7 @@ class StoreUpdates:
     def _follow(self, one: Update, now_us: int) -> None:
         """Ends an update that is due, and lets the accuracy monitor set the epochs of the others."""
         if now_us >= one.order.until_us:
-            self._elsewhere.fail(one.order.store, DUE, now_us)
+            self._elsewhere.fail_training(one.order.store, DUE, now_us)
         training = self._elsewhere.training(one.order.store)
         progress = None if training is None else training.poll()
         if training is None or progress is None or progress.start_accuracy is None:
@@ -251,14 +251,14 @@ class StoreUpdates:
             if offered == self._offered and (not offers or now_us - self._asked_us < ASK_AGAIN_US):
                 return
             self._offered, self._asked_us = offered, now_us
-            answer: Answer = self._asked("ask", STORES, now_us, offers)
+            answer: Answer = self._asked("answer_offers", STORES, now_us, offers)
             with self._book.lock:
                 for stream, why in answer.why_not.items():
                     if stream in self._book.updates:
                         self._book.updates[stream].why = why
             if answer.loan is None:
                 return
-            self.grant(answer.loan)
+            self.grant_loan(answer.loan)
 
     def _end(self, came: Came, now_us: int) -> None:
         """Handles the end of an attempt: the store gets what is home of it, if it is whole or better."""
@@ -268,35 +268,35 @@ class StoreUpdates:
             if one is None or one.loan is None:
                 return
             loan, one.loan = one.loan, None
-        self._tell("over", STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
+        self._tell("end_loan", STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
         best, progress = one.result or (None, None)
         gain = 0.0
         if best is None or progress is None:
-            self._book.failed(one, reason or "no weights have come")
+            self._book.offer_later(one, reason or "no weights have come")
         else:
             better = best.accuracy - (progress.start_accuracy or 0.0)
             takes, last = not reason or better > 0.0, reason in ("", DUE)
             try:
                 if takes:
-                    self._book.takes(one, best.weights, best.accuracy, last)
+                    self._book.store_weights(one, best.weights, best.accuracy, last)
                     gain = better
             except UserError as error:
                 reason, takes = str(error), False
             took_s = crop_gpu_s(loan, progress)
             if not reason and took_s is not None:
-                self._book.store(stream).learn(took_s, gain)
+                self._book.store(stream).record_update(took_s, gain)
             if takes and last:
-                self._book.end(one, reason, best.accuracy, progress)
+                self._book.end_update(one, reason, best.accuracy, progress)
             else:
-                self._book.failed(one, reason, progress)
-        self._tell("came", loan, round(loan.offer.came(gain, now_us), 6), 0 if gain else None)
+                self._book.offer_later(one, reason, progress)
+        self._tell("record_gain", loan, round(loan.offer.measured_gain(gain, now_us), 6), 0 if gain else None)
 
     def _give_up(self, one: Update, reason: str) -> None:
         store, progress = one.order.store, self._progress(one)
         if one.loan is not None:
-            moved_mb = self._elsewhere.stop(store, self._book.now_us)
-            self._tell("over", STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
-        self._book.end(one, reason, None, progress)
+            moved_mb = self._elsewhere.stop_training(store, self._book.now_us)
+            self._tell("end_loan", STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
+        self._book.end_update(one, reason, None, progress)
 
     def _status(self, one: Update) -> dict[str, Any]:
         progress, parts = self._progress(one), () if one.loan is None else one.loan.parts

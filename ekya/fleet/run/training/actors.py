@@ -45,7 +45,7 @@ class TrainingActor:
         self._start: bytes | None = None
         self._validation: ValidationCrops | None = None
 
-    def serve(
+    def serve_training(
         self, start: bytes | None, plan: LessonPlan, validation: ValidationCrops | None, share_milli: int
     ) -> None:
         """Becomes the parameter server of another training, or serves the same one in another way.
@@ -70,12 +70,12 @@ class TrainingActor:
         """
         return call_part(self._there, REMOTE_METHODS, method, arguments)
 
-    def abort(self) -> None:
+    def abort_epoch(self) -> None:
         """Aborts the epoch, if there is one: a process of the crew may die before the first."""
         if self._server is not None:
-            self._server.abort()
+            self._server.abort_epoch()
 
-    def work(
+    def work_on_shard(
         self,
         me: WorkerId,
         number: int,
@@ -90,7 +90,7 @@ class TrainingActor:
 
         Args:
             me, number, plan, shard: as in ``Worker``.
-            start: as in ``serve``; a lone worker needs none.
+            start: as in ``serve_training``; a lone worker needs none.
             sent: positions of the crops that are missing here, and these crops.
             anew: the crops here are of another training and are dropped.
             share_milli: of its node; None for a lone worker, which uses the parameter server's share.
@@ -118,7 +118,7 @@ class TrainingActor:
             return self._worker.run_epoch(token, epoch)
         return self._worker.run_epoch(server_of(server), token, epoch)
 
-    def rest(self) -> None:
+    def release_training(self) -> None:
         """Releases its share and the state of the training."""
         if self._share is not None:
             self._share.release()

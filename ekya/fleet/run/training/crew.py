@@ -37,14 +37,14 @@ class NoProcessError(Exception):
 class ProcessSource(Protocol):
     """Source of the processes of trainings, which are ``TrainingActor``s."""
 
-    def take(self, node: FleetNode) -> Handle:
+    def take_process(self, node: FleetNode) -> Handle:
         """Returns a process on a node; it may not have started yet, and errors appear in calls to it.
 
         Raises:
             NoProcessError: there is none for this training.
         """
 
-    def give_back(self, node: FleetNode, process: Handle) -> None:
+    def give_back_process(self, node: FleetNode, process: Handle) -> None:
         """Takes back a live process that is not used any more."""
 
     def is_there(self, machine_id: str) -> bool:
@@ -57,10 +57,10 @@ class ProcessSource(Protocol):
 class Ledger(Protocol):
     """Receives reports of traffic and work."""
 
-    def sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
+    def count_sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
         """Counts bytes sent from node to node."""
 
-    def did(self, worker: WorkerId, work: EpochWork) -> None:
+    def count_work(self, worker: WorkerId, work: EpochWork) -> None:
         """Counts a worker's work in an epoch, complete or not."""
 
 
@@ -166,7 +166,7 @@ class Crew:
         nodes = dict(self._nodes)
         alone = works_at_home(nodes, server, shards)
         if alone != self._alone:
-            self.release()
+            self.release_processes()
             self._alone = alone
         places: dict[WorkerId | None, FleetNode] = {worker: nodes[worker.node] for worker in shards}
         places[None] = nodes[server]
@@ -189,7 +189,7 @@ class Crew:
             begun |= self._begin_worker(worker, number, plan, shard, shares[worker])
         self._gather(begun)
         if snapshot is not None:
-            self._ledger.sent(self._material.task.home, server, PayloadKind.CHECKPOINT, len(snapshot))
+            self._ledger.count_sent(self._material.task.home, server, PayloadKind.CHECKPOINT, len(snapshot))
         member = self._members[None]
         restored = self._gather({member: server_of(member.process).call("restore", snapshot)})
         return float(restored[member])
@@ -251,39 +251,39 @@ class Crew:
         """Returns whether the machine is alive, so that another attempt makes sense."""
         return self._processes.is_there(machine_id)
 
-    def release(self) -> None:
+    def release_processes(self) -> None:
         """Gives all processes back for other trainings."""
         self._give_back(self._members.values())
         self._members.clear()
 
-    def end(self) -> None:
+    def end_processes(self) -> None:
         """Ends all processes, also busy ones."""
         for member in self._members.values():
-            member.process.end()
+            member.process.end_process()
         self._members.clear()
 
     def _take(self, node: FleetNode, who: WorkerId | None) -> Handle:
         try:
-            return self._processes.take(node)
+            return self._processes.take_process(node)
         except NoProcessError as error:
             raise CrewLostError([Dead(node, who, str(error))]) from error
 
     def _give_back(self, members: Iterable[_Member]) -> None:
         """Gives each process back once, also one with two roles."""
         for process, on in {member.process: member.on for member in members}.items():
-            self._processes.give_back(on, process)
+            self._processes.give_back_process(on, process)
 
     def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
         """Reports an epoch's traffic and work. The server's count includes workers that have died."""
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:
             with suppress(CallError, TimeoutError):
-                exchanged = server_of(server.process).call("exchanged").result(SILENT_S)
+                exchanged = server_of(server.process).call("exchanged_bytes").result(SILENT_S)
         for who, (pushed, pulled) in exchanged.items():
-            self._ledger.sent(who.node, server.node, PayloadKind.PUSHED, pushed)
-            self._ledger.sent(server.node, who.node, PayloadKind.PULLED, pulled)
+            self._ledger.count_sent(who.node, server.node, PayloadKind.PUSHED, pushed)
+            self._ledger.count_sent(server.node, who.node, PayloadKind.PULLED, pulled)
         for who, work in told.items():
-            self._ledger.did(who, work)
+            self._ledger.count_work(who, work)
 
     def _begin_server(self, plan: LessonPlan, share_milli: int) -> dict[_Member, Future[Any]]:
         member = self._members[None]
@@ -293,10 +293,10 @@ class Crew:
         if member.set_to is None:
             task, validation = self._material.task, self._material.validation
             start = task.start
-            self._ledger.sent(task.home, member.node, PayloadKind.MODEL, len(start))
-            self._ledger.sent(task.home, member.node, PayloadKind.DATA, validation.labelled.nbytes)
+            self._ledger.count_sent(task.home, member.node, PayloadKind.MODEL, len(start))
+            self._ledger.count_sent(task.home, member.node, PayloadKind.DATA, validation.labelled.nbytes)
         member.set_to = (plan, None, share_milli)
-        return {member: member.process.call("serve", start, plan, validation, share_milli)}
+        return {member: member.process.call("serve_training", start, plan, validation, share_milli)}
 
     def _begin_worker(
         self, worker: WorkerId, number: int, plan: LessonPlan, shard: Shard, share_milli: int
@@ -308,12 +308,12 @@ class Crew:
         missing = shard.positions[~np.isin(shard.positions, member.has)]
         start = self._material.task.start if anew and not self._alone else None
         if start is not None:
-            self._ledger.sent(self._material.task.home, member.node, PayloadKind.MODEL, len(start))
+            self._ledger.count_sent(self._material.task.home, member.node, PayloadKind.MODEL, len(start))
         for origin, count in self._material.sent(missing).items():
-            self._ledger.sent(origin, member.node, PayloadKind.DATA, count)
+            self._ledger.count_sent(origin, member.node, PayloadKind.DATA, count)
         member.has, member.set_to = np.union1d(member.has, missing), (plan, shard, share_milli)
         told = member.process.call(
-            "work",
+            "work_on_shard",
             worker,
             number,
             start,
@@ -361,7 +361,7 @@ class Crew:
         if dead:
             for member in dead:
                 del self._members[member.worker]
-                member.process.end()
+                member.process.end_process()
             open_ |= self._abort()
             # The epoch is aborted, so the survivors end within a step.
             ended, _ = wait([told for told, member in open_.items() if member not in dead], SILENT_S)
@@ -401,4 +401,4 @@ class Crew:
     def _abort(self) -> dict[Future[Any], _Member]:
         """Aborts the epoch; the reply is to be awaited, so that no later epoch is meant."""
         server = self._members.get(None)
-        return {} if server is None else {server.process.call("abort"): server}
+        return {} if server is None else {server.process.call("abort_epoch"): server}

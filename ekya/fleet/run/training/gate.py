@@ -79,7 +79,7 @@ class Gate:
         """Notes that a worker's gradient has arrived."""
         self.waiting[worker] = self.working.pop(worker)
 
-    def leave(self, worker: WorkerId) -> None:
+    def remove_worker(self, worker: WorkerId) -> None:
         """Removes a worker that has no more work in this epoch and no gradient under way."""
         self.away.remove(worker)
 

@@ -93,7 +93,7 @@ class Homecoming:
             best = self._best_there or self._best
             return ALWAYS if best is None or not self._rests else best.accuracy
 
-    def add(self, there: RemoteEpochCheckpoint) -> None:
+    def add_checkpoint(self, there: RemoteEpochCheckpoint) -> None:
         """Adds the checkpoint of an epoch that is over."""
         with self._changed:
             self._newest_there = there
@@ -105,7 +105,7 @@ class Homecoming:
             self._under_way = True
         threading.Thread(target=self._bring_all, name="checkpoints", daemon=True).start()
 
-    def stop(self) -> None:
+    def stop_transfers(self) -> None:
         """Starts no more transfers, except for ``wait_home``."""
         with self._changed:
             self._stopped = True

@@ -34,7 +34,7 @@ class Material:
     validation: ValidationCrops
 
     @classmethod
-    def of(cls, task: TrainingTask) -> "Material":
+    def from_task(cls, task: TrainingTask) -> "Material":
         """Makes the material of a task, with the same random draws as a retraining on one node.
 
         Raises:
@@ -60,13 +60,13 @@ class Material:
             ValidationCrops(task.validation, weights),
         )
 
-    def lying(self, sites: Mapping[NodeName, SiteName]) -> Lying:
+    def crops_by_node(self, sites: Mapping[NodeName, SiteName]) -> Lying:
         """Returns the location of the crops, for dealing them."""
         task = self.task
         fresh = self.origins[: self.fresh]
         return Lying(fresh, len(self.origins) - self.fresh, sites, task.seed, task.config.batch_size)
 
-    def plan(self, assignment: JobAssignment) -> LessonPlan:
+    def lesson_plan(self, assignment: JobAssignment) -> LessonPlan:
         """Returns the configuration that all processes share under this assignment."""
         task = self.task
         together = task.mode == "synchronous"

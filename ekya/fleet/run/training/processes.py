@@ -30,13 +30,13 @@ class TrainingProcesses:
         self._closed = False
         self._lock = threading.Lock()
 
-    def take(self, node: FleetNode) -> Handle:
+    def take_process(self, node: FleetNode) -> Handle:
         """Returns an idle process on the node, or a new one that may not have started yet."""
         while (process := self._waiting_on(node)) is not None:
             try:
                 process.call("pid").result(_ALIVE_S)
             except (CallError, TimeoutError):
-                process.end()
+                process.end_process()
             else:
                 return process
         # Two trainers may train on the same nodes, and actor names must be unique.
@@ -54,18 +54,18 @@ class TrainingProcesses:
         made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
         return RayHandle(made.options(**options).remote(name, self._backend, node.gpu))
 
-    def give_back(self, node: FleetNode, process: Handle) -> None:
+    def give_back_process(self, node: FleetNode, process: Handle) -> None:
         """Takes back a live process; it holds no GPU resources when this returns."""
         try:
-            process.call("rest").result(_ALIVE_S)
+            process.call("release_training").result(_ALIVE_S)
         except (CallError, TimeoutError):
-            process.end()
+            process.end_process()
             return
         with self._lock:
             if not self._closed:
                 self._idle.setdefault(_place(node), []).append(process)
                 return
-        process.end()
+        process.end_process()
 
     def is_there(self, machine_id: str) -> bool:
         """Returns whether Ray has a live node with this id."""
@@ -79,7 +79,7 @@ class TrainingProcesses:
             waiting = [process for idle in self._idle.values() for process in idle]
             self._idle.clear()
         for process in waiting:
-            process.end()
+            process.end_process()
 
     def _waiting_on(self, node: FleetNode) -> Handle | None:
         with self._lock:

@@ -15,7 +15,16 @@ from ekya.models.training.labelled import Examples
 from ekya.models.training.trainee import Lesson
 from ekya.models.training.trainer import EpochResult
 
-REMOTE_METHODS = ("restore", "begin_epoch", "pull", "push", "leave", "exchanged", "end_epoch", "snapshot")
+REMOTE_METHODS = (
+    "restore",
+    "begin_epoch",
+    "pull",
+    "push",
+    "remove_worker",
+    "exchanged_bytes",
+    "end_epoch",
+    "snapshot",
+)
 """Methods of ``ParameterServer`` that other processes call."""
 
 
@@ -97,42 +106,42 @@ class ParameterServer:
             self._changed.wait_for(lambda: token != self._epoch or not self._updates.waits(worker))
             return None if push.last else self._pulled(token, worker)
 
-    def lesson(self, crops: Examples) -> Lesson:
+    def prepare_lesson(self, crops: Examples) -> Lesson:
         """Forwards to ``Updates``."""
-        return self._updates.lesson(crops)
+        return self._updates.prepare_lesson(crops)
 
-    def step(
+    def make_lone_step(
         self, token: object, worker: WorkerId, lesson: Lesson, batch: Positions, usual: int, last: bool
     ) -> bool:
         """Makes a step of the only worker, in this process; returns whether that epoch is still under way.
 
         Args:
             token, worker: as in ``push``.
-            lesson: from ``lesson``.
+            lesson: from ``prepare_lesson``.
             batch: (B,) positions in its crops.
             usual: configured batch size of the worker.
             last: its last step in this epoch.
         """
-        loss = self._updates.gradient(lesson, batch)
+        loss = self._updates.compute_gradient(lesson, batch)
         with self._changed:
             if token != self._epoch:
                 return False
             self._updates.move_alone(worker, loss, len(batch), usual, last)
             return True
 
-    def leave(self, token: object, worker: WorkerId) -> None:
+    def remove_worker(self, token: object, worker: WorkerId) -> None:
         """Notes that a worker, which has pulled nothing, has no steps in this epoch."""
         with self._changed:
             if token == self._epoch:
-                self._updates.leave(worker)
+                self._updates.remove_worker(worker)
                 self._changed.notify_all()
 
-    def exchanged(self) -> dict[WorkerId, tuple[int, int]]:
+    def exchanged_bytes(self) -> dict[WorkerId, tuple[int, int]]:
         """Returns the bytes that each worker has pushed and pulled since the last epoch began."""
         with self._changed:
             return dict(self._exchanged)
 
-    def abort(self) -> None:
+    def abort_epoch(self) -> None:
         """Aborts the epoch and releases all waiting workers."""
         with self._changed:
             self._end()

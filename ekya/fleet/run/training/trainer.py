@@ -46,7 +46,7 @@ class ProcessFleetTrainer:
         self._nodes = dict(nodes)
         self._processes = processes
 
-    def know(self, node: FleetNode) -> None:
+    def add_node(self, node: FleetNode) -> None:
         """Adds a node, or updates one that has another share or has come back as another machine.
 
         A training under way uses it from its next move or failure on. If the node was excluded there, it may
@@ -54,7 +54,7 @@ class ProcessFleetTrainer:
         """
         self._nodes[node.name] = node
 
-    def start(self, task: TrainingTask, assignment: JobAssignment) -> "FleetTraining":
+    def start_training(self, task: TrainingTask, assignment: JobAssignment) -> "FleetTraining":
         """Begins a training; its processes start in the background.
 
         Raises:
@@ -63,7 +63,7 @@ class ProcessFleetTrainer:
         """
         _check(task.job, assignment, (task.home, *task.training), self._nodes)
         training = FleetTraining(task, assignment, self._nodes, self._processes)
-        training.begin()
+        training.start_thread()
         return training
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class FleetTraining:
         processes: ProcessSource,
     ) -> None:
         self._task, self._nodes = task, nodes
-        self._material = Material.of(task)
+        self._material = Material.from_task(task)
         self._crew = Crew(self._material, nodes, processes, self)
         self._lock = threading.Condition()
         self._progress = TrainingProgress("starting", task.config.epochs)
@@ -102,7 +102,7 @@ class FleetTraining:
         self._checkpoints = Homecoming(self._came_home, task.checkpoints_part)
         self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
 
-    def begin(self) -> None:
+    def start_thread(self) -> None:
         """Starts its thread."""
         self._thread.start()
 
@@ -124,7 +124,7 @@ class FleetTraining:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
         self._note(planned_epochs=epochs)
 
-    def move(self, assignment: JobAssignment) -> None:
+    def move_to(self, assignment: JobAssignment) -> None:
         """Continues under another assignment after the epoch under way, from its checkpoint.
 
         A stranded training continues immediately. Excluded nodes stay excluded.
@@ -137,7 +137,7 @@ class FleetTraining:
             self._next = assignment
             self._lock.notify_all()
 
-    def stop(self) -> None:
+    def stop_training(self) -> None:
         """Ends the training within a step, or as soon as a checkpoint is home where there is none yet.
 
         The best epoch at home remains its result.
@@ -145,7 +145,7 @@ class FleetTraining:
         with self._lock:
             self._stopped.set()
             self._lock.notify_all()
-        self._checkpoints.stop()
+        self._checkpoints.stop_transfers()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end, at most for the timeout; returns whether the training has ended."""
@@ -178,12 +178,12 @@ class FleetTraining:
         restore_weights(Snapshot.from_bytes(best.data), trainee)
         return RemoteCheckpoint(to_bytes(trainee.model()), best.accuracy, best.epochs)
 
-    def sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
+    def count_sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
         """Counts traffic of its crew."""
         with self._lock:
             self._note(traffic=self._progress.traffic.plus(origin, target, kind, count))
 
-    def did(self, worker: WorkerId, work: EpochWork) -> None:
+    def count_work(self, worker: WorkerId, work: EpochWork) -> None:
         """Counts work of its crew."""
         with self._lock:
             before = self._progress.work
@@ -193,11 +193,11 @@ class FleetTraining:
         try:
             self._train()
         except UserError as error:
-            self._fail(str(error), self._crew.release)
+            self._fail(str(error), self._crew.release_processes)
         except Exception as error:
             _LOG.exception("%s fails", self._task.job)
             # The processes are in an unknown state and must not be used again.
-            self._fail(f"{type(error).__name__}: {error}", self._crew.end)
+            self._fail(f"{type(error).__name__}: {error}", self._crew.end_processes)
 
     def _fail(self, reason: str, let_go: Callable[[], None]) -> None:
         try:
@@ -225,7 +225,7 @@ class FleetTraining:
             if self._next is None:
                 break
             setting = self._standing(self._ordered(setting))
-        self._crew.release()
+        self._crew.release_processes()
         ended: State = "stopped" if self._stopped.is_set() else "done"
         self._note(state=ended)
 
@@ -239,9 +239,9 @@ class FleetTraining:
             with self._lock:
                 self._note(moves=self._progress.moves + 1)
         sites = {name: node.site for name, node in dict(self._nodes).items()}
-        shards = deal(self._material.lying(sites), ordered)
+        shards = deal(self._material.crops_by_node(sites), ordered)
         server = ordered.parameter_server or ordered.parts[0].node
-        return _Setting(ordered, self._material.plan(ordered), shards, server)
+        return _Setting(ordered, self._material.lesson_plan(ordered), shards, server)
 
     def _standing(self, setting: _Setting) -> _Setting | None:
         """Returns the setting without excluded nodes; waits for another where none is left, None if stopped.
@@ -255,7 +255,7 @@ class FleetTraining:
             if not self._task.waits:
                 raise UserError(reason)
             _LOG.warning("%s", reason)
-            self._crew.release()
+            self._crew.release_processes()
             self._note(state="stranded", reason=reason)
             with self._lock:
                 self._lock.wait_for(lambda: self._stopped.is_set() or self._next is not None)
@@ -298,7 +298,7 @@ class FleetTraining:
                 end, checkpoint = ended
                 self._note_epoch(end, time.monotonic() - began_s)
                 if checkpoint is not None:
-                    self._checkpoints.add(checkpoint)
+                    self._checkpoints.add_checkpoint(checkpoint)
 
     def _go_back(self) -> None:
         """Resets the progress to the newest checkpoint, which is fetched home first if it is not lost."""
@@ -309,7 +309,7 @@ class FleetTraining:
             self._note(epochs=self._progress.epochs[:home], epoch_s=self._progress.epoch_s[:home])
 
     def _came_home(self, checkpoint: RemoteEpochCheckpoint, count: int) -> None:
-        self.sent(checkpoint.node, self._task.home, PayloadKind.CHECKPOINT, count)
+        self.count_sent(checkpoint.node, self._task.home, PayloadKind.CHECKPOINT, count)
         with self._lock:
             self._note(epochs_home=max(self._progress.epochs_home, checkpoint.epochs))
 
@@ -317,7 +317,9 @@ class FleetTraining:
         for dead in lost.dead:
             machine_id = dead.on.machine_id
             there = self._crew.is_there(machine_id)
-            self._strikes = self._strikes.struck(machine_id) if there else self._strikes.lost(machine_id)
+            self._strikes = (
+                self._strikes.with_failures(machine_id) if there else self._strikes.with_dead_node(machine_id)
+            )
             epoch = len(self.poll().epochs) + 1
             failure = Failure(dead.node, dead.what, epoch, dead.reason, machine_id in self._strikes.out)
             with self._lock:

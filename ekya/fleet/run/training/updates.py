@@ -95,17 +95,17 @@ class Updates:
         self.gate.push(worker)
         self._move()
 
-    def leave(self, worker: WorkerId) -> None:
+    def remove_worker(self, worker: WorkerId) -> None:
         """Removes a worker that is away and has no more steps in this epoch."""
-        self.gate.leave(worker)
+        self.gate.remove_worker(worker)
         self._move()
 
-    def lesson(self, crops: Examples) -> Lesson:
+    def prepare_lesson(self, crops: Examples) -> Lesson:
         """Prepares the crops of a lone worker, which trains these very weights."""
         inputs = self._trainee.inputs_of(crops.images)
         return self._trainee.lesson(inputs, self._trainee.goal(crops), self._plan.distillation_weight)
 
-    def gradient(self, lesson: Lesson, batch: Positions) -> float:
+    def compute_gradient(self, lesson: Lesson, batch: Positions) -> float:
         """Computes the gradient of (B,) positions in place, and returns their mean loss."""
         with self._scope():
             at = torch.from_numpy(np.ascontiguousarray(batch)).to(self._device)
@@ -129,7 +129,7 @@ class Updates:
             self._sgd.step()
         self._losses.append((loss, crops))
         if last:
-            self.gate.leave(worker)
+            self.gate.remove_worker(worker)
 
     def waits(self, worker: WorkerId) -> bool:
         """Returns whether its gradient has not moved the weights yet."""
@@ -158,7 +158,7 @@ class Updates:
             self._update([push for push in pushes if push.gradient is not None])
             for worker, push in zip(group, pushes, strict=True):
                 if push.last:
-                    self.gate.leave(worker)
+                    self.gate.remove_worker(worker)
 
     def _update(self, pushes: list[Push]) -> None:
         """Makes one step along the mean over all crops of these gradients, in the order of workers."""

@@ -64,7 +64,7 @@ class Worker:
         """
         steps = self.steps(epoch)
         if not steps:
-            _told(server, "leave", token, self._me)
+            _told(server, "remove_worker", token, self._me)
             return EpochWork()
         began_s = time.monotonic()
         weights = _told(server, "pull", token, self._me)
@@ -136,7 +136,7 @@ class LoneWorker:
         crops: Examples,
     ) -> None:
         self._me, self._server, self._epochs, self._shard = me, server, epochs, shard
-        self._lesson = server.lesson(crops)
+        self._lesson = server.prepare_lesson(crops)
 
     def run_epoch(self, token: object, epoch: int) -> EpochWork:
         """Runs all steps of an epoch, until the server ends it.
@@ -149,7 +149,7 @@ class LoneWorker:
         batches = self._epochs.steps(self._shard, 0, epoch)
         for place, batch in enumerate(batches):
             last = place == len(batches) - 1
-            if not self._server.step(token, self._me, self._lesson, batch, self._shard.batch, last):
+            if not self._server.make_lone_step(token, self._me, self._lesson, batch, self._shard.batch, last):
                 break
             steps, crops = steps + 1, crops + len(batch)
         return EpochWork(steps, crops, compute_s=time.monotonic() - began_s)

@@ -44,7 +44,7 @@ def test_the_table_of_parameters_is_kept() -> None:
 @pytest.mark.parametrize("cost", ["growing", LINEAR, CLIFF])
 def test_costs_are_of_the_last_slot_s_index(cost) -> None:
     for job in simulation(replace(SMALL, cost=cost), 1).jobs:
-        at_once, five = (job.waiting.of(1800.0 * slots) for slots in (1, 6))
+        at_once, five = (job.waiting.cost_after(1800.0 * slots) for slots in (1, 6))
         if cost == "growing":
             assert 20 <= at_once <= 100
             assert five == pytest.approx(at_once * np.exp(1.25))
@@ -53,7 +53,7 @@ def test_costs_are_of_the_last_slot_s_index(cost) -> None:
             assert 100 <= five - at_once <= 500
         else:
             assert 20 <= at_once <= 100 and 300 <= five <= 400
-            assert job.waiting.of(1800.0 * 3) == at_once
+            assert job.waiting.cost_after(1800.0 * 3) == at_once
 
 
 def test_a_smaller_workload_has_the_same_jobs_and_sites() -> None:

@@ -33,7 +33,7 @@ class ByHand:
             self._pool.submit(self._work, answer, method, arguments)
         return answer
 
-    def end(self):
+    def end_process(self):
         self.die()
 
     def die(self):

@@ -35,7 +35,7 @@ LOST = "lost with the coordinator"
 
 
 class Server:
-    """Fake of a server as the coordinator calls it; ``room`` replies once ``answers`` is set.
+    """Fake of a server as the coordinator calls it; ``spare_room`` replies once ``answers`` is set.
 
     Attributes:
         units: that it could lend in total.
@@ -50,29 +50,29 @@ class Server:
         self.granted, self.heard, self.answers = queue.Queue(), [], threading.Event()
         self.answers.set()
 
-    def room(self, now_us, until_us):
+    def spare_room(self, now_us, until_us):
         assert self.answers.wait(HANG_GUARD_S)
         return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units else None
 
-    def lend(self, number, lent):
+    def lend_share(self, number, lent):
         self.lent[number] = lent
 
-    def take_back(self, number, at_us):
+    def take_back_share(self, number, at_us):
         del self.lent[number]
 
-    def grant(self, loan):
+    def grant_loan(self, loan):
         self.granted.put(loan)
 
-    def interrupted(self, stream, now_us):
+    def training_so_far(self, stream, now_us):
         return Interrupted(2, {(HOME, EAST): 7.0})
 
-    def fail(self, stream, reason, now_us):
+    def fail_training(self, stream, reason, now_us):
         self.heard.append(reason)
 
-    def borrowed(self):
+    def borrowed_loans(self):
         return self.runs
 
-    def lends(self):
+    def lent_numbers(self):
         return set(self.lent)
 
 
@@ -91,7 +91,7 @@ class Town:
         self.coordinator = ByHand(self.new_coordinator(), 1)
         for site, units in zip(SITES, (0, 5, 0), strict=True):
             self.servers[site] = ByHand(Server(site, units), threads)
-            self.coordinator.call("join", site, RemotePeer(self.servers[site]))
+            self.coordinator.call("add_server", site, RemotePeer(self.servers[site]))
 
     def __getitem__(self, site):
         return self.servers[site].kept
@@ -111,7 +111,7 @@ class Town:
 
     def handled(self):
         """Returns when the coordinator has handled all that it was asked and told."""
-        self.coordinator.call("ready").result(HANG_GUARD_S)
+        self.coordinator.call("wait_for_earlier_calls").result(HANG_GUARD_S)
 
     def outcomes(self):
         return [made.outcome for made in read_loans(self.loans)]
@@ -144,12 +144,12 @@ def town(new_town):
 
 def test_a_loan_is_agreed_ended_and_written_down(town) -> None:
     server = town.server()
-    loan = server.ask(HOME, 0, [OFFER]).loan
+    loan = server.answer_offers(HOME, 0, [OFFER]).loan
     assert (loan.hosts, loan.number) == ((EAST,), 0)
     # The loan's duration is unknown, so the share is held until the window ends.
     assert [lent.to_us for lent in town[EAST].lent.values()] == [100 * S]
-    server.over(HOME, CAM, 40 * S, "given up", {(HOME, EAST): 46.0})
-    server.moved_since(HOME, CAM, {(HOME, EAST): 1.0})
+    server.end_loan(HOME, CAM, 40 * S, "given up", {(HOME, EAST): 46.0})
+    server.add_later_traffic(HOME, CAM, {(HOME, EAST): 1.0})
     server.wait_heard()
     assert town[EAST].lent == {}
     (made,) = read_loans(town.loans)
@@ -161,10 +161,10 @@ def test_a_server_that_does_not_answer_has_no_room_and_holds_up_no_other(how, to
     for limit in ("ANSWERS_WITHIN_S", "ROOMS_WITHIN_S"):
         monkeypatch.setattr(coordination, limit, 0.05)
     setattr(town.servers[EAST], how, True)
-    answer = town.server().ask(HOME, 0, [OFFER])
+    answer = town.server().answer_offers(HOME, 0, [OFFER])
     assert answer == Answer(None, {CAM: "no other server has room"})
     town[WEST].units = 5
-    assert town.server().ask(HOME, 0, [OFFER]).loan.hosts == (WEST,)
+    assert town.server().answer_offers(HOME, 0, [OFFER]).loan.hosts == (WEST,)
 
 
 def test_all_servers_are_asked_for_their_room_at_the_same_time(new_town) -> None:
@@ -179,17 +179,17 @@ def test_all_servers_are_asked_for_their_room_at_the_same_time(new_town) -> None
 
     for site in SITES:
         room(site, town[site].room)
-    assert town.server().ask(HOME, 0, [OFFER]).loan.hosts == (EAST,)
+    assert town.server().answer_offers(HOME, 0, [OFFER]).loan.hosts == (EAST,)
 
 
 def test_without_a_coordinator_a_server_goes_on_by_itself(town, monkeypatch) -> None:
     monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.05)
     server = town.server()
     town.coordinator.die()
-    assert server.ask(HOME, 0, [OFFER]) == Answer()
-    server.withdraw(HOME, [CAM])
-    server.over(HOME, CAM, S, "arrived", {})
-    server.moved_since(HOME, CAM, {})
+    assert server.answer_offers(HOME, 0, [OFFER]) == Answer()
+    server.withdraw_offers(HOME, [CAM])
+    server.end_loan(HOME, CAM, S, "arrived", {})
+    server.add_later_traffic(HOME, CAM, {})
     server.more_room(S)
     server.wait_heard()
 
@@ -208,33 +208,33 @@ class Slow:
             self.full -= 1
             raise UserError("loans.jsonl: the disk is full")
 
-    def ask(self, site, now_us, offers):
+    def answer_offers(self, site, now_us, offers):
         self._hear("ask", now_us)
         return Answer(None, {CAM: "it was asked"})
 
-    def over(self, site, stream, now_us, outcome, moved_mb):
+    def end_loan(self, site, stream, now_us, outcome, moved_mb):
         self._hear("over", now_us)
 
-    def withdraw(self, site, streams):
+    def withdraw_offers(self, site, streams):
         self._hear("withdraw", *streams)
 
     def more_room(self, now_us):
         self._hear("more room", now_us)
 
-    def ready(self):
+    def wait_for_earlier_calls(self):
         pass
 
 
 def test_calls_reach_the_coordinator_in_their_order_though_the_first_takes_long() -> None:
     slow = Slow()
     server = RemoteCoordinator(ByHand(slow, 16))
-    server.withdraw(HOME, [CAM])
-    server.over(HOME, CAM, 1, "arrived", {})
+    server.withdraw_offers(HOME, [CAM])
+    server.end_loan(HOME, CAM, 1, "arrived", {})
     server.more_room(2)
-    server.over(HOME, CAM, 3, "arrived", {})
+    server.end_loan(HOME, CAM, 3, "arrived", {})
     assert slow.heard == []
     slow.go_on.set()
-    assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
+    assert server.answer_offers(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
     assert slow.heard == [("withdraw", CAM), ("over", 1), ("more room", 2), ("over", 3), ("ask", 4)]
 
 
@@ -255,15 +255,15 @@ def test_what_it_must_know_is_repeated_until_it_is_back_and_nothing_is_asked_mea
     slow.go_on.set()
     dead.die()
     server = RemoteCoordinator(dead)
-    server.over(HOME, CAM, 1, "arrived", {})
-    wait_until(lambda: dead.called.count("over") > 3)
-    assert server.ask(HOME, 2, [OFFER]) == Answer()
+    server.end_loan(HOME, CAM, 1, "arrived", {})
+    wait_until(lambda: dead.called.count("end_loan") > 3)
+    assert server.answer_offers(HOME, 2, [OFFER]) == Answer()
     server.more_room(3)
     server.reach_at(ByHand(slow, 16))
     wait_until(lambda: len(slow.heard) == 2)
-    assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
+    assert server.answer_offers(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
     assert slow.heard == [("over", 1), ("more room", 3), ("ask", 4)]
-    assert set(dead.called) == {"over"}
+    assert set(dead.called) == {"end_loan"}
 
 
 def test_what_nobody_hears_for_long_is_given_up_and_it_asks_again(monkeypatch) -> None:
@@ -271,8 +271,8 @@ def test_what_nobody_hears_for_long_is_given_up_and_it_asks_again(monkeypatch) -
     dead = ByHand(None)
     dead.die()
     server = RemoteCoordinator(dead)
-    server.over(HOME, CAM, 1, "arrived", {})
-    wait_until(lambda: server.ask(HOME, 2, []) == Answer() and "ask" in dead.called)
+    server.end_loan(HOME, CAM, 1, "arrived", {})
+    wait_until(lambda: server.answer_offers(HOME, 2, []) == Answer() and "answer_offers" in dead.called)
 
 
 def test_a_coordinator_whose_disk_is_full_ends_no_server() -> None:
@@ -280,12 +280,12 @@ def test_a_coordinator_whose_disk_is_full_ends_no_server() -> None:
     slow.go_on.set()
     server = RemoteCoordinator(ByHand(slow, 16))
     slow.full = 1
-    assert server.ask(HOME, 1, []) == Answer()
+    assert server.answer_offers(HOME, 1, []) == Answer()
     slow.full = 2
-    server.over(HOME, CAM, 2, "arrived", {})
+    server.end_loan(HOME, CAM, 2, "arrived", {})
     server.wait_heard()
     assert slow.heard == [("ask", 1), *[("over", 2)] * 3]
-    assert server.ask(HOME, 3, []).why_not == {CAM: "it was asked"}
+    assert server.answer_offers(HOME, 3, []).why_not == {CAM: "it was asked"}
 
 
 def test_at_the_end_nothing_is_repeated_any_more(monkeypatch) -> None:
@@ -293,54 +293,54 @@ def test_at_the_end_nothing_is_repeated_any_more(monkeypatch) -> None:
     dead = ByHand(None)
     dead.die()
     server = RemoteCoordinator(dead)
-    server.over(HOME, CAM, 1, "arrived", {})
-    wait_until(lambda: "over" in dead.called)
+    server.end_loan(HOME, CAM, 1, "arrived", {})
+    wait_until(lambda: "end_loan" in dead.called)
     server.wait_heard()
-    wait_until(lambda: "ready" in dead.called)
-    repeated = dead.called.count("over")
-    server.over(HOME, CAM, 2, "arrived", {})
-    wait_until(lambda: dead.called.count("over") == repeated + 1)
-    server.ask(HOME, 3, [])
-    assert dead.called[-1] == "ask", "the call before was not repeated"
+    wait_until(lambda: "wait_for_earlier_calls" in dead.called)
+    repeated = dead.called.count("end_loan")
+    server.end_loan(HOME, CAM, 2, "arrived", {})
+    wait_until(lambda: dead.called.count("end_loan") == repeated + 1)
+    server.answer_offers(HOME, 3, [])
+    assert dead.called[-1] == "answer_offers", "the call before was not repeated"
 
 
 def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, monkeypatch) -> None:
     monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", 0.05)
     town[EAST].answers.clear()
     server = town.server()
-    assert server.ask(HOME, 0, [OFFER]) == Answer()
+    assert server.answer_offers(HOME, 0, [OFFER]) == Answer()
     monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", HANG_GUARD_S)
-    assert server.ask(HOME, S, [OFFER]) == Answer(), "it does not wait again for one that is silent"
-    assert town.coordinator.called.count("ask") == 1
+    assert server.answer_offers(HOME, S, [OFFER]) == Answer(), "it does not wait again for one that is silent"
+    assert town.coordinator.called.count("answer_offers") == 1
     town[EAST].answers.set()
     server.wait_heard()
     assert town[EAST].lent == {}
     assert town.outcomes() == ["given up"]
-    assert server.ask(HOME, 2 * S, [OFFER]).loan is not None
+    assert server.answer_offers(HOME, 2 * S, [OFFER]).loan is not None
 
 
 def test_a_coordinator_that_dies_while_it_is_slow_is_asked_again_when_it_is_back(town, monkeypatch) -> None:
     monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", 0.05)
     server = town.server()
     town.coordinator.silent = True
-    assert server.ask(HOME, 0, [OFFER]) == Answer()
+    assert server.answer_offers(HOME, 0, [OFFER]) == Answer()
     monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", HANG_GUARD_S)
     town.coordinator.silent = False
     town.coordinator.die()
-    assert server.ask(HOME, S, [OFFER]) == Answer(), "it is not there yet"
+    assert server.answer_offers(HOME, S, [OFFER]) == Answer(), "it is not there yet"
     town.starts_again()
     answers = []
-    wait_until(lambda: answers.append(server.ask(HOME, 2 * S, [OFFER])) or answers[-1].loan)
+    wait_until(lambda: answers.append(server.answer_offers(HOME, 2 * S, [OFFER])) or answers[-1].loan)
     assert answers[-1].loan.hosts == (EAST,)
 
 
 def test_a_host_and_who_borrowed_die_and_the_coordinator_goes_on(town) -> None:
-    assert town.server().ask(HOME, 0, [OFFER]).loan is not None
+    assert town.server().answer_offers(HOME, 0, [OFFER]).loan is not None
     assert town.outcomes() == [UNDER_WAY]
     town.servers[HOME].die()
     town.servers[EAST].die()
-    town.coordinator.call("died", EAST, 10 * S).result(HANG_GUARD_S)
-    town.coordinator.call("died", HOME, 11 * S).result(HANG_GUARD_S)
+    town.coordinator.call("on_server_death", EAST, 10 * S).result(HANG_GUARD_S)
+    town.coordinator.call("on_server_death", HOME, 11 * S).result(HANG_GUARD_S)
     assert town.outcomes() == ["east died"]
 
 
@@ -348,7 +348,7 @@ def refused(town, *offers):
     """A server whose offers were refused, because nobody had room; now east has."""
     server = town.server()
     town[EAST].units = 0
-    assert server.ask(HOME, 0, offers).loan is None
+    assert server.answer_offers(HOME, 0, offers).loan is None
     town[EAST].units = 5
     return server
 
@@ -366,7 +366,7 @@ def test_an_offer_stays_open_and_its_server_is_granted_a_loan_when_there_is_room
 
 def test_what_begins_at_home_meanwhile_is_granted_no_loan(town) -> None:
     server = refused(town, OFFER, OTHER)
-    server.withdraw(HOME, [CAM])
+    server.withdraw_offers(HOME, [CAM])
     server.more_room(20 * S)
     server.wait_heard()
     assert town[HOME].granted.get(timeout=HANG_GUARD_S).offer.stream == OTHER_CAM
@@ -375,7 +375,7 @@ def test_what_begins_at_home_meanwhile_is_granted_no_loan(town) -> None:
 
 def test_who_has_died_or_left_is_granted_no_loan(town) -> None:
     server = refused(town, OFFER)
-    town.coordinator.call("leave", HOME)
+    town.coordinator.call("remove_server", HOME)
     server.more_room(20 * S)
     town.handled()
     assert town.outcomes() == []
@@ -389,7 +389,7 @@ def test_a_grant_to_a_server_that_does_not_answer_holds_nobody_up(town, monkeypa
     town.coordinator.call("more_room", 20 * S).result(HANG_GUARD_S)
     assert town.outcomes() == [UNDER_WAY]
     town.servers[HOME].die()
-    town.coordinator.call("died", HOME, 30 * S).result(HANG_GUARD_S)
+    town.coordinator.call("on_server_death", HOME, 30 * S).result(HANG_GUARD_S)
     assert (town[EAST].lent, town.outcomes()) == ({}, ["home died"])
     server.wait_heard()
 
@@ -399,22 +399,22 @@ def test_as_time_passes_it_decides_again_if_its_policy_wants_that(tier, decides_
     town = new_town(tier)
     refused(town, OFFER)
     for now_us in (9 * S, 10 * S):
-        town.coordinator.call("tick", now_us)
+        town.coordinator.call("decide_if_due", now_us)
         town.handled()
         assert town.outcomes() == ([UNDER_WAY] if decides_us == now_us else [])
 
 
 def test_started_again_it_goes_on_with_what_still_runs(town) -> None:
     server = town.server()
-    first = server.ask(HOME, 0, [OFFER]).loan
+    first = server.answer_offers(HOME, 0, [OFFER]).loan
     town[HOME].runs = [first]
     town.starts_again()
     assert (list(town[EAST].lent), town.outcomes()) == ([0], [UNDER_WAY])
-    assert server.ask(HOME, S, [OFFER]) == Answer(), "it has its loan"
-    second = server.ask(HOME, 2 * S, [OTHER]).loan
+    assert server.answer_offers(HOME, S, [OFFER]) == Answer(), "it has its loan"
+    second = server.answer_offers(HOME, 2 * S, [OTHER]).loan
     assert second.number == 1
     assert sum(lent.share_milli for lent in town[EAST].lent.values()) <= 500
-    server.over(HOME, CAM, 40 * S, "arrived", {(HOME, EAST): 46.0})
+    server.end_loan(HOME, CAM, 40 * S, "arrived", {(HOME, EAST): 46.0})
     server.wait_heard()
     assert list(town[EAST].lent) == [1]
     assert town.outcomes() == ["arrived", UNDER_WAY]
@@ -422,17 +422,17 @@ def test_started_again_it_goes_on_with_what_still_runs(town) -> None:
 
 
 def test_what_it_had_agreed_and_nobody_heard_of_is_lost_and_its_share_is_given_back(town) -> None:
-    town.server().ask(HOME, 0, [OFFER])
+    town.server().answer_offers(HOME, 0, [OFFER])
     town.starts_again()
     assert (town[EAST].lent, town.outcomes()) == ({}, [LOST])
-    loan = town.server().ask(HOME, S, [OFFER]).loan
+    loan = town.server().answer_offers(HOME, S, [OFFER]).loan
     assert (loan.number, loan.hosts) == (1, (EAST,)), "no number is given twice"
 
 
 def test_started_again_it_leaves_what_was_over_as_it_was(town) -> None:
     server = town.server()
-    server.ask(HOME, 0, [OFFER])
-    server.over(HOME, CAM, 40 * S, "arrived", {})
+    server.answer_offers(HOME, 0, [OFFER])
+    server.end_loan(HOME, CAM, 40 * S, "arrived", {})
     server.wait_heard()
     town.starts_again()
     town.starts_again()
@@ -440,20 +440,20 @@ def test_started_again_it_leaves_what_was_over_as_it_was(town) -> None:
 
 
 def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None:
-    first = town.server().ask(HOME, 0, [OFFER]).loan
+    first = town.server().answer_offers(HOME, 0, [OFFER]).loan
     town[HOME].runs, moved = [first], []
     town[HOME].go_on = lambda stream, loan: moved.append(loan)
     town.starts_again()
     town[WEST].units = 5
     town.servers[EAST].die()
-    town.coordinator.call("died", EAST, 20 * S).result(HANG_GUARD_S)
+    town.coordinator.call("on_server_death", EAST, 20 * S).result(HANG_GUARD_S)
     (second,) = moved
     assert (second.number, second.hosts, second.offer.epochs) == (1, (WEST,), 2)
     assert town.outcomes() == ["east died", UNDER_WAY]
 
 
 def test_started_again_it_finds_servers_that_have_died_neither_as_hosts_nor_as_borrowers(town) -> None:
-    town[HOME].runs = [town.server().ask(HOME, 0, [OFFER]).loan]
+    town[HOME].runs = [town.server().answer_offers(HOME, 0, [OFFER]).loan]
     town.servers[HOME].die()
     town.starts_again()
     assert (town[EAST].lent, town.outcomes()) == ({}, [LOST])
@@ -461,20 +461,20 @@ def test_started_again_it_finds_servers_that_have_died_neither_as_hosts_nor_as_b
 
 def test_a_loan_whose_record_a_crash_has_cut_off_was_never_made(town) -> None:
     """A cut of the newline alone leaves a line that can be read, and must not count either."""
-    town.server().ask(HOME, 0, [OFFER])
+    town.server().answer_offers(HOME, 0, [OFFER])
     whole = town.loans.read_bytes()
     for cut in (1, 2, 40):
         town.loans.write_bytes(whole[: len(whole) - cut])
         town.starts_again()
         assert town.outcomes() == []
-        assert town.server().ask(HOME, S, [OFFER]).loan.number == 0
+        assert town.server().answer_offers(HOME, S, [OFFER]).loan.number == 0
         assert town.loans.read_bytes().endswith(b"\n")
 
 
 def test_an_end_whose_record_a_crash_has_cut_off_is_recorded_anew(town) -> None:
     server = town.server()
-    server.ask(HOME, 0, [OFFER])
-    server.over(HOME, CAM, 40 * S, "arrived", {})
+    server.answer_offers(HOME, 0, [OFFER])
+    server.end_loan(HOME, CAM, 40 * S, "arrived", {})
     server.wait_heard()
     town.loans.write_bytes(town.loans.read_bytes()[:-1])
     town.starts_again()
@@ -483,12 +483,12 @@ def test_an_end_whose_record_a_crash_has_cut_off_is_recorded_anew(town) -> None:
 
 def test_started_again_it_expects_of_a_server_what_its_loans_have_brought(town) -> None:
     server = town.server()
-    loan = server.ask(HOME, 0, [OFFER]).loan
-    server.over(HOME, CAM, loan.arrives_us + 3 * S, "arrived", {})
-    server.came(loan, 0.0, 2 * S)
+    loan = server.answer_offers(HOME, 0, [OFFER]).loan
+    server.end_loan(HOME, CAM, loan.arrives_us + 3 * S, "arrived", {})
+    server.record_gain(loan, 0.0, 2 * S)
     server.wait_heard()
     assert [made.came for made in read_loans(town.loans)] == [0.0]
     town.starts_again()
-    again = server.ask(HOME, 10 * S, [OFFER]).loan
+    again = server.answer_offers(HOME, 10 * S, [OFFER]).loan
     assert (again.late_us, again.offer.serves_after_us) == (3 * S, 2 * S)
     assert again.offer.margin == pytest.approx(4 / 9)

@@ -51,7 +51,7 @@ def sites(tmp_path, monkeypatch):
 
 
 def started(sites, folder, *names):
-    sites.start(names or (NORTH,), Path("town.yaml"), folder, "auto")
+    sites.start_sites(names or (NORTH,), Path("town.yaml"), folder, "auto")
 
 
 def wait_until_gone(folder):
@@ -121,20 +121,20 @@ class There:
     def __init__(self, name):
         self.name = name
 
-    def who(self):
+    def identify(self):
         return self.name, "its process", "its version"
 
 
 def test_a_site_elsewhere_must_be_there_and_the_one_that_is_meant() -> None:
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as doors:
-        doors.offer(SITE, LocalHandle(There(SOUTH), 1), ["who"])
+        doors.offer(SITE, LocalHandle(There(SOUTH), 1), ["identify"])
         found = FoundSites({NORTH: doors.address, SOUTH: doors.address}, TOKEN)
-        found.require(SOUTH)
+        found.require_sites(SOUTH)
         with pytest.raises(UserError, match=rf"north: at {doors.address} is the site south; correct"):
-            found.require(NORTH)
+            found.require_sites(NORTH)
     command = rf"ekya fleet site SERVERS --site south --listen {doors.address}$"
     with pytest.raises(UserError, match=rf"south: {doors.address} .*; start it there with: {command}"):
-        found.require(SOUTH)
+        found.require_sites(SOUTH)
 
 
 def test_a_site_that_is_silent_is_told_by_its_address(monkeypatch) -> None:
@@ -142,19 +142,19 @@ def test_a_site_that_is_silent_is_told_by_its_address(monkeypatch) -> None:
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as doors:
         silent, over = There(SOUTH), threading.Event()
         silent.who = lambda: over.wait(HANG_GUARD_S)
-        doors.offer(SITE, LocalHandle(silent, 1), ["who"])
+        doors.offer(SITE, LocalHandle(silent, 1), ["identify"])
         with pytest.raises(UserError, match=f"south: {doors.address} does not answer; start it there"):
-            FoundSites({SOUTH: doors.address}, TOKEN).require(SOUTH)
+            FoundSites({SOUTH: doors.address}, TOKEN).require_sites(SOUTH)
         over.set()
 
 
 def test_a_site_that_fails_takes_all_its_processes_along(sites, tmp_path) -> None:
     found = sites(HAS_A_CHILD)
     started(found, tmp_path)
-    found.fail(NORTH)
+    found.kill_site(NORTH)
     assert found.has_died(NORTH)
     wait_until_gone(tmp_path)
-    found.fail(NORTH)  # It is dead already.
+    found.kill_site(NORTH)  # It is dead already.
 
 
 def test_sites_are_all_asked_to_end_at_once_and_what_does_not_is_killed(sites, tmp_path, monkeypatch) -> None:

@@ -32,7 +32,7 @@ class Process:
             answer.set_result({"pid": self.popen.pid}[method])
         return answer
 
-    def end(self):
+    def end_process(self):
         self.ended = True
         threading.Timer(0.1, self.popen.kill).start()
 
@@ -43,14 +43,14 @@ class Made:
     def __init__(self, backend):
         self.backend, self.nodes, self.idle, self.all = backend, [], [], []
 
-    def take(self, node):
+    def take_process(self, node):
         self.nodes.append(node)
         if not self.idle:
             self.idle.append(Process())
             self.all.append(self.idle[-1])
         return self.idle.pop()
 
-    def give_back(self, node, process):
+    def give_back_process(self, node, process):
         self.idle.append(process)
 
     @property
@@ -59,7 +59,7 @@ class Made:
 
     def close(self):
         while self.idle:
-            self.idle.pop().end()
+            self.idle.pop().end_process()
 
 
 class Town:
@@ -88,35 +88,39 @@ def town(monkeypatch):
 
 
 def test_processes_are_made_on_this_node_and_gpu_under_the_servers_backend(town) -> None:
-    town.lent.take(SOUTH)
+    town.lent.take_process(SOUTH)
     assert town.made.backend == "a backend"
     assert town.made.nodes == [FleetNode(NodeName("north"), NORTH, "ray node", 0, 1)]
 
 
 def test_others_reach_a_process_by_a_name_of_its_own_until_it_is_given_back(town) -> None:
-    first, second = town.lent.take(SOUTH), town.lent.take(WEST)
+    first, second = town.lent.take_process(SOUTH), town.lent.take_process(WEST)
     assert first.name != second.name
     offered = town.doors.offered[first.name]
     assert offered.call("pid").result(0) == town.behind(first).popen.pid
     waits = town.behind(first)
-    town.lent.give_back(SOUTH, first)
+    town.lent.give_back_process(SOUTH, first)
     assert (list(town.doors.offered), town.made.idle) == ([second.name], [waits])
-    again = town.lent.take(WEST)
+    again = town.lent.take_process(WEST)
     assert town.behind(again) is waits
     assert again.name != first.name, "who had it before does not reach it"
 
 
 def test_a_process_that_is_given_back_twice_waits_once(town) -> None:
-    process = town.lent.take(SOUTH)
+    process = town.lent.take_process(SOUTH)
     for _ in range(2):
-        town.lent.give_back(SOUTH, process)
+        town.lent.give_back_process(SOUTH, process)
     assert len(town.made.idle) == 1
 
 
 def test_processes_of_a_dead_servers_guests_end_and_no_others(town) -> None:
-    left, kept, others = town.lent.take(SOUTH), town.lent.take(SOUTH), town.lent.take(WEST)
+    left, kept, others = (
+        town.lent.take_process(SOUTH),
+        town.lent.take_process(SOUTH),
+        town.lent.take_process(WEST),
+    )
     waits, ends, works = map(town.behind, (left, kept, others))
-    town.lent.give_back(SOUTH, left)
+    town.lent.give_back_process(SOUTH, left)
     for _ in range(2):
         town.lent.end_of(SOUTH)
         assert (town.made.ended, town.made.idle, list(town.doors.offered)) == (
@@ -124,60 +128,68 @@ def test_processes_of_a_dead_servers_guests_end_and_no_others(town) -> None:
             [waits],
             [others.name],
         )
-    town.lent.give_back(WEST, others)
+    town.lent.give_back_process(WEST, others)
     assert town.made.idle == [waits, works]
 
 
 def test_who_was_thought_dead_and_gives_a_process_back_gives_nobody_a_dead_one(town) -> None:
-    process = town.lent.take(SOUTH)
+    process = town.lent.take_process(SOUTH)
     town.lent.end_of(SOUTH)
-    town.lent.give_back(SOUTH, process)
+    town.lent.give_back_process(SOUTH, process)
     assert town.made.idle == []
 
 
 @pytest.mark.parametrize("how", ["a call", "taking", "giving back"])
 def test_processes_of_a_borrower_that_was_not_heard_end_and_no_others(how, town) -> None:
-    lost, kept, back = town.lent.take(SOUTH), town.lent.take(WEST), town.lent.take(WEST)
+    lost, kept, back = (
+        town.lent.take_process(SOUTH),
+        town.lent.take_process(WEST),
+        town.lent.take_process(WEST),
+    )
     ends = town.behind(lost)
     town.now_s += SILENT_S + 1
     if how == "a call":
         town.doors.offered[kept.name].call("pid")
     elif how == "taking":
-        town.lent.take(WEST)
+        town.lent.take_process(WEST)
     else:
-        town.lent.give_back(WEST, back)
+        town.lent.give_back_process(WEST, back)
     town.lent.end_silent()
     assert town.made.ended == [ends]
     assert (town.behind(lost), town.behind(kept).ended) == (None, False)
-    town.lent.give_back(SOUTH, lost)
+    town.lent.give_back_process(SOUTH, lost)
     assert ends not in town.made.idle
 
 
 def test_a_borrower_that_is_silent_for_less_than_that_keeps_its_process(town) -> None:
-    town.lent.take(SOUTH)
+    town.lent.take_process(SOUTH)
     town.now_s += SILENT_S - 5
     town.lent.end_silent()
     assert town.made.ended == []
 
 
 def test_when_a_server_is_over_no_process_is_left_none_is_reached_and_none_comes(town) -> None:
-    town.lent.warm()
-    waits, works, gone = town.lent.take(SOUTH), town.lent.take(WEST), town.lent.take(WEST)
+    town.lent.warm_process()
+    waits, works, gone = (
+        town.lent.take_process(SOUTH),
+        town.lent.take_process(WEST),
+        town.lent.take_process(WEST),
+    )
     processes = [town.behind(one) for one in (waits, works, gone)]
-    town.lent.give_back(SOUTH, waits)
+    town.lent.give_back_process(SOUTH, waits)
     processes[2].ended = True
     town.lent.close()
     assert set(town.made.ended) == set(processes)
     assert [process.popen.poll() is None for process in processes[:2]] == [False, False]
     assert town.doors.offered == {}
-    town.lent.give_back(WEST, works)
+    town.lent.give_back_process(WEST, works)
     with pytest.raises(CallError, match="no guests any more"):
-        town.lent.take(SOUTH)
+        town.lent.take_process(SOUTH)
     assert [process.ended for process in town.made.all] == [True] * 4
 
 
 def test_a_process_that_a_borrower_ends_is_ended(town) -> None:
-    process = town.lent.take(SOUTH)
+    process = town.lent.take_process(SOUTH)
     ends = town.behind(process)
-    town.doors.offered[process.name].end()
+    town.doors.offered[process.name].end_process()
     assert ends.ended

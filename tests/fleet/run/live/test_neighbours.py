@@ -32,23 +32,26 @@ class Host:
     def give_back_process(self, borrower, process):
         self.given_back.append((borrower, process))
 
-    def machine(self):
+    def machine_id(self):
         return self.machine_id
 
 
 def met(**hosts):
     """Returns neighbours by site, each with its handle and what identifies its process."""
     made = Neighbours(NORTH)
-    made.meet({SiteName(site): Neighbour(*its) for site, its in hosts.items()})
+    made.add_neighbours({SiteName(site): Neighbour(*its) for site, its in hosts.items()})
     return made
 
 
 def test_a_site_that_was_started_again_is_known_where_it_is_now_and_the_others_stay() -> None:
     known = met(south=("before", "s"), west=("west", "w"))
-    known.meet({SOUTH: Neighbour("now", "s again")})
-    assert (known.at(SOUTH), known.at(WEST)) == (Neighbour("now", "s again"), Neighbour("west", "w"))
+    known.add_neighbours({SOUTH: Neighbour("now", "s again")})
+    assert (known.neighbour_at(SOUTH), known.neighbour_at(WEST)) == (
+        Neighbour("now", "s again"),
+        Neighbour("west", "w"),
+    )
     with pytest.raises(CallError, match="north is not reached"):
-        known.at(NORTH)
+        known.neighbour_at(NORTH)
 
 
 def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
@@ -64,8 +67,8 @@ def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
 def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> None:
     host = Host("s")
     hosted = met(south=(LocalHandle(host, 1), "s"))
-    process = hosted.take(IN_SOUTH)
-    hosted.give_back(IN_SOUTH, process)
+    process = hosted.take_process(IN_SOUTH)
+    hosted.give_back_process(IN_SOUTH, process)
     assert hosted.is_there("s"), "calls run in order, so the process is back"
     assert host.given_back == [(NORTH, "a process for north")] == [(NORTH, process)]
 
@@ -80,8 +83,8 @@ def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late
         ({}, "south gives no process away: south is not reached"),
     ):
         with pytest.raises(NoProcessError, match=why):
-            met(**hosts).take(IN_SOUTH)
+            met(**hosts).take_process(IN_SOUTH)
 
 
 def test_a_process_of_a_server_that_is_gone_is_given_back_to_nobody() -> None:
-    met().give_back(IN_SOUTH, "a process")
+    met().give_back_process(IN_SOUTH, "a process")

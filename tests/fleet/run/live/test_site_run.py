@@ -63,7 +63,7 @@ class Guests:
     def __init__(self, *arguments):
         self.arguments, self.living, self.warmed = arguments, 0, 0
 
-    def take(self, borrower):
+    def take_process(self, borrower):
         self.living += 1
         return "a process"
 
@@ -152,28 +152,28 @@ def begun(run):
 def test_it_is_ready_runs_from_when_it_is_told_and_has_ended(run, world, clock) -> None:
     over = threading.Event()
     world.session = lambda session: over.wait(HANG_GUARD_S)
-    assert run.state().phase == "opening"
+    assert run.run_state().phase == "opening"
     thread = begun(run)
     assert run.wait_ready().phase == "ready"
-    assert (run.state().now_us, run.state().ends_us) == (0, 60_000_000)
-    run.begin(0)
-    wait_until(lambda: run.state().phase == "running")
-    assert run.state().now_us == 0
+    assert (run.run_state().now_us, run.run_state().ends_us) == (0, 60_000_000)
+    run.set_start(0)
+    wait_until(lambda: run.run_state().phase == "running")
+    assert run.run_state().now_us == 0
     clock.now_ns += 2 * SECOND_NS
-    assert run.state().now_us == 2_000_000
+    assert run.run_state().now_us == 2_000_000
     with pytest.raises(CallError, match="no summary yet"):
-        run.summary()
-    assert run.files() == {}
+        run.run_summary()
+    assert run.file_sizes() == {}
     over.set()
     thread.join(HANG_GUARD_S)
-    assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.5})
+    assert (run.run_state().phase, run.run_summary()) == ("ended", {"mean_accuracy": 0.5})
 
 
 def test_its_end_is_known_when_its_windows_are_chosen(run, world) -> None:
     world.sizes = {"window_s": 200.0}
-    run.begin(0)
+    run.set_start(0)
     run.run()
-    assert run.state().ends_us == 400_000_000
+    assert run.run_state().ends_us == 400_000_000
 
 
 def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run, clock) -> None:
@@ -181,15 +181,15 @@ def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run, clock)
     thread = threading.Thread(target=lambda: begins_ns.append(run._begins()))
     thread.start()
     assert run.wait_ready().phase == "ready"
-    run.begin(1_000_000)
-    run.begin(900_000_000)
+    run.set_start(1_000_000)
+    run.set_start(900_000_000)
     thread.join(HANG_GUARD_S)
     assert begins_ns == [clock.now_ns + SECOND_NS]
-    assert run.state().now_us == 0, "it is not there yet"
+    assert run.run_state().now_us == 0, "it is not there yet"
 
 
 def test_who_is_stopped_before_anybody_begins_begins_now_and_not_in_1970(run, clock) -> None:
-    run.stop()
+    run.stop_run()
     assert run._begins() == clock.now_ns
 
 
@@ -197,16 +197,16 @@ def test_who_is_stopped_tells_its_loop(run, world) -> None:
     world.session = lambda session: session.stop.wait(HANG_GUARD_S) or pytest.fail("nobody told it")
     thread = begun(run)
     run.wait_ready()
-    run.begin(0)
-    run.stop()
+    run.set_start(0)
+    run.stop_run()
     thread.join(HANG_GUARD_S)
-    assert run.state().phase == "ended"
+    assert run.run_state().phase == "ended"
 
 
 def test_a_run_whose_driver_dies_before_the_start_ends(run, world, monkeypatch) -> None:
     monkeypatch.setattr(site_run, "BEGINS_WITHIN_S", 0.05)
     begun(run).join(HANG_GUARD_S)
-    state = run.state()
+    state = run.run_state()
     assert (state.phase, state.by_user) == ("failed", True)
     assert "the run was not begun for 0.05 s" in state.reason
 
@@ -220,13 +220,13 @@ def test_a_run_that_breaks_says_why_and_has_no_summary(error, reason, by_user, r
         raise error
 
     world.session = breaks
-    run.begin(0)
+    run.set_start(0)
     run.run()
-    state = run.state()
+    state = run.run_state()
     assert (state.phase, state.reason, state.by_user) == ("failed", reason, by_user)
     with pytest.raises(CallError):
-        run.summary()
-    assert run.files() == {}
+        run.run_summary()
+    assert run.file_sizes() == {}
 
 
 def test_one_that_will_never_be_ready_says_so_to_who_waits(run, monkeypatch) -> None:
@@ -264,7 +264,7 @@ def test_a_run_that_is_taken_up_goes_on_at_the_time_of_the_others(server, world,
     journal(monkeypatch, is_complete=False)
     run = taken_up(server, world, 50_000_000, clock)
     run.run()
-    assert (run.state().phase, run.state().now_us) == ("ended", 50_000_000)
+    assert (run.run_state().phase, run.run_state().now_us) == ("ended", 50_000_000)
     # It began 50 s ago, and its loop goes on from 30 s.
     assert begins_ns == [clock.now_ns - 20 * SECOND_NS]
 
@@ -273,14 +273,14 @@ def test_where_all_were_away_the_one_with_the_most_windows_says_the_time(
     server, world, clock, monkeypatch
 ) -> None:
     def session(session):
-        assert (session.begins_ns, run.state().now_us) == (clock.now_ns, 30_000_000)
+        assert (session.begins_ns, run.run_state().now_us) == (clock.now_ns, 30_000_000)
         (world.folder / "summary.json").write_text("{}")
 
     world.session = session
     journal(monkeypatch, is_complete=False)
     run = taken_up(server, world, 2_000_000, clock)
     run.run()
-    assert (run.state().phase, run.state().reason) == ("ended", "")
+    assert (run.run_state().phase, run.run_state().reason) == ("ended", "")
 
 
 @pytest.mark.parametrize(("resume_us", "is_complete"), [(60_000_000, False), (59_000_000, True)])
@@ -299,21 +299,21 @@ def test_a_run_that_should_have_ended_is_measured_and_not_run(
     for _ in range(2):  # The second one finds the report.
         run = taken_up(server, world, resume_us, clock)
         run.run()
-        assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.25})
-        assert run.files()["report.html"] == 0
+        assert (run.run_state().phase, run.run_summary()) == ("ended", {"mean_accuracy": 0.25})
+        assert run.file_sizes()["report.html"] == 0
     assert measured == [(world.folder, server.fleet, "live", 7)]
     assert "opened for 2" not in world.told
 
 
 def test_its_folder_says_of_which_run_it_is(run, world) -> None:
-    run.begin(0)
+    run.set_start(0)
     run.run()
     assert (world.folder / "fleet_run").read_text().split() == ["abc", "north"]
 
 
 def test_its_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(run, world) -> None:
-    world.session = lambda session: session.above.guests.take(SOUTH)
-    run.begin(0)
+    world.session = lambda session: session.above.guests.take_process(SOUTH)
+    run.set_start(0)
     run.run()
     assert world.told == ["opened for 2", "closed upon 0", "shut down"]
     site, node, backend, gpu, _, way = world.made.arguments
@@ -326,20 +326,20 @@ def test_a_process_for_guests_is_warm_where_there_is_a_coordinator_alone(server,
     for coordinator, warmed in ((None, 0), (ByHand(None), 1)):
         order = replace(ORDER, coordinator=coordinator)
         run = SiteRun(server, tmp_path, RunOptions(), order, "this process", Doors())
-        run.begin(0)
+        run.set_start(0)
         run.run()
         assert world.made.warmed == warmed
 
 
 def test_its_files_are_read_in_parts_and_nothing_beside_them(run, world) -> None:
-    run.begin(0)
+    run.set_start(0)
     run.run()
-    files = run.files()
+    files = run.file_sizes()
     assert (files["summary.json"], files["journal.jsonl"]) == (22, 3)
-    assert [run.part("journal.jsonl", offset) for offset in (0, 1, 3)] == [b"[1]", b"1]", b""]
+    assert [run.file_part("journal.jsonl", offset) for offset in (0, 1, 3)] == [b"[1]", b"1]", b""]
     (world.folder / "link").symlink_to(world.folder.parent / "secret")
     outside = ("../secret", "link", "nothing", "", ".", str(world.folder.parent / "secret"))
-    assert [run.part(file, 0) for file in outside] == [b""] * len(outside)
+    assert [run.file_part(file, 0) for file in outside] == [b""] * len(outside)
 
 
 def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp_path) -> None:
@@ -347,58 +347,58 @@ def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp
     before, now = (ByHand(SimpleNamespace(ready=lambda who=who: heard.append(who))) for who in ("old", "new"))
     order = replace(ORDER, coordinator=before)
     run = SiteRun(server, tmp_path, RunOptions(), order, "this process", Doors())
-    run.meet({SOUTH: Neighbour("its run", "s")}, None)
+    run.meet_neighbours({SOUTH: Neighbour("its run", "s")}, None)
     run._coordinator.wait_heard()
-    run.meet({}, now)
+    run.meet_neighbours({}, now)
     run._coordinator.wait_heard()
     assert heard == ["old", "new"]
-    assert run._neighbours.at(SOUTH).server == "its run"
+    assert run._neighbours.neighbour_at(SOUTH).server == "its run"
 
 
 def test_one_that_works_alone_has_no_coordinator_also_when_it_meets_one(run) -> None:
-    run.meet({}, ByHand(None))
+    run.meet_neighbours({}, ByHand(None))
     assert run._coordinator is None
 
 
 def test_before_it_runs_nobody_finds_room_or_a_process(run) -> None:
-    assert run.lending("room", 0, 0) is None
+    assert run.call_peer("spare_room", 0, 0) is None
     with pytest.raises(CallError, match="takes no guests yet"):
         run.take_process(SOUTH)
     run.give_back_process(SOUTH, "a process")
     run.other_died(SOUTH)
-    assert run.machine() == "this process"
+    assert run.machine_id() == "this process"
 
 
 def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(run) -> None:
     peer = peer_at(ByHand(run))
-    assert (list(peer.borrowed()), list(peer.lends())) == ([], [])
+    assert (list(peer.borrowed_loans()), list(peer.lent_numbers())) == ([], [])
     for method in (Peer.grant, Peer.lend, Peer.take_back, Peer.go_on, Peer.fail):
-        assert run.lending(method.__name__, *[None] * (len(signature(method).parameters) - 1)) is None
-    assert peer.interrupted(None, 0) == Interrupted(1, {})
+        assert run.call_peer(method.__name__, *[None] * (len(signature(method).parameters) - 1)) is None
+    assert peer.training_so_far(None, 0) == Interrupted(1, {})
 
 
 def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> None:
     lending, guests = Mock(), Mock()
     run._above = SimpleNamespace(lending=SimpleNamespace(executor=lending), guests=guests)
     lending.borrowed.return_value, lending.lends.return_value = ["a loan"], {3}
-    assert (run.lending("borrowed"), run.lending("lends")) == (["a loan"], {3})
+    assert (run.call_peer("borrowed_loans"), run.call_peer("lent_numbers")) == (["a loan"], {3})
     told = {
-        "room": (1, 2),
-        "lend": (7, "a share"),
-        "take_back": (7, 5),
-        "grant": ("a loan",),
-        "interrupted": ("cam", 5),
-        "go_on": ("cam", "a loan"),
-        "fail": ("cam", "why", 5),
+        "spare_room": (1, 2),
+        "lend_share": (7, "a share"),
+        "take_back_share": (7, 5),
+        "grant_loan": ("a loan",),
+        "training_so_far": ("cam", 5),
+        "continue_training": ("cam", "a loan"),
+        "fail_training": ("cam", "why", 5),
     }
     for name, arguments in told.items():
-        run.lending(name, *arguments)
+        run.call_peer(name, *arguments)
         getattr(lending, name).assert_called_once_with(*arguments)
     with pytest.raises(CallError, match="no method execute"):
-        run.lending("execute", [])
+        run.call_peer("execute", [])
     guests.take.return_value = "a process"
     assert run.take_process(SOUTH) == "a process"
     run.give_back_process(SOUTH, "a process")
-    guests.give_back.assert_called_once_with(SOUTH, "a process")
+    guests.give_back_process.assert_called_once_with(SOUTH, "a process")
     run.other_died(SOUTH)
     guests.end_of.assert_called_once_with(SOUTH)

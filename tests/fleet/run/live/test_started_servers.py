@@ -31,30 +31,30 @@ class Server:
         self.phase, self.begun_us, self.stopped = phase, queue.Queue(), threading.Event()
         self.met, self.died = [], []
 
-    def state(self):
+    def run_state(self):
         return RunState(self.phase, 7_000_000 if self.phase == "running" else 0, 60_000_000)
 
-    wait_ready = state
+    wait_ready = run_state
 
-    def meet(self, neighbours, coordinator):
+    def meet_neighbours(self, neighbours, coordinator):
         self.met.append((sorted(neighbours), coordinator))
 
-    def begin(self, lead_us):
+    def set_start(self, lead_us):
         self.begun_us.put(lead_us)
 
-    def summary(self):
+    def run_summary(self):
         return {"summary": True}
 
-    def files(self):
+    def file_sizes(self):
         return {}
 
-    def stop(self):
+    def stop_run(self):
         self.stopped.set()
 
-    def borrowed(self):
+    def borrowed_loans(self):
         return ()
 
-    def lends(self):
+    def lent_numbers(self):
         return frozenset()
 
     def other_died(self, site):
@@ -73,15 +73,15 @@ class Site:
         self.goes_on = threading.Event()
         self.goes_on.set()
 
-    def open(self, order):
+    def open_run(self, order):
         assert self.goes_on.wait(HANG_GUARD_S)
         self.orders.append(order)
-        return self.opened(order.run)
+        return self.reopen_run(order.run)
 
-    def forget(self, run):
+    def forget_run(self, run):
         pass
 
-    def opened(self, run):
+    def reopen_run(self, run):
         if self.refuses is not None:
             raise self.refuses
         return Neighbour(ByHand(self.server), "its process")
@@ -212,7 +212,7 @@ def watched(live, *servers):
                 server.phase = "ended"
 
     told = set()
-    return live.watch((), progress)
+    return live.watch_runs((), progress)
 
 
 def test_a_site_that_was_started_again_meanwhile_is_told_to_take_the_run_up(town, caplog) -> None:
@@ -243,7 +243,7 @@ def test_a_run_that_no_site_can_take_up_ends_with_the_reason_of_each(town, monke
     both = town(Site(None, gone), Site(None, gone))
     both.north.open = both.south.open = opens
     with pytest.raises(UserError) as raised:
-        both.resumes().watch((), lambda *_: None)
+        both.resumes().watch_runs((), lambda *_: None)
     assert sorted(str(raised.value).split("; ")[::2]) == [
         f"{site}: /runs has no folder of this run" for site in (NORTH, SOUTH)
     ]

@@ -54,7 +54,7 @@ class Handle:
     def move(self, assignment):
         self.assignments.append(assignment)
 
-    def stop(self):
+    def stop_training(self):
         self.stopped.set()
 
     def wait(self, timeout_s=None):
@@ -133,7 +133,7 @@ class Town:
 
     def __init__(self):
         self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours(HOME)
-        neighbours.meet({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
+        neighbours.add_neighbours({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
         self.awaits = TrainedElsewhere(
             HOME,
             neighbours,
@@ -147,7 +147,7 @@ class Town:
         return self.awaits._trainer
 
     def begun(self, agreed):
-        self.awaits.begin(START, agreed)
+        self.awaits.begin_training(START, agreed)
         return self.handle()
 
     def handle(self):
@@ -254,7 +254,7 @@ def test_a_training_without_weights_brings_none(town) -> None:
 )
 def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, said, town) -> None:
     town.exchange.gathered.error = error
-    town.awaits.begin(START, loan(EAST))
+    town.awaits.begin_training(START, loan(EAST))
     ended = []
     wait_until(lambda: ended.extend(town.awaits.take_home(S)) or ended)
     assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
@@ -264,8 +264,8 @@ def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, sa
 def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None:
     gathered = town.exchange.gathered
     gathered.there.clear()
-    town.awaits.begin(START, loan(EAST))
-    assert town.awaits.stop(CAM, S) == {}
+    town.awaits.begin_training(START, loan(EAST))
+    assert town.awaits.stop_training(CAM, S) == {}
     gathered.there.set()
     wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     assert town.trainer.handles == []
@@ -274,9 +274,9 @@ def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None
 def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> None:
     gathered = town.exchange.gathered
     gathered.there.clear()
-    town.awaits.begin(START, loan(EAST))
-    assert town.awaits.interrupted(CAM, S) == Interrupted(4, {})
-    town.awaits.go_on(CAM, loan(WEST))
+    town.awaits.begin_training(START, loan(EAST))
+    assert town.awaits.training_so_far(CAM, S) == Interrupted(4, {})
+    town.awaits.continue_training(CAM, loan(WEST))
     gathered.there.set()
     (assignment,) = town.handle().assignments
     assert [part.node for part in assignment.parts] == [AT_WEST]
@@ -285,8 +285,8 @@ def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> No
 def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
     gathered = town.exchange.gathered
     gathered.there.clear()
-    town.awaits.begin(START, loan(EAST))
-    town.awaits.fail(CAM, "east died, and no other server has room", S)
+    town.awaits.begin_training(START, loan(EAST))
+    town.awaits.fail_training(CAM, "east died, and no other server has room", S)
     gathered.there.set()
     wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     (ended,) = town.awaits.take_home(S)
@@ -298,8 +298,8 @@ def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(tow
     handle = town.begun(loan(EAST))
     handle.sends(AT_HOME, AT_EAST, 46)
     handle.ends_epoch()
-    assert town.awaits.interrupted(CAM, 20 * S) == Interrupted(3, {(HOME, EAST): 46.0})
-    town.awaits.go_on(CAM, loan(WEST, epochs=3))
+    assert town.awaits.training_so_far(CAM, 20 * S) == Interrupted(3, {(HOME, EAST): 46.0})
+    town.awaits.continue_training(CAM, loan(WEST, epochs=3))
     assert [part.node for part in handle.assignments[-1].parts] == [AT_WEST]
     handle.sends(AT_HOME, AT_WEST, 44)
     for _ in range(3):
@@ -310,16 +310,16 @@ def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(tow
 
 
 def test_who_asks_of_what_is_over_hears_nothing_that_breaks_anything(town) -> None:
-    assert town.awaits.interrupted(CAM, S) == Interrupted(1, {})
-    town.awaits.go_on(CAM, loan(WEST))
-    town.awaits.fail(CAM, "nobody", S)
+    assert town.awaits.training_so_far(CAM, S) == Interrupted(1, {})
+    town.awaits.continue_training(CAM, loan(WEST))
+    town.awaits.fail_training(CAM, "nobody", S)
     assert town.awaits.take_home(S) == []
 
 
 def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
     handle.ends_epoch()
-    town.awaits.fail(CAM, "no server has room", 20 * S)
+    town.awaits.fail_training(CAM, "no server has room", 20 * S)
     (ended,) = town.awaits.take_home(20 * S)
     assert ended.failed == "no server has room"
     assert town.exchange.brought == [(JOB, [0.5], (b"weights 1", 0.5, 1), True)]
@@ -330,7 +330,7 @@ def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> N
     handle = town.begun(loan(EAST))
     handle.sends(AT_HOME, AT_EAST, 46)
     handle.steps_on = lambda: handle.sends(AT_EAST, AT_HOME, 2)
-    assert town.awaits.stop(CAM, 20 * S) == {(HOME, EAST): 46.0}
+    assert town.awaits.stop_training(CAM, 20 * S) == {(HOME, EAST): 46.0}
     town.awaits.close()
     assert town.moved_since == [(CAM, {(HOME, EAST): 0.0, (EAST, HOME): 2.0})]
     assert handle.stopped.is_set()

@@ -39,7 +39,7 @@ class Server:
         self.ready.set()
         self.lead_us, self.died, self.met = None, [], []
 
-    def state(self):
+    def run_state(self):
         if self.wrong:
             return RunState("failed", 0, self.ends_us, self.wrong, by_user=True)
         if self.lead_us is None:
@@ -50,25 +50,25 @@ class Server:
 
     def wait_ready(self):
         assert self.ready.is_set()
-        return self.state()
+        return self.run_state()
 
-    def meet(self, neighbours, coordinator):
+    def meet_neighbours(self, neighbours, coordinator):
         self.met.append((sorted(neighbours), coordinator))
 
-    def begin(self, lead_us):
+    def set_start(self, lead_us):
         self.lead_us = lead_us
 
-    def stop(self):
+    def stop_run(self):
         self.lead_us = self.lead_us or 0
         self.over.set()
 
     def other_died(self, site):
         self.died.append(site)
 
-    def summary(self):
+    def run_summary(self):
         return {"summary": True}
 
-    def files(self):
+    def file_sizes(self):
         return {}
 
 
@@ -76,19 +76,19 @@ class Coordinator:
     def __init__(self):
         self.heard, self.ticks_us = [], []
 
-    def join(self, site, server):
+    def add_server(self, site, server):
         self.heard.append(("join", site))
 
-    def leave(self, site):
+    def remove_server(self, site):
         self.heard.append(("leave", site))
 
-    def died(self, site, at_us):
+    def on_server_death(self, site, at_us):
         self.heard.append(("died", site))
 
-    def ready(self):
+    def wait_for_earlier_calls(self):
         pass
 
-    def tick(self, now_us):
+    def decide_if_due(self, now_us):
         self.ticks_us.append(now_us)
 
 
@@ -98,11 +98,11 @@ class Site:
     def __init__(self):
         self.forgotten, self.orders, self.resumes = [], [], off
 
-    def open(self, order):
+    def open_run(self, order):
         self.orders.append(order)
         return self.resumes()
 
-    def forget(self, run):
+    def forget_run(self, run):
         self.forgotten.append(run)
 
 
@@ -120,7 +120,7 @@ class Sites:
     def has_died(self, site):
         return site in self.ended
 
-    def fail(self, site):
+    def kill_site(self, site):
         self.failed.append(site)
 
 
@@ -139,10 +139,10 @@ class Updates:
     def __init__(self):
         self.handle, self.looks, self.heard = ByHand(self, 0), [], []
 
-    def meet(self, neighbours, coordinator):
+    def meet_neighbours(self, neighbours, coordinator):
         self.heard.append(("meet", sorted(neighbours), coordinator))
 
-    def look(self, now_us, sites):
+    def look_after_stores(self, now_us, sites):
         self.looks.append((now_us, sites))
 
     def close(self):
@@ -182,8 +182,8 @@ class Town:
         self.live = LiveServers(folder, live, self.reached, self.sites, opened, updates, *times)
 
     def run(self, failures=(), progress=lambda site, now_us, ends_us: None):
-        self.live.begin(COORDINATOR)
-        return self.live.watch(failures, progress)
+        self.live.begin_runs(COORDINATOR)
+        return self.live.watch_runs(failures, progress)
 
 
 @pytest.fixture
@@ -240,10 +240,10 @@ def test_one_that_is_cut_off_is_waited_for_until_it_should_have_ended(town) -> N
     north, south = Server(), Server(ends_us=1_000_000)
     both = town(north, south)
     north.over.set()
-    both.live.begin(COORDINATOR)
+    both.live.begin_runs(COORDINATOR)
     both.handles[SOUTH].die()
     began_s = both.clock.now_s
-    ran = both.live.watch((), lambda *_: None)
+    ran = both.live.watch_runs((), lambda *_: None)
     assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
     assert 1.0 < both.clock.now_s - began_s < 1.2
 
@@ -263,7 +263,7 @@ def opening(server):
     """Lets a server open until what this returns is called."""
     running = server.state
     server.lead_us, server.state = 0, lambda: RunState("opening", 0, server.ends_us)
-    return lambda: setattr(server, "state", running)
+    return lambda: setattr(server, "run_state", running)
 
 
 def test_one_that_was_started_again_takes_its_run_up_and_takes_part_again(town) -> None:
@@ -364,7 +364,7 @@ def test_time_is_what_servers_say_where_this_machine_was_off_as_well(town) -> No
     south.lead_us = 0
     both.after(0.2, north.over.set)
     both.after(0.2, south.over.set)
-    both.live.watch((), lambda *_: None)
+    both.live.watch_runs((), lambda *_: None)
     assert both.coordinator.ticks_us[-1] >= 40_000_000
 
 
@@ -445,10 +445,10 @@ def test_who_watches_and_was_stopped_meanwhile_takes_nobody_for_dead(town) -> No
             both.after(0.3, south.over.set)
 
     def answer_late(method, *arguments):
-        if method != "state":
+        if method != "run_state":
             return call(method, *arguments)
         answer = Future()
-        both.after(0.1, lambda: answer.set_result(south.state()))
+        both.after(0.1, lambda: answer.set_result(south.run_state()))
         return answer
 
     came = []
@@ -469,7 +469,7 @@ def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(
 
     def said(method, *arguments):
         answer = call(method, *arguments)
-        if method == "ready":
+        if method == "wait_for_earlier_calls":
             asked.set()
         return answer
 
@@ -490,7 +490,7 @@ def test_ctrl_c_stops_all_and_what_there_is_is_kept(town) -> None:
     came = []
     north, south = Server(), Server()
     both = town(north, south)
-    north.stop = lambda: both.after(0.3, north.over.set)  # measuring takes time
+    north.stop_run = lambda: both.after(0.3, north.over.set)  # measuring takes time
     south.stop = lambda: both.after(0.3, south.over.set)
     ran = both.run([ServerDeath(SOUTH, 200_000)], progress)
     assert sorted(ran.summaries) == [NORTH, SOUTH]
@@ -524,7 +524,7 @@ def test_the_coordinator_is_told_of_the_time_once_it_has_heard_the_last_one(town
     silent = town(north, south)
     silent.reached.silent = True
     silent.run()
-    assert silent.reached.called.count("tick") == 1
+    assert silent.reached.called.count("decide_if_due") == 1
 
 
 def test_updates_of_stores_take_part_and_hear_how_servers_are(town) -> None:
@@ -551,7 +551,7 @@ def test_a_look_that_takes_long_is_not_repeated_meanwhile(town) -> None:
     both.after(0.2, north.over.set)
     both.after(0.2, south.over.set)
     both.run()
-    assert updates.handle.called.count("look") == 1
+    assert updates.handle.called.count("look_after_stores") == 1
 
 
 def test_ctrl_c_gives_updates_up_before_servers_stop(town) -> None:
@@ -563,7 +563,7 @@ def test_ctrl_c_gives_updates_up_before_servers_stop(town) -> None:
     came, updates = [], Updates()
     north, south = Server(), Server()
     stop = north.stop
-    north.stop = lambda: updates.heard.append("stop") or stop()
+    north.stop_run = lambda: updates.heard.append("stop") or stop()
     town(north, south, updates).run((), progress)
     assert updates.heard[1:3] == ["close", "stop"]
 
@@ -578,7 +578,7 @@ def test_a_new_driver_ends_the_processes_that_the_last_one_has_used_for_stores(t
     for server in (north, south):
         server.lead_us = 0
         server.over.set()
-    both.live.watch((), lambda site, now_us, ends_us: None)
+    both.live.watch_runs((), lambda site, now_us, ends_us: None)
     assert updates.looks[0][0] >= 5_000_000
 
 
@@ -597,10 +597,10 @@ def test_what_a_new_driver_must_know_is_kept(tmp_path) -> None:
 class Folder:
     """A server whose run folder is on its machine."""
 
-    def files(self):
+    def file_sizes(self):
         return {"summary.json": 2, "journal.jsonl": 3}
 
-    def part(self, file, offset):
+    def file_part(self, file, offset):
         return b"" if offset else {"summary.json": b"{}", "journal.jsonl": b"[1]"}[file]
 
 
@@ -612,7 +612,7 @@ def test_the_folder_of_a_server_on_another_machine_is_copied_once(tmp_path) -> N
         "summary.json": "{}",
         "journal.jsonl": "[1]",
     }
-    assert there.called.count("part") == 4, "each to its end"
+    assert there.called.count("file_part") == 4, "each to its end"
 
 
 def test_a_copy_that_broke_off_is_completed(tmp_path) -> None:

@@ -202,7 +202,7 @@ class Held:
         self.asked.release()
         return self.told
 
-    def end(self):
+    def end_process(self):
         self.told.cancel()
 
 
@@ -216,7 +216,7 @@ def test_end_ends_the_object_and_withdraws_it(site) -> None:
     for _ in calls:
         assert held.asked.acquire(timeout=HANG_GUARD_S)
     assert not any(call.done() for call in calls)
-    handle.end()
+    handle.end_process()
     for call in calls:
         with pytest.raises(CallError, match="was cancelled, since its object has ended"):
             call.result(HANG_GUARD_S)
@@ -297,7 +297,7 @@ def test_calls_use_watched_sockets(handle, monkeypatch) -> None:
 def test_a_handle_works_in_another_process(handle) -> None:
     code = (
         "import pickle, sys; handle = pickle.loads(sys.stdin.buffer.read());"
-        "print(handle.call('add', 1, 2).result(), 'torch' in sys.modules); handle.end()"
+        "print(handle.call('add', 1, 2).result(), 'torch' in sys.modules); handle.end_process()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], input=pickle.dumps(handle), capture_output=True, check=True

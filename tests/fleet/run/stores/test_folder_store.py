@@ -40,7 +40,7 @@ def described(folder, text):
 
 
 def task(store):
-    return store.task(JobName("cam"), CONFIG, HOME)
+    return store.training_task(JobName("cam"), CONFIG, HOME)
 
 
 def same(weights, model):
@@ -70,7 +70,7 @@ def test_a_fifth_of_each_class_validates_and_the_rest_trains(folder) -> None:
 
 
 def offer(store, weight=1.0, epochs=20):
-    return store.offer(epochs, weight, 3, 9)
+    return store.make_offer(epochs, weight, 3, 9)
 
 
 def test_an_offer_is_sized_by_the_pictures(folder, monkeypatch) -> None:
@@ -90,12 +90,12 @@ def test_an_offer_is_sized_by_the_pictures(folder, monkeypatch) -> None:
 def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones(folder, monkeypatch) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     assert 1e-5 < store.crop_gpu_s < 1
-    store.learn(0.02, 0.1)
-    store.learn(0.04, 0.3)
+    store.record_update(0.02, 0.1)
+    store.record_update(0.04, 0.3)
     for again in (store, read_stores(folder / "stores.yaml")["cam"]):
         assert (offer(again).gpu_s, offer(again).gain) == pytest.approx((0.03 * 16 * 20, 0.2))
     for _ in range(10):
-        store.learn(0.05, -1.0)
+        store.record_update(0.05, -1.0)
     assert (offer(store).gpu_s, offer(store).gain) == pytest.approx((0.05 * 16 * 20, 0.001))
     triggered = read_stores(described(folder, TRIGGERED.replace("cam.saf", "other.saf")))["cam"]
     monkeypatch.setattr(type(store), "accuracy", lambda self, newest: 0.8 if newest == 5 else 1.0)
@@ -128,10 +128,10 @@ def test_the_next_update_begins_with_the_weights_of_the_last_one(folder) -> None
     trained = build_edge_model(("bus", "car"), 0, 77, "mobilenet_v3_small")
     assert same(task(store).start, store.model)
     weights = to_bytes(trained)
-    assert not store.has(sha256(weights).hexdigest())
-    store.update(weights, 0.9)
-    assert store.has(sha256(weights).hexdigest())
-    assert not store.has(sha256(to_bytes(store.model)).hexdigest())
+    assert not store.has_weights(sha256(weights).hexdigest())
+    store.store_weights(weights, 0.9)
+    assert store.has_weights(sha256(weights).hexdigest())
+    assert not store.has_weights(sha256(to_bytes(store.model)).hexdigest())
     again = task(read_stores(folder / "stores.yaml")["cam"])
     assert same(again.start, trained)
     assert not same(again.start, store.model)
@@ -231,7 +231,7 @@ def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
     with torch.no_grad():
         says_car.head.weight.zero_()
         says_car.head.bias.copy_(torch.tensor([1.0, 0.0]))
-    store.update(to_bytes(says_car), 0.9)
+    store.store_weights(to_bytes(says_car), 0.9)
     for at, place in enumerate(("east/bus/000", "east/bus/001", "west/car/000", "west/car/001")):
         later_ns = 2_000_000_000_000_000_000 + at
         os.utime(folder / f"{place}.png", ns=(later_ns, later_ns))
@@ -263,7 +263,7 @@ def test_a_record_that_cannot_be_kept_does_not_stop_an_update(folder, caplog) ->
     store = read_stores(described(folder, TRIGGERED))["cam"]
     (folder / "cam.safetensors.updates.json").mkdir()
     task(store)
-    store.learn(1.0, 0.1)
+    store.record_update(1.0, 0.1)
     assert store.new_samples() == 0
     assert offer(store).gpu_s == pytest.approx(16 * 20)
     assert "cam: a later process will count its pictures as new" in caplog.text

@@ -58,7 +58,7 @@ class Training:
         self.epochs.append(epochs)
         self.now = replace(self.now, planned_epochs=epochs)
 
-    def stop(self):
+    def stop_training(self):
         self.stopped = True
 
     def wait(self, timeout_s=None):
@@ -113,7 +113,7 @@ class Store:
         self.judged.append((self.new, newest))
         return self.right
 
-    def offer(self, epochs, weight, now_us, until_us):
+    def make_offer(self, epochs, weight, now_us, until_us):
         if self.broken:
             raise UserError(self.broken)
         config = replace(CONFIG, epochs=epochs)
@@ -122,19 +122,19 @@ class Store:
             STORES, self.name, config, epochs, epochs, 0.1 * weight, 0.0, now_us, until_us, *sizes
         )
 
-    def task(self, job, config, home):
+    def training_task(self, job, config, home):
         self.read, self.new = self.read + 1, 0
         return TrainingTask(job, config, b"", (), {}, None, home)
 
-    def has(self, digest):
+    def has_weights(self, digest):
         return bool(self.came) and sha256(self.came[-1][0]).hexdigest() == digest
 
-    def update(self, weights, accuracy):
+    def store_weights(self, weights, accuracy):
         if self.broken:
             raise UserError(self.broken)
         self.came.append((weights, accuracy))
 
-    def learn(self, crop_gpu_s, gain):
+    def record_update(self, crop_gpu_s, gain):
         self.learnt.append((crop_gpu_s, gain))
 
 
@@ -144,19 +144,19 @@ class Server:
     def __init__(self, site, units):
         self.site, self.units, self.lent = site, units, {}
 
-    def room(self, now_us, until_us):
+    def spare_room(self, now_us, until_us):
         return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units else None
 
-    def lend(self, number, lent):
+    def lend_share(self, number, lent):
         self.lent[number] = lent
 
-    def take_back(self, number, at_us):
+    def take_back_share(self, number, at_us):
         self.lent.pop(number, None)
 
-    def borrowed(self):
+    def borrowed_loans(self):
         return ()
 
-    def lends(self):
+    def lent_numbers(self):
         return set(self.lent)
 
 
@@ -177,10 +177,12 @@ class Town:
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
         self.updates = StoreUpdates(self.book)
         servers = {EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)}
-        self.updates.meet({site: Neighbour(one, site) for site, one in servers.items()}, self.coordinator)
+        self.updates.meet_neighbours(
+            {site: Neighbour(one, site) for site, one in servers.items()}, self.coordinator
+        )
         for site, one in servers.items():
-            self.told("join", site, RemotePeer(one))
-        self.told("join", STORES, RemotePeer(self.updates.handle))
+            self.told("add_server", site, RemotePeer(one))
+        self.told("add_server", STORES, RemotePeer(self.updates.handle))
 
     def begin_again(self):
         self.begin({EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)})
@@ -188,13 +190,13 @@ class Town:
     def told(self, method, *arguments):
         """Returns when the coordinator has handled this and all before."""
         answer = self.coordinator.call(method, *arguments).result(HANG_GUARD_S)
-        self.coordinator.call("ready").result(HANG_GUARD_S)
+        self.coordinator.call("wait_for_earlier_calls").result(HANG_GUARD_S)
         return answer
 
     def look(self, seconds=1):
         self.now_us += seconds * S
-        self.updates.look(self.now_us, {EAST: "running", WEST: "away"})
-        self.told("ready")
+        self.updates.look_after_stores(self.now_us, {EAST: "running", WEST: "away"})
+        self.told("wait_for_earlier_calls")
 
     @property
     def trainings(self):
@@ -211,7 +213,7 @@ class Town:
         return self.training()
 
     def ordered(self, store=CAM, **terms):
-        return self.book.order(self.book.new(store, **terms)[0])
+        return self.book.place_order(self.book.draft_update(store, **terms)[0])
 
     def outcomes(self):
         return [loan.outcome for loan in read_loans(self.folder / "loans.jsonl")]
@@ -257,7 +259,7 @@ def test_orders_have_terms_of_their_own(town) -> None:
         one.ordered("moon")
     (offer,) = one.book.offers()
     assert (offer.epochs, offer.until_us, offer.gain) == (3, 50 * S, pytest.approx(0.25))
-    one.updates.kill(CAM)
+    one.updates.kill_update(CAM)
     one.ordered(CAM)
     (offer,) = one.book.offers()
     assert (offer.epochs, offer.until_us, offer.gain) == (12, 100 * S, pytest.approx(0.1))
@@ -338,7 +340,7 @@ def test_two_stores_share_the_room_from_the_first_look_on(town) -> None:
     one.ordered(CAM)
     one.ordered(GATE)
     one.look()
-    lent = {loan.offer.stream: loan.parts[0].share_milli for loan in one.updates.borrowed()}
+    lent = {loan.offer.stream: loan.parts[0].share_milli for loan in one.updates.borrowed_loans()}
     assert lent == {CAM: 500, GATE: 500}
     wait_until(lambda: len(one.trainings) == 2)
 
@@ -388,10 +390,10 @@ def test_a_host_that_dies_moves_it_from_its_last_snapshot(town) -> None:
     training = one.begun()
     training.shows(0.7, 0.75)
     one.west.units = 4
-    one.told("died", EAST, 10 * S)
+    one.told("on_server_death", EAST, 10 * S)
     assert [part.node for part in training.assignments[-1].parts] == ["west, for cam"]
     assert one.outcomes() == ["east died", UNDER_WAY]
-    (loan,) = one.updates.borrowed()
+    (loan,) = one.updates.borrowed_loans()
     assert (loan.hosts, loan.offer.epochs) == ((WEST,), 10)
     training.shows(*[0.9] * 12, state="done")
     one.look(20)
@@ -403,7 +405,7 @@ def test_without_another_host_the_store_keeps_what_is_better_and_it_is_offered_a
     one = town()
     training = one.begun()
     training.shows(0.7, 0.75)
-    one.told("died", EAST, 10 * S)
+    one.told("on_server_death", EAST, 10 * S)
     one.look(10)
     assert one.stores[CAM].came == [(b"weights 2", 0.75)]
     assert training.stopped
@@ -468,7 +470,7 @@ def test_who_is_killed_is_gone_and_his_trigger_waits_for_as_many_again(town) -> 
     one.east.units = 0
     store.new = 70
     one.look()
-    one.updates.kill(CAM)
+    one.updates.kill_update(CAM)
     one.look(5)
     assert not one.book.updates
     one.east.units = 4
@@ -477,27 +479,27 @@ def test_who_is_killed_is_gone_and_his_trigger_waits_for_as_many_again(town) -> 
     store.new = 120
     one.look(5)
     training = one.training()
-    one.updates.kill(CAM)
-    one.told("ready")
+    one.updates.kill_update(CAM)
+    one.told("wait_for_earlier_calls")
     assert training.stopped
     assert (one.outcomes(), one.east.lent) == (["given up"], {})
     assert one.updates.status()["ended"]["cam"]["reason"] == "it was killed"
     with pytest.raises(UserError, match="no update of cam is wanted or under way; there is none"):
-        one.updates.kill(CAM)
+        one.updates.kill_update(CAM)
 
 
 def test_a_grant_that_nobody_waits_for_is_given_up(town) -> None:
     one = town()
     training = one.begun()
     loan = one.book.updates[CAM].loan
-    one.updates.kill(CAM)
-    one.updates.grant(loan)
-    one.told("ready")
+    one.updates.kill_update(CAM)
+    one.updates.grant_loan(loan)
+    one.told("wait_for_earlier_calls")
     assert len(one.trainings) == 1
     assert training.stopped
     one.ordered(epochs=5)
-    one.updates.grant(loan)
-    assert one.updates.borrowed() == []
+    one.updates.grant_loan(loan)
+    assert one.updates.borrowed_loans() == []
 
 
 def test_the_end_of_the_run_gives_all_up_and_refuses_more(town) -> None:
@@ -506,7 +508,7 @@ def test_the_end_of_the_run_gives_all_up_and_refuses_more(town) -> None:
     one.ordered(GATE)
     for _ in range(2):
         one.updates.close()
-    one.told("ready")
+    one.told("wait_for_earlier_calls")
     assert training.stopped
     assert {ended.reason for ended in one.book.ended.values()} == {"the run has ended"}
     assert not one.east.lent
@@ -530,8 +532,11 @@ def test_a_new_driver_takes_up_what_was_not_over_and_hosts_get_their_shares_back
     one.look()
     wait_until(lambda: len(one.trainings) == 2)
     assert {training.task.config.epochs for training in one.trainings} == {7, 12}
-    assert {loan.offer.stream: loan.offer.epochs for loan in one.updates.borrowed()} == {CAM: 7, GATE: 12}
-    one.updates.kill(CAM)
+    assert {loan.offer.stream: loan.offer.epochs for loan in one.updates.borrowed_loans()} == {
+        CAM: 7,
+        GATE: 12,
+    }
+    one.updates.kill_update(CAM)
     assert one.ordered(CAM) == 2
 
 
@@ -540,7 +545,7 @@ def test_a_driver_that_dies_as_the_weights_come_does_not_train_them_twice(writte
     one = town()
     one.begun()
     store, update = one.stores[CAM], one.book.updates[CAM]
-    one.book.takes(update, b"weights", 0.9, last=True)
+    one.book.store_weights(update, b"weights", 0.9, last=True)
     if not written:
         store.came.clear()
     one.begin_again()

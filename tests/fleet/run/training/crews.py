@@ -81,9 +81,9 @@ def process(name):
 
 def crew_of(task, assignment, snapshot=None):
     """Returns the parameter server and its workers."""
-    material = Material.of(task)
-    shards = deal(material.lying(SITES), assignment)
-    return crew_with(material, material.plan(assignment), shards, snapshot)
+    material = Material.from_task(task)
+    shards = deal(material.crops_by_node(SITES), assignment)
+    return crew_with(material, material.lesson_plan(assignment), shards, snapshot)
 
 
 def crew_with(material, plan, shards, snapshot=None):
@@ -105,11 +105,11 @@ def workers_with(material, plan, shards):
 
 def updates_of(task, assignment):
     """Returns updates and workers that run without threads."""
-    material = Material.of(task)
-    plan = material.plan(assignment)
+    material = Material.from_task(task)
+    plan = material.lesson_plan(assignment)
     updates = Updates(task.start, plan, material.validation)
     updates.restore(None)
-    return updates, workers_with(material, plan, deal(material.lying(SITES), assignment))
+    return updates, workers_with(material, plan, deal(material.crops_by_node(SITES), assignment))
 
 
 def in_turn(updates, workers, epoch):

@@ -40,7 +40,7 @@ class Shares:
 
 def test_a_server_that_serves_nothing_yet_may_be_told_that_its_epoch_is_no_more():
     server = TrainingActor("server", CpuShares(1))
-    server.abort()
+    server.abort_epoch()
     with pytest.raises(LookupError, match="serves no training"):
         server.on_server("end_epoch")
 
@@ -49,15 +49,15 @@ def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_tr
     shares = Shares()
     actor = TrainingActor("a guest", shares, 1)
     task = task_of(model)
-    material = Material.of(task)
-    plan = material.plan(HALVES)
+    material = Material.from_task(task)
+    plan = material.lesson_plan(HALVES)
     for share_milli in (300, 600):
-        actor.rest()
+        actor.release_training()
         assert not any(handle.held for handle in shares.handles)
-        actor.serve(task.start, plan, material.validation, share_milli)
+        actor.serve_training(task.start, plan, material.validation, share_milli)
         assert shares.handles[-1].job == ShareJob("a guest", "retraining", share_milli, 1)
         assert [handle.held for handle in shares.handles] == [False] * (len(shares.handles) - 1) + [True]
-    actor.rest()
+    actor.release_training()
     for told in (["end_epoch"], ["snapshot", 0]):
         with pytest.raises(LookupError):
             actor.on_server(*told)

@@ -43,7 +43,7 @@ class Mortal:
 
     def _answer(self, method, *arguments):
         self.called[arguments[0] if method == "on_server" else method] += 1
-        if method in ("serve", "work"):
+        if method in ("serve_training", "work_on_shard"):
             self.models += sum(isinstance(one, bytes) for one in arguments)
         answer = Future()
         if self.called["end"] or self.called[self.dies_in]:
@@ -52,7 +52,7 @@ class Mortal:
             return self._process.call(method, *arguments)
         return answer
 
-    def end(self):
+    def end_process(self):
         self.called["end"] += 1
 
 
@@ -62,13 +62,13 @@ class Source:
     def __init__(self, nodes=(EAST, WEST)):
         self.nodes, self.made, self.given_back = nodes, {}, []
 
-    def take(self, node):
+    def take_process(self, node):
         if node.name not in self.nodes:
             raise NoProcessError(f"{node.site} gives no process away: it takes no guests")
         self.made.setdefault(node.name, []).append(Mortal(node))
         return self.made[node.name][-1]
 
-    def give_back(self, node, process):
+    def give_back_process(self, node, process):
         self.given_back.append(process)
 
 
@@ -78,10 +78,10 @@ class Ledger:
     def __init__(self):
         self.crops = Counter()
 
-    def sent(self, origin, target, kind, count):
+    def count_sent(self, origin, target, kind, count):
         pass
 
-    def did(self, worker, work):
+    def count_work(self, worker, work):
         self.crops[worker.node] += work.crops
 
 
@@ -89,8 +89,8 @@ class Assembled:
     """A crew with its source and ledger; each worker has a node of its own."""
 
     def __init__(self, task, assignment=HALVES, source=None):
-        self.material, self.source, self.ledger = Material.of(task), source or Source(), Ledger()
-        self.assignment, self.shards = assignment, deal(self.material.lying(SITES), assignment)
+        self.material, self.source, self.ledger = Material.from_task(task), source or Source(), Ledger()
+        self.assignment, self.shards = assignment, deal(self.material.crops_by_node(SITES), assignment)
         self.clock = lambda: 0.0
         self.crew = Crew(self.material, NODES, self.source, self.ledger, self.now_s)
 
@@ -98,7 +98,7 @@ class Assembled:
         return self.clock()
 
     def assemble(self, snapshot=None):
-        return self.crew.assemble(self.material.plan(self.assignment), self.shards, EAST, snapshot)
+        return self.crew.assemble(self.material.lesson_plan(self.assignment), self.shards, EAST, snapshot)
 
     def run_epoch(self, epoch, interrupted=lambda: False):
         return self.crew.run_epoch(epoch, interrupted)
@@ -123,7 +123,7 @@ def test_who_gives_no_process_away_is_lost_by_name_and_nobody_elses_process_is(m
         made.assemble()
     (west,) = (worker for worker in made.shards if worker.node == WEST)
     assert lost.value.dead == (Dead(NODES[WEST], west, "west gives no process away: it takes no guests"),)
-    made.crew.release()
+    made.crew.release_processes()
     assert made.source.given_back == made.source.made[EAST]
 
 
@@ -131,10 +131,10 @@ def test_a_start_model_is_sent_to_each_process_once(there) -> None:
     processes = (there.worker, there.server, there.west)
     assert [one.models for one in processes] == [1, 1, 1]
     there.assignment = parted(NodePart(EAST, share_milli=500), NodePart(WEST, share_milli=400))
-    there.shards = deal(there.material.lying(SITES), there.assignment)
+    there.shards = deal(there.material.crops_by_node(SITES), there.assignment)
     there.assemble()
     assert [one.models for one in processes] == [1, 1, 1]
-    assert there.west.called["work"] == 2
+    assert there.west.called["work_on_shard"] == 2
     assert there.run_epoch(0) is not None
 
 
@@ -142,7 +142,7 @@ def test_a_start_model_is_sent_to_a_lone_worker_once(model) -> None:
     lone = Assembled(task_of(model), parted(NodePart(EAST)))
     lone.assemble()
     (process,) = lone.source.made[EAST]
-    assert (process.models, process.called["work"]) == (1, 1)
+    assert (process.models, process.called["work_on_shard"]) == (1, 1)
     assert lone.run_epoch(0) is not None
 
 
@@ -189,11 +189,11 @@ def test_one_that_is_silent_is_dead_and_is_not_waited_for(there, monkeypatch) ->
         there.run_epoch(0)
     assert there.west.called["end"] == 1
     assert waited_for[-1].isdisjoint(there.west.answers["run_epoch"])
-    assert there.server.called["abort"] == 1, "the other worker waited for the dead one"
+    assert there.server.called["abort_epoch"] == 1, "the other worker waited for the dead one"
 
 
 def test_one_that_fails_at_its_task_while_all_are_alive_is_the_suspect(there) -> None:
-    there.west.actor.rest()
+    there.west.actor.release_training()
     with pytest.raises(CrewLostError, match=r"^worker 0 on west: LookupError: this worker works on no"):
         there.run_epoch(0)
 

@@ -80,7 +80,7 @@ def same(one, other):
 
 def test_it_takes_along_what_its_own_server_would_train_on(material):
     task = guest_task(JobName("east/cam/6"), COMMAND, material, EAST)
-    made = Material.of(task)
+    made = Material.from_task(task)
     _, retraining = at_home(material)
     assert (task.classes, task.seed, task.config) == (("person", "car", "truck"), 77 + WINDOW, CONFIG)
     assert task.home == EAST

@@ -43,7 +43,7 @@ def test_all_come_where_the_link_takes_them_and_the_last_of_equals_is_best(home)
     coming, arrived = home
     link = Link()
     for epochs, accuracy in enumerate((0.5, 0.7, 0.7, 0.6), 1):
-        coming.add(link.there(epochs, accuracy))
+        coming.add_checkpoint(link.there(epochs, accuracy))
         coming.wait_home()
     assert (coming.newest.epochs, coming.best.epochs, coming.best.data) == (4, 3, b"\3")
     assert arrived == [(1, 1), (2, 1), (3, 1), (4, 1)]
@@ -52,10 +52,10 @@ def test_all_come_where_the_link_takes_them_and_the_last_of_equals_is_best(home)
 def test_a_slow_link_leaves_some_behind_and_holds_nobody_up(home) -> None:
     coming, _ = home
     link = Link(slow=True)
-    coming.add(link.there(1, 0.5))
+    coming.add_checkpoint(link.there(1, 0.5))
     assert link.asked.acquire(timeout=HANG_GUARD_S)
     for epochs, accuracy in ((2, 0.9), (3, 0.6), (4, 0.7)):
-        coming.add(link.there(epochs, accuracy))
+        coming.add_checkpoint(link.there(epochs, accuracy))
     assert (coming.newest, coming.best) == (None, None)
     for _ in range(3):
         link.lets.release()
@@ -68,11 +68,11 @@ def test_one_that_is_lost_is_nobody_elses_matter(home) -> None:
     coming, arrived = home
     link = Link(lost=[2, 3])
     for epochs, accuracy in ((1, 0.5), (2, 0.6), (3, 0.9)):
-        coming.add(link.there(epochs, accuracy))
+        coming.add_checkpoint(link.there(epochs, accuracy))
         coming.wait_home()
     assert (coming.newest.epochs, coming.best.epochs, arrived) == (1, 1, [(1, 1)])
     # The epoch is trained again, and its new result counts.
-    coming.add(Link().there(2, 0.4))
+    coming.add_checkpoint(Link().there(2, 0.4))
     coming.wait_home()
     assert (coming.newest.epochs, coming.best.epochs) == (2, 1)
 
@@ -92,15 +92,15 @@ def dear():
 
 def first_is_home(coming, link):
     """Returns when one has come whose accuracy is 0.5, and the next may not set out yet."""
-    coming.add(link.there(1, 0.5))
+    coming.add_checkpoint(link.there(1, 0.5))
     wait_until(lambda: coming.wanted_above == 0.5)
 
 
 def test_where_each_is_dear_the_newest_comes_after_a_rest_or_when_somebody_waits(dear) -> None:
     coming, link = dear
     first_is_home(coming, link)
-    coming.add(link.there(2, 0.6))
-    coming.add(link.there(3, 0.7))
+    coming.add_checkpoint(link.there(2, 0.6))
+    coming.add_checkpoint(link.there(3, 0.7))
     assert link.sent == [1]
     coming.wait_home()
     assert (link.sent, coming.newest.epochs) == ([1, 3], 3)
@@ -109,8 +109,8 @@ def test_where_each_is_dear_the_newest_comes_after_a_rest_or_when_somebody_waits
 def test_of_a_training_that_is_stopped_nothing_sets_out_unless_somebody_waits(dear) -> None:
     coming, link = dear
     first_is_home(coming, link)
-    coming.add(link.there(2, 0.6))
-    coming.stop()
+    coming.add_checkpoint(link.there(2, 0.6))
+    coming.stop_transfers()
     wait_until(lambda: all(thread.name != "checkpoints" for thread in threading.enumerate()))
     assert link.sent == [1]
     coming.wait_home()
@@ -120,9 +120,9 @@ def test_of_a_training_that_is_stopped_nothing_sets_out_unless_somebody_waits(de
 def test_a_rest_is_as_long_as_what_was_on_its_way_says() -> None:
     link, ticks = Link(), itertools.count(0, 0.001)
     coming = Homecoming(lambda there, count: None, 1 / 11, lambda: next(ticks))
-    coming.add(link.there(1, 0.5))
+    coming.add_checkpoint(link.there(1, 0.5))
     wait_until(lambda: link.sent == [1])
-    coming.add(link.there(2, 0.5))
+    coming.add_checkpoint(link.there(2, 0.5))
     wait_until(lambda: link.sent == [1, 2])
 
 
@@ -130,7 +130,7 @@ def test_while_none_may_set_out_only_what_is_better_is_wanted(dear) -> None:
     coming, link = dear
     assert coming.wanted_above == ALWAYS
     first_is_home(coming, link)
-    coming.add(link.there(2, 0.6))
+    coming.add_checkpoint(link.there(2, 0.6))
     assert coming.wanted_above == 0.6
     coming.wait_home()
     assert coming.wanted_above == ALWAYS

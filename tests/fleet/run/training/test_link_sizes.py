@@ -27,7 +27,7 @@ COUNTS = CropCounts(training=60, validation=30, exemplars=20)
 class InThisProcess:
     """Source of training processes in this process."""
 
-    def take(self, node):
+    def take_process(self, node):
         return process(node.name)
 
 
@@ -37,11 +37,11 @@ class Counted:
     def __init__(self):
         self.mb = Counter()
 
-    def sent(self, origin, target, kind, count):
+    def count_sent(self, origin, target, kind, count):
         if origin != target:
             self.mb[kind] += count / 1e6
 
-    def did(self, worker, work):
+    def count_work(self, worker, work):
         pass
 
 
@@ -55,10 +55,12 @@ def test_a_loan_by_one_host_sends_what_was_offered(model, blocks) -> None:
         validation=bars(COUNTS.validation, 3, 500),
         memory=ExemplarMemory(20, bars(COUNTS.exemplars, 9, 900)),
     )
-    assignment, material, counted = parted(NodePart(WEST), server=WEST), Material.of(task), Counted()
+    assignment, material, counted = parted(NodePart(WEST), server=WEST), Material.from_task(task), Counted()
     nodes = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
     crew = Crew(material, nodes, InThisProcess(), counted)
-    crew.assemble(material.plan(assignment), deal(material.lying(SITES), assignment), WEST, None)
+    crew.assemble(
+        material.lesson_plan(assignment), deal(material.crops_by_node(SITES), assignment), WEST, None
+    )
     offer = offered(config, model)
     assert counted.mb[PayloadKind.MODEL] == offer.model_mb
     assert counted.mb[PayloadKind.DATA] == pytest.approx(offer.crops_mb + offer.validation_mb)

@@ -91,7 +91,7 @@ def wait_for_epoch(handle, epochs):
 @pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.long)])
 def test_on_two_unequal_nodes_a_mode_ends_within_a_point_of_one_node(trainer, model, mode):
     task = gentle(model, mode)
-    handle = trainer.start(task, UNEQUAL)
+    handle = trainer.start_training(task, UNEQUAL)
     trained = handle.result(LONG_GUARD_S)
     told = handle.poll()
     expected = one_node_accuracies(task, model)
@@ -109,7 +109,7 @@ def test_on_two_unequal_nodes_a_mode_ends_within_a_point_of_one_node(trainer, mo
 
 
 def test_who_watches_the_accuracy_may_end_it_sooner(trainer, model):
-    handle = trainer.start(gentle(model, "synchronous", epochs=200), UNEQUAL)
+    handle = trainer.start_training(gentle(model, "synchronous", epochs=200), UNEQUAL)
     wait_for_epoch(handle, 2)
     handle.set_epochs(4)
     handle.result(LONG_GUARD_S)
@@ -120,14 +120,14 @@ def test_who_watches_the_accuracy_may_end_it_sooner(trainer, model):
 
 def test_what_is_wrong_is_said_and_what_is_stopped_has_its_best_epoch(trainer, model):
     with pytest.raises(UserError, match="no node nowhere"):
-        trainer.start(gentle(model, "synchronous"), parted(NodePart(NodeName("nowhere"))))
+        trainer.start_training(gentle(model, "synchronous"), parted(NodePart(NodeName("nowhere"))))
     damaged = replace(gentle(model, "synchronous"), start=b"no weights")
-    handle = trainer.start(damaged, UNEQUAL)
+    handle = trainer.start_training(damaged, UNEQUAL)
     with pytest.raises(TrainingFailedError, match="safetensors"):
         handle.result(LONG_GUARD_S)
-    stopped = trainer.start(gentle(model, "asynchronous", epochs=5000), UNEQUAL)
+    stopped = trainer.start_training(gentle(model, "asynchronous", epochs=5000), UNEQUAL)
     wait_for_epoch(stopped, 1)
-    stopped.stop()
+    stopped.stop_training()
     assert stopped.result(LONG_GUARD_S).epoch >= 1
     assert stopped.poll().state == "stopped"
 
@@ -141,12 +141,12 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
             self.lent = LentProcesses(WEST, ray_node, CpuShares(2), 0, self.doors)
 
         def take_process(self, borrower):
-            return self.lent.take(borrower)
+            return self.lent.take_process(borrower)
 
         def give_back_process(self, borrower, process):
-            self.lent.give_back(borrower, process)
+            self.lent.give_back_process(borrower, process)
 
-        def machine(self):
+        def machine_id(self):
             return self.ray_node
 
         def count(self):
@@ -156,10 +156,10 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     where = NodeAffinitySchedulingStrategy(ray_node, soft=False)
     host = RayHandle(ray.remote(Host).options(num_cpus=0, scheduling_strategy=where).remote(ray_node))
     hosted = Neighbours(EAST)
-    hosted.meet({WEST: Neighbour(host, ray_node)})
+    hosted.add_neighbours({WEST: Neighbour(host, ray_node)})
     trainer = ProcessFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
     task = gentle(model, "synchronous", epochs=2)
-    handle = trainer.start(task, parted(NodePart(WEST, workers=2)))
+    handle = trainer.start_training(task, parted(NodePart(WEST, workers=2)))
     handle.result(LONG_GUARD_S)
     told = handle.poll()
     expected = one_node_accuracies(task, model)
@@ -167,17 +167,17 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     assert told.failures == ()
     assert host.call("count").result(LONG_GUARD_S) == 0
     assert hosted.is_there(ray_node)
-    host.end()
+    host.end_process()
     wait_until(lambda: not hosted.is_there(ray_node))
 
 
 @pytest.mark.long
 def test_a_training_that_moves_learns_the_same(trainer, model):
-    stayed = trainer.start(gentle(model, "synchronous", epochs=40), UNEQUAL)
+    stayed = trainer.start_training(gentle(model, "synchronous", epochs=40), UNEQUAL)
     unmoved = stayed.result(LONG_GUARD_S)
-    moved = trainer.start(gentle(model, "synchronous", epochs=40), UNEQUAL)
+    moved = trainer.start_training(gentle(model, "synchronous", epochs=40), UNEQUAL)
     wait_for_epoch(moved, 2)
-    moved.move(parted(NodePart(WEST, workers=2, chunks=3), NodePart(EAST, chunks=1), server=WEST))
+    moved.move_to(parted(NodePart(WEST, workers=2, chunks=3), NodePart(EAST, chunks=1), server=WEST))
     trained = moved.result(LONG_GUARD_S)
     told = moved.poll()
     assert told.moves == 1
@@ -194,7 +194,7 @@ def test_a_training_that_moves_learns_the_same(trainer, model):
 @pytest.mark.parametrize("who", [(WEST, "worker 0"), (EAST, "parameter server")])
 def test_who_is_killed_is_found_and_made_again(trainer, model, mode, who):
     task = gentle(model, mode, epochs=60)
-    handle = trainer.start(task, UNEQUAL)
+    handle = trainer.start_training(task, UNEQUAL)
     wait_for_epoch(handle, 2)
     os.kill(handle.pids()[who], signal.SIGKILL)
     handle.result(LONG_GUARD_S)
@@ -209,7 +209,7 @@ def test_who_is_killed_is_found_and_made_again(trainer, model, mode, who):
 
 @pytest.mark.long
 def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(trainer, model):
-    handle = trainer.start(gentle(model, "synchronous", epochs=300), UNEQUAL)
+    handle = trainer.start_training(gentle(model, "synchronous", epochs=300), UNEQUAL)
     for strike in range(3):
         wait_for_epoch(handle, 1 + 2 * strike)
         wait_until(lambda strike=strike: len(handle.poll().failures) >= strike)
@@ -221,7 +221,7 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
     assert [failure.left_out for failure in after.failures] == [False, False, True]
     assert after.work[WEST] == before[WEST]
     assert after.work[EAST].crops - before[EAST].crops >= 2 * 60
-    handle.stop()
+    handle.stop_training()
     handle.result(LONG_GUARD_S)
 
 
@@ -229,20 +229,20 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
 def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model):
     # From here on, west and east are other Ray nodes than those that the ``trainer`` fixture knows.
     trainer = ProcessFleetTrainer(fleet.nodes(), TrainingProcesses(CpuShares(2)))
-    handle = trainer.start(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
+    handle = trainer.start_training(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
     fleet.fail(EAST)
     wait_until(lambda: handle.poll().state == "stranded", lambda: str(handle.poll()))
     stranded = handle.poll()
     assert len(stranded.epochs) >= 2
-    trainer.know(fleet.begin(WEST, 500))
-    handle.move(parted(NodePart(WEST, workers=2)))
+    trainer.add_node(fleet.begin(WEST, 500))
+    handle.move_to(parted(NodePart(WEST, workers=2)))
     wait_for_epoch(handle, len(stranded.epochs) + 2)
     told = handle.poll()
     assert told.epochs[: len(stranded.epochs)] == stranded.epochs
     assert told.moves == 1
-    handle.stop()
+    handle.stop_training()
     assert handle.result(LONG_GUARD_S).accuracy >= 0.9
     assert {node for node, _ in handle.pids()} == set()
     trainer.close()
@@ -253,13 +253,13 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
 def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fleet, model):
     # The last test of this fleet: nothing restores the node.
     trainer = ProcessFleetTrainer(fleet.nodes(), TrainingProcesses(CpuShares(2)))
-    handle = trainer.start(gentle(model, "asynchronous", epochs=300), UNEQUAL)
+    handle = trainer.start_training(gentle(model, "asynchronous", epochs=300), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
     wait_until(
         lambda: any(failure.left_out for failure in handle.poll().failures), lambda: str(handle.poll())
     )
     wait_for_epoch(handle, len(handle.poll().epochs) + 2)
-    handle.stop()
+    handle.stop_training()
     assert handle.result(LONG_GUARD_S).accuracy >= 0.9
     trainer.close()

@@ -19,10 +19,10 @@ from ekya.models.training.trainee import Snapshot
 
 def lone(task):
     """Returns the parameter server with its worker in it."""
-    material, assignment = Material.of(task), parted(NodePart(WEST))
-    plan = material.plan(assignment)
+    material, assignment = Material.from_task(task), parted(NodePart(WEST))
+    plan = material.lesson_plan(assignment)
     ((me, shard),) = deal(
-        material.lying(dict.fromkeys((*task.training, WEST), SiteName("here"))), assignment
+        material.crops_by_node(dict.fromkeys((*task.training, WEST), SiteName("here"))), assignment
     ).items()
     server = ParameterServer(Updates(task.start, plan, material.validation))
     server.restore(None)
@@ -42,7 +42,7 @@ def test_it_learns_what_a_worker_of_another_process_would_to_the_bit(model, head
         work = worker.run_epoch(epoch, epoch)
         assert server.end_epoch() == end.end
         assert (work.steps, work.crops) == (works[epoch][0].steps, works[epoch][0].crops)
-        assert server.exchanged() == {}
+        assert server.exchanged_bytes() == {}
         weights = Snapshot.from_bytes(server.snapshot(epoch)).weights
         for name, of in Snapshot.from_bytes(end.snapshot).weights.items():
             assert torch.equal(weights[name], of)
@@ -51,7 +51,7 @@ def test_it_learns_what_a_worker_of_another_process_would_to_the_bit(model, head
 def test_it_stops_when_its_epoch_is_no_more_and_moves_nothing(model):
     me, server, worker = lone(task_of(model))
     server.begin_epoch("one", (me,))
-    server.abort()
+    server.abort_epoch()
     before = server.restore(None)
     assert worker.run_epoch("one", 0).steps == 0
     assert server.restore(None) == before

@@ -146,8 +146,10 @@ def test_an_epoch_that_is_no_more_lets_everybody_go(model):
     server.begin_epoch("epoch", tuple(workers))
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(workers[others[0]].run_epoch, LocalHandle(server, 1), "epoch", 0)
-        wait_until(lambda: others[0] in server.exchanged())  # It has pulled; the other workers never do.
-        server.abort()
+        wait_until(
+            lambda: others[0] in server.exchanged_bytes()
+        )  # It has pulled; the other workers never do.
+        server.abort_epoch()
         assert waits.result(HANG_GUARD_S).steps <= 1
     assert server.pull("epoch", first) is None
     gradient = np.zeros(3, np.float32)
@@ -168,4 +170,4 @@ def test_a_damaged_snapshot_and_one_of_another_model_are_refused(model):
 
 def test_statistics_of_batches_are_refused(model):
     with pytest.raises(ValueError, match="statistics"):
-        Material.of(task_of(model, recipe=replace(QUICK, batch_statistics=True)))
+        Material.from_task(task_of(model, recipe=replace(QUICK, batch_statistics=True)))

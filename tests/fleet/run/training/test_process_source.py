@@ -32,7 +32,7 @@ class Process:
     def pid(self):
         return 7
 
-    def rest(self):
+    def release_training(self):
         self.rests += 1
 
 
@@ -71,7 +71,7 @@ def processes(ray):
 
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_a_process_is_a_client_on_its_nodes_gpu_from_the_beginning(gpu, ray, processes) -> None:
-    process = processes.take(replace(NODE, gpu=gpu))
+    process = processes.take_process(replace(NODE, gpu=gpu))
     environment = ray.made[0]["runtime_env"]["env_vars"]
     assert environment[VISIBLE_VARIABLE] == f"GPU-{gpu}"
     assert environment[PIPE_VARIABLE] == f"/pipes/{gpu}"
@@ -81,27 +81,27 @@ def test_a_process_is_a_client_on_its_nodes_gpu_from_the_beginning(gpu, ray, pro
 
 def test_one_that_waits_is_taken_again_on_its_gpu_and_on_no_other(processes) -> None:
     first, second = (replace(NODE, gpu=gpu) for gpu in (0, 1))
-    process = processes.take(second)
-    processes.give_back(second, process)
+    process = processes.take_process(second)
+    processes.give_back_process(second, process)
     assert process.kept.rests == 1, "it holds nothing while it waits"
-    other = processes.take(first)
+    other = processes.take_process(first)
     assert other != process
-    assert processes.take(second) == process
+    assert processes.take_process(second) == process
 
 
 def test_one_that_does_not_answer_waits_for_nobody(ray, processes) -> None:
-    process = processes.take(NODE)
-    process.end()
-    processes.give_back(NODE, process)
-    assert processes.take(NODE) != process
+    process = processes.take_process(NODE)
+    process.end_process()
+    processes.give_back_process(NODE, process)
+    assert processes.take_process(NODE) != process
     assert len(ray.made) == 2
 
 
 def test_who_comes_back_after_the_end_ends_too(processes) -> None:
-    waits, late = processes.take(NODE), processes.take(NODE)
-    processes.give_back(NODE, waits)
+    waits, late = processes.take_process(NODE), processes.take_process(NODE)
+    processes.give_back_process(NODE, waits)
     processes.close()
     assert (waits.dead, late.dead) == (True, False)
-    processes.give_back(NODE, late)
+    processes.give_back_process(NODE, late)
     with pytest.raises(CallError):
         late.call("pid").result(0)

@@ -22,7 +22,7 @@ class Play:
 
     def moves(self):
         for worker in [worker for worker in self.away if not self.left[worker]]:
-            self.gate.leave(worker)
+            self.gate.remove_worker(worker)
             self.away.remove(worker)
             self.update()
         return [("pull", worker) for worker in sorted(self.away)] + [
@@ -95,4 +95,4 @@ def test_who_is_not_away_cannot_leave():
     gate = Gate([worker], together)
     gate.pull(worker)
     with pytest.raises(KeyError):
-        gate.leave(worker)
+        gate.remove_worker(worker)

@@ -93,10 +93,10 @@ class CrewInThreads:
     def is_there(self, machine_id):
         return machine_id not in self.power.off
 
-    def release(self):
+    def release_processes(self):
         self.there = {}
 
-    end = release
+    end_processes = release_processes
 
 
 @pytest.fixture
@@ -109,12 +109,12 @@ def begun(monkeypatch, model):
         task = task_of(model, **{"waits": True, **options})
         training = FleetTraining(task, assignment, nodes or three_nodes(), power)
         made.append(training)
-        training.begin()
+        training.start_thread()
         return training
 
     yield begin
     for training in made:
-        training.stop()
+        training.stop_training()
 
 
 def until(training, state, moves=0):
@@ -129,7 +129,7 @@ def until(training, state, moves=0):
 def moved(training, assignment):
     """Moves a training to nodes on which it is stranded again."""
     moves = training.poll().moves
-    training.move(assignment)
+    training.move_to(assignment)
     return until(training, "stranded", moves + 1)
 
 
@@ -145,7 +145,7 @@ def test_all_nodes_are_gone_and_it_goes_on_elsewhere_from_its_last_epoch(begun):
     assert not told.over
     assert [one.epoch for one in told.epochs] == [1]
     assert "no node is left to train on (east, west failed)" in told.reason
-    training.move(AT_HUB)
+    training.move_to(AT_HUB)
     other = learnt(training)
     told = training.poll()
     assert (told.state, told.reason, told.moves) == ("done", "", 1)
@@ -169,7 +169,7 @@ def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):
     training = begun(Power(slow=[2], e=2, w=2))
     told = until(training, "stranded")
     assert ([one.epoch for one in told.epochs], told.epochs_home, len(told.epoch_s)) == ([1], 1, 1)
-    training.move(AT_HUB)
+    training.move_to(AT_HUB)
     other = learnt(training)
     assert [one.epoch for one in training.poll().epochs] == [1, 2, 3]
     assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
@@ -184,7 +184,7 @@ def test_a_node_that_comes_back_as_another_machine_is_out_no_more(begun):
     moved(training, BOTH)  # no node has come back
     assert len(power.tried) == tried
     nodes[WEST] = node(WEST, "w again")
-    training.move(BOTH)
+    training.move_to(BOTH)
     training.result(HANG_GUARD_S)
     assert power.tried[tried:] == [{"w again"}], "the east is still out, and the server with it"
     assert [one.epoch for one in training.poll().epochs] == [1, 2, 3]
@@ -193,7 +193,7 @@ def test_a_node_that_comes_back_as_another_machine_is_out_no_more(begun):
 def test_one_that_finds_no_node_from_the_start_waits_too_and_begins_when_it_is_moved(begun):
     training = begun(Power(off=("e", "w")))
     assert until(training, "stranded").epochs == ()
-    training.move(AT_HUB)
+    training.move_to(AT_HUB)
     assert training.result(HANG_GUARD_S).accuracy > 0
     assert len(training.poll().epochs) == 3
 
@@ -215,14 +215,14 @@ def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
     training = begun(Power(e=2, w=2))
     until(training, "stranded")
     assert not training.wait(0)
-    training.stop()
+    training.stop_training()
     assert training.wait(HANG_GUARD_S)
     # The result is available as soon as the training is seen to be over.
     assert training.result(0).epoch in (1, 2)
     assert training.poll().state == "stopped"
     nothing = begun(Power(off=("e", "w")))
     until(nothing, "stranded")
-    nothing.stop()
+    nothing.stop_training()
     with pytest.raises(TrainingFailedError, match="no node is left"):
         nothing.result(HANG_GUARD_S)
 
@@ -240,7 +240,7 @@ def test_who_is_stopped_before_a_checkpoint_is_home_keeps_its_processes_until_on
     power.comes.clear()
     training = begun(power, config=replace(GAMMA, epochs=5000))
     wait_until(lambda: training.poll().epochs)
-    training.stop()
+    training.stop_training()
     assert training.result(HANG_GUARD_S).epoch >= 1
     assert training.poll().state == "stopped"
 
@@ -257,16 +257,16 @@ def test_an_order_of_nobody_or_to_nowhere_is_refused_and_it_stays_stranded(begun
     training = begun(Power(e=1, w=1))
     until(training, "stranded")
     with pytest.raises(UserError, match="no node nowhere"):
-        training.move(parted(NodePart(NodeName("nowhere"))))
+        training.move_to(parted(NodePart(NodeName("nowhere"))))
     with pytest.raises(UserError, match="names no node"):
-        training.move(parted())
+        training.move_to(parted())
     assert training.poll().state == "stranded"
     assert training.poll().moves == 0
 
 
 def test_a_nodes_share_is_what_is_known_of_it_now(model):
     before = {EAST: node(EAST, "e", 500), WEST: node(WEST, "w", 300)}
-    shards = deal(Material.of(task_of(model)).lying(SITES), BOTH)
+    shards = deal(Material.from_task(task_of(model)).crops_by_node(SITES), BOTH)
     now = {**before, WEST: node(WEST, "w", 100)}
     east, west = sorted(shards)
     assert shares_of(now, EAST, shards) == {None: 100, east: 400, west: 100}
