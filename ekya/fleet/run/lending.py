@@ -50,7 +50,7 @@ class LendingExecutor:
         inner: carries out the commands for this server.
         awaited: this server's remote retrainings.
         over: see ``Over``.
-        room: returns what the server could lend between two times; None: nothing.
+        spare_room: returns what the server could lend between two times; None: nothing.
         listens_every_us: how often ``wait`` polls for news of remote retrainings; None where none can come
             during a wait.
     """
@@ -60,12 +60,12 @@ class LendingExecutor:
         inner: Executor,
         awaited: Awaited,
         over: Over,
-        room: Callable[[int, int], Room | None] = lambda now_us, until_us: None,
+        spare_room: Callable[[int, int], Room | None] = lambda now_us, until_us: None,
         listens_every_us: int | None = None,
     ) -> None:
         self._inner = inner
         self._awaited = awaited
-        self._over, self.room = over, room
+        self._over, self.spare_room = over, spare_room
         self._listens_every_us = listens_every_us
         self._lock = threading.RLock()
         self._lent: dict[int, Lent] = {}

@@ -249,7 +249,7 @@ def test_what_is_stopped_fails_or_never_begins_is_not_borrowed_any_more(server) 
 
 def test_a_move_of_what_is_over_borrows_nothing(awaited, server, away) -> None:
     executor, _ = server
-    awaited.go_on = lambda stream, loan: None  # as in the live world
+    awaited.continue_training = lambda stream, loan: None  # as in the live world
     until(away, 60 * S)
     executor.continue_training(CAM, loan(80 * S))
     assert executor.borrowed_loans() == []

@@ -175,10 +175,10 @@ def test_all_servers_are_asked_for_their_room_at_the_same_time(new_town) -> None
             together.wait()
             return own(now_us, until_us)
 
-        town[site].room = answer
+        town[site].spare_room = answer
 
     for site in SITES:
-        room(site, town[site].room)
+        room(site, town[site].spare_room)
     assert town.server().answer_offers(HOME, 0, [OFFER]).loan.hosts == (EAST,)
 
 
@@ -442,7 +442,7 @@ def test_started_again_it_leaves_what_was_over_as_it_was(town) -> None:
 def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None:
     first = town.server().answer_offers(HOME, 0, [OFFER]).loan
     town[HOME].runs, moved = [first], []
-    town[HOME].go_on = lambda stream, loan: moved.append(loan)
+    town[HOME].continue_training = lambda stream, loan: moved.append(loan)
     town.starts_again()
     town[WEST].units = 5
     town.servers[EAST].die()

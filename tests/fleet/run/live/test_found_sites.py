@@ -141,7 +141,7 @@ def test_a_site_that_is_silent_is_told_by_its_address(monkeypatch) -> None:
     monkeypatch.setattr(found_sites, "_ANSWERS_S", 0.05)
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as doors:
         silent, over = There(SOUTH), threading.Event()
-        silent.who = lambda: over.wait(HANG_GUARD_S)
+        silent.identify = lambda: over.wait(HANG_GUARD_S)
         doors.offer(SITE, LocalHandle(silent, 1), ["identify"])
         with pytest.raises(UserError, match=f"south: {doors.address} does not answer; start it there"):
             FoundSites({SOUTH: doors.address}, TOKEN).require_sites(SOUTH)

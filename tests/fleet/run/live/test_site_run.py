@@ -372,7 +372,13 @@ def test_before_it_runs_nobody_finds_room_or_a_process(run) -> None:
 def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(run) -> None:
     peer = peer_at(ByHand(run))
     assert (list(peer.borrowed_loans()), list(peer.lent_numbers())) == ([], [])
-    for method in (Peer.grant, Peer.lend, Peer.take_back, Peer.go_on, Peer.fail):
+    for method in (
+        Peer.grant_loan,
+        Peer.lend_share,
+        Peer.take_back_share,
+        Peer.continue_training,
+        Peer.fail_training,
+    ):
         assert run.call_peer(method.__name__, *[None] * (len(signature(method).parameters) - 1)) is None
     assert peer.training_so_far(None, 0) == Interrupted(1, {})
 
@@ -380,7 +386,7 @@ def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(run) -> No
 def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> None:
     lending, guests = Mock(), Mock()
     run._above = SimpleNamespace(lending=SimpleNamespace(executor=lending), guests=guests)
-    lending.borrowed.return_value, lending.lends.return_value = ["a loan"], {3}
+    lending.borrowed_loans.return_value, lending.lent_numbers.return_value = ["a loan"], {3}
     assert (run.call_peer("borrowed_loans"), run.call_peer("lent_numbers")) == (["a loan"], {3})
     told = {
         "spare_room": (1, 2),
@@ -396,7 +402,7 @@ def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> N
         getattr(lending, name).assert_called_once_with(*arguments)
     with pytest.raises(CallError, match="no method execute"):
         run.call_peer("execute", [])
-    guests.take.return_value = "a process"
+    guests.take_process.return_value = "a process"
     assert run.take_process(SOUTH) == "a process"
     run.give_back_process(SOUTH, "a process")
     guests.give_back_process.assert_called_once_with(SOUTH, "a process")

@@ -222,7 +222,7 @@ def test_a_site_that_was_started_again_meanwhile_is_told_to_take_the_run_up(town
 
     again = Server("running")
     both = town(Site(Server("running")), Site(None, CallError("south has no run abc")))
-    both.south.open = opens
+    both.south.open_run = opens
     live = both.resumes("net")
     assert "south has no run abc" in caplog.text
     ran = watched(live, both.north.server, again)
@@ -241,7 +241,7 @@ def test_a_run_that_no_site_can_take_up_ends_with_the_reason_of_each(town, monke
     monkeypatch.setattr(watched_servers, "WAITED_S", 0.1)
     gone = CallError("no run abc")
     both = town(Site(None, gone), Site(None, gone))
-    both.north.open = both.south.open = opens
+    both.north.open_run = both.south.open_run = opens
     with pytest.raises(UserError) as raised:
         both.resumes().watch_runs((), lambda *_: None)
     assert sorted(str(raised.value).split("; ")[::2]) == [
@@ -255,7 +255,7 @@ def test_a_power_cut_of_all_sites_and_this_machine_is_no_time_of_the_run(town, m
     both = town(Site(None, gone), Site(None, gone))
     servers = [Server("running"), Server("running")]
     for site, server in zip((both.north, both.south), servers, strict=True):
-        site.open = lambda order, server=server: Neighbour(ByHand(server), "another process")
+        site.open_run = lambda order, server=server: Neighbour(ByHand(server), "another process")
     live = both.resumes()
     watched(live, *servers)
     assert live._now_us() == 7_000_000

@@ -51,7 +51,7 @@ class Handle:
     def poll(self):
         return self.now
 
-    def move(self, assignment):
+    def move_to(self, assignment):
         self.assignments.append(assignment)
 
     def stop_training(self):
@@ -84,10 +84,10 @@ class Trainer:
     def __init__(self, nodes, processes):
         self.nodes, self.handles, self.closed = dict(nodes), [], False
 
-    def know(self, node):
+    def add_node(self, node):
         self.nodes[node.name] = node
 
-    def start(self, task, assignment):
+    def start_training(self, task, assignment):
         assert {part.node for part in assignment.parts} <= set(self.nodes)
         self.handles.append(Handle(task, assignment))
         return self.handles[-1]

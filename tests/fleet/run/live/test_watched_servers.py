@@ -261,8 +261,8 @@ def killed(both):
 
 def opening(server):
     """Lets a server open until what this returns is called."""
-    running = server.state
-    server.lead_us, server.state = 0, lambda: RunState("opening", 0, server.ends_us)
+    running = server.run_state
+    server.lead_us, server.run_state = 0, lambda: RunState("opening", 0, server.ends_us)
     return lambda: setattr(server, "run_state", running)
 
 
@@ -294,7 +294,7 @@ def test_one_that_was_started_again_takes_its_run_up_and_takes_part_again(town) 
 def test_others_learn_which_process_it_is_now(town) -> None:
     machines = []
     north, south, again = Server(), Server(), Server()
-    north.meet = lambda neighbours, coordinator: machines.append(neighbours[SOUTH].machine)
+    north.meet_neighbours = lambda neighbours, coordinator: machines.append(neighbours[SOUTH].machine)
     again.lead_us = 0
     both = town(north, south)
     both.after(0.1, lambda: killed(both))
@@ -463,8 +463,8 @@ def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(
     monkeypatch.setattr(watched_servers, "_ANSWERS_S", HANG_GUARD_S)
     north, south = Server(), Server()
     both = town(north, south, threads=1)
-    asked, leave = threading.Event(), both.coordinator.leave
-    both.coordinator.leave = lambda site: asked.wait(HANG_GUARD_S) and leave(site)
+    asked, leave = threading.Event(), both.coordinator.remove_server
+    both.coordinator.remove_server = lambda site: asked.wait(HANG_GUARD_S) and leave(site)
     call = both.reached.call
 
     def said(method, *arguments):
@@ -491,7 +491,7 @@ def test_ctrl_c_stops_all_and_what_there_is_is_kept(town) -> None:
     north, south = Server(), Server()
     both = town(north, south)
     north.stop_run = lambda: both.after(0.3, north.over.set)  # measuring takes time
-    south.stop = lambda: both.after(0.3, south.over.set)
+    south.stop_run = lambda: both.after(0.3, south.over.set)
     ran = both.run([ServerDeath(SOUTH, 200_000)], progress)
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert both.sites.failed == []
@@ -562,7 +562,7 @@ def test_ctrl_c_gives_updates_up_before_servers_stop(town) -> None:
 
     came, updates = [], Updates()
     north, south = Server(), Server()
-    stop = north.stop
+    stop = north.stop_run
     north.stop_run = lambda: updates.heard.append("stop") or stop()
     town(north, south, updates).run((), progress)
     assert updates.heard[1:3] == ["close", "stop"]

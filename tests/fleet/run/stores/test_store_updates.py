@@ -51,7 +51,7 @@ class Training:
     def poll(self):
         return self.now
 
-    def move(self, assignment):
+    def move_to(self, assignment):
         self.assignments.append(assignment)
 
     def set_epochs(self, epochs):
@@ -77,10 +77,10 @@ class Trainer:
     def __init__(self, nodes, processes):
         self.nodes, self.trainings = dict(nodes), []
 
-    def know(self, node):
+    def add_node(self, node):
         self.nodes[node.name] = node
 
-    def start(self, task, assignment):
+    def start_training(self, task, assignment):
         self.trainings.append(Training(task, assignment))
         return self.trainings[-1]
 

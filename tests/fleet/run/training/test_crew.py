@@ -205,7 +205,7 @@ def test_a_complaint_about_input_is_the_users(model) -> None:
 
 def test_an_epoch_that_is_interrupted_ends_and_its_abort_meets_no_later_one(there) -> None:
     actor, aborted = there.server.actor, []
-    abort = actor.abort
+    abort = actor.abort_epoch
 
     def late():
         abort()
@@ -213,7 +213,7 @@ def test_an_epoch_that_is_interrupted_ends_and_its_abort_meets_no_later_one(ther
         wait_until_blocked(threading.main_thread())
         aborted.append("in time")
 
-    actor.abort = late
+    actor.abort_epoch = late
     assert there.run_epoch(0, lambda: True) is None
     assert aborted == ["in time"]
     end, _ = there.run_epoch(0)
