@@ -43,7 +43,7 @@ class PrepareStream:
 
 @dataclass(frozen=True, slots=True)
 class BeginPreparation:
-    """Label, micro-profile γ and profile λ, in the order of ``planning.profiling.preparation_steps``.
+    """Label, micro-profile γ and profile λ, in the order of ``planning.preparation.steps``.
 
     GPU-seconds of trials, like those of retrainings, are converted by ``training_speed``.
 

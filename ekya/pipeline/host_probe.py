@@ -1,6 +1,6 @@
 """Measures the costs of a fleet's work on this machine, in a separate process before a run.
 
-The process (``host_costs.py``) imports torch, so that its parent need not, and exits before the run begins.
+The process (``measure_host.py``) imports torch, so that its parent need not, and exits before the run begins.
 """
 
 import json

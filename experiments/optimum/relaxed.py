@@ -5,7 +5,7 @@ stream may retrain and analyse with any share of up to one GPU each, changed at 
 its accuracy is worth and pays for its shares. The capacity that the streams share does not constrain this
 problem.
 
-Units: prices and worths are accuracy times weight; work is as in ``alone.py``.
+Units: prices and worths are accuracy times weight; work is as in ``per_stream_bound.py``.
 """
 
 from dataclasses import dataclass
