@@ -11,7 +11,7 @@ from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
-from ekya.runtime.driver.operator_control import LiveControl
+from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.service.answers.messages import newest_message
 from ekya.service.metrics import Exposition
 from ekya.service.status import RetrainingRow, Series, ServiceStatus
@@ -31,7 +31,7 @@ class ServiceBackend:
 
     def __init__(
         self,
-        control: LiveControl,
+        control: OperatorControl,
         keeper: StatusKeeper,
         metrics: Exposition,
         folder: RunFolder,
@@ -59,7 +59,7 @@ class ServiceBackend:
         )
 
     def read_validation(self, camera: str, job: int) -> KeptValidation:
-        self._control.require(StreamId(camera))
+        self._control.require_camera(StreamId(camera))
         return read_validation(self._folder, StreamId(camera), JobId(job))
 
     def metrics_text(self) -> bytes:
@@ -69,7 +69,7 @@ class ServiceBackend:
         return self._control.picture(StreamId(camera))
 
     def newest_answer(self, camera: str) -> dict[str, object] | None:
-        self._control.require(StreamId(camera))
+        self._control.require_camera(StreamId(camera))
         message = newest_message(self._folder, StreamId(camera), self._classes)
         return None if message is None else cast(dict[str, object], message)
 
@@ -77,16 +77,16 @@ class ServiceBackend:
         return self._control.models(StreamId(camera))
 
     def add_camera(self, values: Mapping[str, object]) -> None:
-        self._control.add(with_stream(self._control.fleet, values))
+        self._control.add_camera(with_stream(self._control.fleet, values))
 
     def remove_camera(self, camera: str) -> None:
-        self._control.remove(StreamId(camera))
+        self._control.remove_camera(StreamId(camera))
 
     def pause_camera(self, camera: str) -> None:
-        self._control.pause(StreamId(camera), True)
+        self._control.pause_camera(StreamId(camera), True)
 
     def resume_camera(self, camera: str) -> None:
-        self._control.pause(StreamId(camera), False)
+        self._control.pause_camera(StreamId(camera), False)
 
     def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
         self._control.change_terms(StreamId(camera), values)
@@ -98,13 +98,13 @@ class ServiceBackend:
         self._control.add_class(name)
 
     def freeze_model(self, camera: str, frozen: bool) -> None:
-        self._control.freeze(StreamId(camera), frozen)
+        self._control.freeze_model(StreamId(camera), frozen)
 
     def roll_back(self, camera: str, version: int | None = None) -> None:
         self._control.roll_back(StreamId(camera), None if version is None else ModelVersion(version))
 
     def forget_pictures(self, camera: str) -> None:
-        self._control.forget(StreamId(camera))
+        self._control.forget_pictures(StreamId(camera))
 
     def ask_labels(self, camera: str) -> None:
         now = self._keeper.status().camera(camera)

@@ -28,7 +28,7 @@ from ekya.results.storage.wall_clock import WallClock, record_start
 from ekya.runtime.actors.mailbox import RunClock
 from ekya.runtime.driver.live import start_ray
 from ekya.runtime.driver.open_run import OpenRun, open_run, start_probe
-from ekya.runtime.driver.operator_control import LiveControl
+from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.run_session import LEAD_NS, RunSession
 from ekya.service.answers.publisher import Publisher
@@ -95,7 +95,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                     alive=alive,
                     may_go_on=DiskRoom(run.folder.path, service.collect),
                 )
-                session.play(Console(quiet=True))
+                session.run_windows(Console(quiet=True))
                 return service.starts_again
         finally:
             ray.shutdown()
@@ -119,7 +119,7 @@ def _open(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, consol
 
 
 class FleetService:
-    """``Coordinator`` of a run that opens what is around it, when its loop begins.
+    """``RunCoordinator`` of a run that opens what is around it, when its loop begins.
 
     Args:
         run: not begun.
@@ -135,7 +135,7 @@ class FleetService:
         self._run, self._with_token, self._stack, self._stop = run, with_token, stack, stop
         self.starts_again = False
         self._classes = fleet_classes(run.fleet)
-        self._control: LiveControl | None = None
+        self._control: OperatorControl | None = None
         self._keeper: StatusKeeper | None = None
         self._clock = WallClock(((0, 0),))
         self._collecting = threading.Event()
@@ -147,15 +147,15 @@ class FleetService:
         record_start(self._run.folder, self._run.continue_us, (time.time_ns() + LEAD_NS) // 1000)
         return began_ns
 
-    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+    def wrap_executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Returns ``inner`` unchanged."""
         return inner
 
-    def planner(self, plan: Planner) -> Planner:
+    def wrap_planner(self, plan: Planner) -> Planner:
         """Returns ``plan`` unchanged."""
         return plan
 
-    def observe(self, batch: Batch, result: StepResult) -> None:
+    def observe_step(self, batch: Batch, result: StepResult) -> None:
         """Follows a step of the loop; what is old is removed when a window is over."""
         if self._keeper is not None:
             self._keeper(batch, result)
@@ -170,7 +170,7 @@ class FleetService:
         """Has what is old removed, in another thread."""
         self._collecting.set()
 
-    def attach(self, control: LiveControl) -> None:
+    def attach(self, control: OperatorControl) -> None:
         """Opens log, metrics, answers and HTTP server of the run."""
         folder, stack = self._run.folder, self._stack
         self._control = control

@@ -172,7 +172,7 @@ class FakeActors:
             for its in self.streams.values():
                 if its.worker(role) is old:
                     its.replace_worker(role, made)
-        return own.worker(role).join.remote(stream)
+        return own.worker(role).rejoin_stream.remote(stream)
 
     def make_preparation(self):
         return self.actor("micro-profiler again")
@@ -195,16 +195,16 @@ class FakeActors:
             BASE_VERSION,
         )
         self.streams[stream] = own
-        self.preparation.admit.remote(stream, costs)
+        self.preparation.admit_stream.remote(stream, costs)
         admitted = own.retraining.prepare.remote(stream)
-        return own.inference.admit.remote(stream), admitted
+        return own.inference.admit_stream.remote(stream), admitted
 
     def remove_stream(self, stream):
         del self.streams[stream]
 
     def pause_stream(self, stream, paused):
         self.streams[stream].paused = paused
-        self.streams[stream].inference.pause.remote(stream, paused)
+        self.streams[stream].inference.set_paused.remote(stream, paused)
 
     def note_death(self, actor):
         self.dead.append(actor)

@@ -17,7 +17,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.driver.fleet_changes import RunLimits
-from ekya.runtime.driver.operator_control import LiveControl
+from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.system.files import write_text_atomic
 
 COSTS = StreamCosts(10.0, dict.fromkeys((24, 32, 48, 64, 96), 0.001))
@@ -62,11 +62,11 @@ class Operated:
         fleet = shipped_fleet(FIRST, SECOND)
         write_text_atomic(self.folder.fleet, dump_fleet(fleet))
         self.store = StateStore(self.folder.state)
-        replies = {"admit": (Ready(SETTINGS),)} if opens else {}
+        replies = {"admit_stream": (Ready(SETTINGS),)} if opens else {}
         self.actors = FakeActors((FIRST, SECOND), replies=replies, fleet=fleet).install(monkeypatch)
         self.may_go_on = True
         self.executor = make_executor(self.actors, may_go_on=lambda: self.may_go_on)
-        self.control = LiveControl(
+        self.control = OperatorControl(
             self.executor,
             self.actors,
             self.actors.clock,
@@ -105,8 +105,10 @@ class Operated:
 
     def opening(self, count=1):
         """Returns the calls that open cameras, when there are so many."""
-        self.until(lambda: len(self.actors.calls("admit")) >= 2 * count)
-        return [call for call in self.actors.calls("admit") if call.actor is not self.actors.preparation]
+        self.until(lambda: len(self.actors.calls("admit_stream")) >= 2 * count)
+        return [
+            call for call in self.actors.calls("admit_stream") if call.actor is not self.actors.preparation
+        ]
 
     def cameras(self):
         """Returns the cameras of ``fleet.yaml`` by id, which are those that the control knows."""

@@ -131,7 +131,7 @@ def test_remote_retraining_without_a_coordinator_fails(executor_of, actors):
     executor.execute_commands([start_retraining(job=7, elsewhere=Elsewhere(9))])
     (failed,) = events_of(executor, actors)
     assert (type(failed), failed.job) == (ev.RetrainFailed, 7)
-    assert actors.calls("start") == []
+    assert actors.calls("start_retraining") == []
 
 
 # Preparation
@@ -155,11 +155,11 @@ def test_preparation_inside_a_window_hands_in_frames_since_a_time(executor, acto
     asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S, dose=Dose(3, 0.5))
     executor.execute_commands([cmd.BeginPreparation(1, 500, (asked,), round=1)])
     events_of(executor, actors)
-    assert actors.arguments("material") == [(CAM, 1, None, WHOLE), (CAM, 1, 7 * S, Dose(3, 0.5))]
+    assert actors.arguments("window_material") == [(CAM, 1, None, WHOLE), (CAM, 1, 7 * S, Dose(3, 0.5))]
     first, second = actors.calls("hand_in")
     assert (first.named["round"], second.named["round"]) == (0, 1)
     executor.execute_commands([cmd.EndPreparation(1, 1)])
-    assert [(call.arguments, call.named) for call in actors.calls("end")] == [
+    assert [(call.arguments, call.named) for call in actors.calls("end_preparation")] == [
         ((1,), {"round": 0}),
         ((1,), {"round": 1}),
     ]
@@ -173,14 +173,14 @@ def test_every_stream_hands_in_its_audit_with_a_windows_own_preparation(monkeypa
         [cmd.SetAside("gone", "so"), cmd.SkipPreparation(1, ("spared",), "so"), prepare(1)]
     )
     events_of(executor, actors)
-    assert actors.arguments("take_drawn") == [(CAM,), ("spared",)]
+    assert actors.arguments("drain_audit_frames") == [(CAM,), ("spared",)]
     assert [arguments[0] for arguments in actors.arguments("hand_in_audit")] == [CAM, "spared"]
     executor.execute_commands([cmd.EndPreparation(1)])
     asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S)
     executor.execute_commands([cmd.BeginPreparation(1, 500, (asked,), round=1)])
     events_of(executor, actors)
-    assert len(actors.calls("material")) == 2
-    assert len(actors.calls("take_drawn")) == 2
+    assert len(actors.calls("window_material")) == 2
+    assert len(actors.calls("drain_audit_frames")) == 2
 
 
 def test_labels_and_audits_are_made_under_the_budget_of_the_preparation(monkeypatch):
@@ -200,7 +200,7 @@ def test_run_takes_no_frames_for_audits(executor, actors):
     executor.execute_commands([prepare(1)])
     events_of(executor, actors)
     assert len(actors.calls("hand_in")) == 1
-    assert actors.calls("take_drawn") == actors.calls("hand_in_audit") == []
+    assert actors.calls("drain_audit_frames") == actors.calls("hand_in_audit") == []
 
 
 def test_failed_hand_in_to_a_dead_micro_profiler_is_dropped(executor, actors):
@@ -216,15 +216,15 @@ def test_window_is_not_prepared_until_the_micro_profiler_is_back(executor, actor
     actors.kill(actors.preparation)
     assert events_of(executor, actors) == ()
     executor.execute_commands([prepare(1)])
-    assert actors.calls("begin") == []
+    assert actors.calls("start_preparation") == []
     assert [type(event) for event in events_of(executor, actors)] == [ev.PreparationEnded]
     assert "window 1 has no labels until the micro-profiler is back" in caplog.text
-    actors.calls("begin_run")[0].reply()
+    actors.calls("start_run")[0].reply()
     assert events_of(executor, actors) == ()
-    actors.calls("know", actors.preparation)[0].reply()
+    actors.calls("load_model", actors.preparation)[0].reply()
     assert [type(event) for event in events_of(executor, actors)] == [ev.ProfilerBack]
     executor.execute_commands([prepare(1)])
-    assert len(actors.calls("begin")) == 1
+    assert len(actors.calls("start_preparation")) == 1
 
 
 def test_drift_is_not_answered_until_the_micro_profiler_is_back(executor, actors):
@@ -232,8 +232,8 @@ def test_drift_is_not_answered_until_the_micro_profiler_is_back(executor, actors
     events_of(executor, actors)
     executor.execute_commands([replace(prepare(1), round=1)])
     assert events_of(executor, actors) == (), "the loop would ask again at once, and so on"
-    actors.calls("begin_run")[0].reply()
-    actors.calls("know", actors.preparation)[0].reply()
+    actors.calls("start_run")[0].reply()
+    actors.calls("load_model", actors.preparation)[0].reply()
     ended, back = events_of(executor, actors)
     assert (type(ended), ended.window, ended.round) == (ev.PreparationEnded, 1, 1)
     assert type(back) is ev.ProfilerBack
@@ -249,14 +249,14 @@ def test_death_of_the_micro_profiler_ends_the_preparation(executor, actors):
 
 
 def passed_to_trainer(actors):
-    return [arguments[4] for arguments in actors.arguments("start")]
+    return [arguments[4] for arguments in actors.arguments("start_retraining")]
 
 
 def report_trial(executor, actors, copied=True):
     """Reports the trial of a family, and the arrival of the crops that it passed; returns their reference."""
     actors.emit(actors.preparation, ev.ProfileReady(0, CAM, 1, CURVE, 0.1))
     events_of(executor, actors)
-    call = actors.calls("passed")[-1]
+    call = actors.calls("forward_passes")[-1]
     if copied:
         call.reply()
         events_of(executor, actors)
@@ -266,7 +266,7 @@ def report_trial(executor, actors, copied=True):
 def test_retraining_gets_the_forward_passes_of_the_micro_profiler(executor, actors):
     executor.execute_commands([prepare(1)])
     passed = report_trial(executor, actors)
-    assert actors.arguments("passed") == [(1, CAM)]
+    assert actors.arguments("forward_passes") == [(1, CAM)]
     executor.execute_commands([start_retraining(job=2)])
     assert passed_to_trainer(actors) == [None, passed]
 
@@ -311,10 +311,10 @@ def test_roll_back_serves_earlier_weights_from_the_object_store(executor, actors
     executor.execute_commands([cmd.RollBack(CAM, "worse")])
     assert actors.arguments("roll_back") == [(CAM, "base", ModelVersion(2), BASE_VERSION)]
     assert (own.version, own.newest_weights) == (2, "base")
-    known = [arguments[2:] for arguments in actors.arguments("know")]
+    known = [arguments[2:] for arguments in actors.arguments("load_model")]
     assert known == [(0, "base"), (1, newer), (2, "base")]
     executor.execute_commands([start_retraining(job=2)])
-    assert actors.arguments("start")[-1][2] == "base", "what serves is what is retrained"
+    assert actors.arguments("start_retraining")[-1][2] == "base", "what serves is what is retrained"
 
 
 def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
@@ -337,7 +337,7 @@ def test_weights_that_never_served_are_not_rolled_back_to(executor, actors, own)
 
 def test_hot_swap_goes_through_the_object_store(executor, actors):
     executor.execute_commands([serve()])
-    (send,), (receive,) = actors.calls("send"), actors.calls("receive")
+    (send,), (receive,) = actors.calls("send_checkpoint"), actors.calls("receive_checkpoint")
     assert send.arguments == (CAM, JobId(1), ModelVersion(1))
     assert receive.arguments == (CAM, *send.references, ModelVersion(1), JobId(1))
 
@@ -352,4 +352,4 @@ def test_hot_swaps_are_reported_in_order_and_the_last_one_serves(executor_of, ac
     rolled_back = ev.RolledBack(0, CAM, ModelVersion(3), ModelVersion(1), 5)
     actors.emit(own.inference, swapped(2), rolled_back)
     assert events_of(executor, actors) == (swapped(2), rolled_back)
-    assert own.weights is actors.calls("send")[0].references[0]
+    assert own.weights is actors.calls("send_checkpoint")[0].references[0]

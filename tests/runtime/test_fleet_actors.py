@@ -116,7 +116,7 @@ def test_stream_that_failed_alone_joins_its_process_again(fleet_of):
         before = fleet.streams["cam-1"].inference
         fleet.remake_worker("cam-1", Role.INFERENCE, 77)
         assert fleet.streams["cam-1"].inference is before
-        assert [call[0] for call in before.calls] == ["process", "join"]
+        assert [call[0] for call in before.calls] == ["process_id", "rejoin_stream"]
 
 
 def test_dead_shared_retraining_is_made_with_all_its_streams(fleet_of):
@@ -129,7 +129,7 @@ def test_dead_shared_retraining_is_made_with_all_its_streams(fleet_of):
     assert fleet.streams["cam-1"].inference is inference
     assert made is fleet.streams["cam-3"].retraining is not dead
     assert {own.stream for own in made.config.streams} == {"cam-1", "cam-3"}
-    assert [call[0] for call in made.calls] == ["process", "admit", "admit"]
+    assert [call[0] for call in made.calls] == ["process_id", "admit_stream", "admit_stream"]
 
 
 @pytest.mark.parametrize("role", Role)
@@ -208,7 +208,7 @@ def test_spare_process_takes_over_on_its_gpu_and_is_replaced(spares_of):
     assert took_over.name.startswith("inference/spare")
     assert (took_over.environment["GPU"], took_over.config.gpu, took_over.config.streams) == ("1", 1, ())
     awaited = {"retraining/gpu-0", "retraining/gpu-1", "micro-profiler"}
-    assert {(name, *call) for name, call in took_over.loaded} == {(name, "ready") for name in awaited}
+    assert {(name, *call) for name, call in took_over.loaded} == {(name, "confirm_ready") for name in awaited}
     fleet.make_spares()
     fleet.note_death(took_over)
     fleet.remake_worker("cam-4", Role.INFERENCE, 77)
@@ -225,7 +225,7 @@ def test_added_stream_that_needs_a_process_takes_the_spare_one(spares_of, proces
     fleet.add_stream(fleet.fleet.model_copy(update={"streams": (*fleet.fleet.streams, new)}), "new", None, 77)
     own = fleet.streams["new"]
     assert own.inference.name.startswith("inference/spare") == (processes == "stream")
-    assert [call[0] for call in own.inference.calls][-2:] == ["base_weights", "admit"]
+    assert [call[0] for call in own.inference.calls][-2:] == ["make_base_weights", "admit_stream"]
     assert own.retraining.name.startswith("retraining/")
 
 
@@ -263,7 +263,7 @@ def test_spare_process_does_not_wait_for_trainers_that_have_ended(fleet_of, monk
     for made in fleet.workers(Role.RETRAINING):
         made.calls.clear()
     fleet.make_spares()
-    asked = [made for made in fleet.workers(Role.RETRAINING) if ("ready",) in made.calls]
+    asked = [made for made in fleet.workers(Role.RETRAINING) if ("confirm_ready",) in made.calls]
     assert asked == [fleet.streams[stream].retraining for stream in ("cam-3", "cam-4")]
 
 
@@ -296,7 +296,7 @@ def starting(fleet_of, monkeypatch):
                 for own in actor.config.streams
             }
 
-        for asked in ("ready", "load"):
+        for asked in ("confirm_ready", "load_streams"):
             answers = property(lambda made: SimpleNamespace(remote=lambda *_: made))
             monkeypatch.setattr(Made, asked, answers, False)
         monkeypatch.setattr(ray, "wait", lambda asked, num_returns: (asked[:num_returns], None))

@@ -71,7 +71,7 @@ def reply(run, call):
 
 
 def test_added_camera_is_in_the_fleet_with_its_terms_and_the_base_model(run):
-    run.ask(run.control.add, camera(NEW).model_copy(update={"weight": 3.0, "max_age_s": 2.0}))
+    run.ask(run.control.add_camera, camera(NEW).model_copy(update={"weight": 3.0, "max_age_s": 2.0}))
     assert list(run.cameras()) == [FIRST, SECOND, NEW]
     assert [type(event) for event in run.events] == [ev.StreamAdded, rq.TermsChanged]
     added, terms = run.events
@@ -94,7 +94,7 @@ def test_change_is_answered_when_it_is_in_the_journal(run, change):
 def test_models_are_told_while_a_full_disk_holds_the_loop(run):
     run.may_go_on = False
     loop = run.begin(run.turn)
-    pause = run.begin(run.control.pause, FIRST, True)
+    pause = run.begin(run.control.pause_camera, FIRST, True)
     models = run.begin(run.control.models, FIRST)
     assert ended(models)
     assert not pause.done()
@@ -106,7 +106,7 @@ def test_models_are_told_while_a_full_disk_holds_the_loop(run):
 
 def test_change_that_cannot_be_written_is_not_reported_as_made(run, monkeypatch):
     monkeypatch.setattr(loop_calls, "_ANSWER_S", 0.2)
-    asked = run.begin(run.control.pause, FIRST, True)
+    asked = run.begin(run.control.pause_camera, FIRST, True)
     while not run.executor.wait(run.actors.clock.now + 1).events:
         pass
     assert ended(asked)
@@ -116,15 +116,15 @@ def test_change_that_cannot_be_written_is_not_reported_as_made(run, monkeypatch)
 
 def test_camera_of_a_known_id_is_refused(run):
     with pytest.raises(UserError, match=r"cam-1: there is a camera of this name"):
-        run.ask(run.control.add, camera(FIRST))
-    assert run.actors.calls("admit") == []
+        run.ask(run.control.add_camera, camera(FIRST))
+    assert run.actors.calls("admit_stream") == []
 
 
 def test_second_camera_of_an_id_that_is_being_added_is_refused(opening):
-    first = opening.begin(opening.control.add, camera(NEW))
+    first = opening.begin(opening.control.add_camera, camera(NEW))
     (call,) = opening.opening()
     with pytest.raises(UserError, match="new: there is a camera of this name"):
-        opening.ask(opening.control.add, camera(NEW).model_copy(update={"weight": 9.0}))
+        opening.ask(opening.control.add_camera, camera(NEW).model_copy(update={"weight": 9.0}))
     assert not first.done(), "it is not disturbed"
     reply(opening, call)
     opening.until(first.done)
@@ -133,7 +133,7 @@ def test_second_camera_of_an_id_that_is_being_added_is_refused(opening):
 
 
 def test_cameras_that_are_added_together_are_all_in_the_fleet(opening):
-    asked = [opening.begin(opening.control.add, camera(name)) for name in (NEW, OTHER)]
+    asked = [opening.begin(opening.control.add_camera, camera(name)) for name in (NEW, OTHER)]
     calls = opening.opening(2)
     assert opening.cameras().keys() == {FIRST, SECOND}, "they may still fail to open"
     for call in reversed(calls):
@@ -146,7 +146,7 @@ def test_cameras_that_are_added_together_are_all_in_the_fleet(opening):
 
 
 def test_camera_beside_one_that_fails_to_open_is_added(opening):
-    fails, opens = (opening.begin(opening.control.add, camera(name)) for name in (NEW, OTHER))
+    fails, opens = (opening.begin(opening.control.add_camera, camera(name)) for name in (NEW, OTHER))
     calls = {call.arguments[0]: call for call in opening.opening(2)}
     calls[NEW].fail(RayError("no such address"))
     reply(opening, calls[OTHER])
@@ -158,10 +158,10 @@ def test_camera_beside_one_that_fails_to_open_is_added(opening):
 
 
 def test_changes_while_a_camera_is_being_added_are_kept(opening):
-    asked = opening.begin(opening.control.add, camera(NEW))
+    asked = opening.begin(opening.control.add_camera, camera(NEW))
     (call,) = opening.opening()
     opening.ask(opening.control.change_terms, FIRST, {"weight": 5.0})
-    opening.ask(opening.control.remove, SECOND)
+    opening.ask(opening.control.remove_camera, SECOND)
     opening.ask(opening.control.change_fleet, {"min_accuracy": 0.4})
     reply(opening, call)
     opening.until(asked.done)
@@ -173,20 +173,20 @@ def test_changes_while_a_camera_is_being_added_are_kept(opening):
 
 
 def test_camera_that_is_being_added_cannot_be_changed_yet(opening):
-    asked = opening.begin(opening.control.add, camera(NEW))
+    asked = opening.begin(opening.control.add_camera, camera(NEW))
     (call,) = opening.opening()
     with pytest.raises(NotThereError):
-        opening.ask(opening.control.remove, NEW)
+        opening.ask(opening.control.remove_camera, NEW)
     reply(opening, call)
     opening.until(asked.done)
-    opening.ask(opening.control.remove, NEW)
+    opening.ask(opening.control.remove_camera, NEW)
     assert list(opening.cameras()) == [FIRST, SECOND]
 
 
 def test_last_camera_cannot_be_removed(run):
-    run.ask(run.control.remove, FIRST)
+    run.ask(run.control.remove_camera, FIRST)
     with pytest.raises(UserError, match="cam-2: it is the last camera; pause it"):
-        run.ask(run.control.remove, SECOND)
+        run.ask(run.control.remove_camera, SECOND)
     assert list(run.cameras()) == [SECOND]
     assert [type(event) for event in run.events] == [rq.StreamRemoved]
 
@@ -196,14 +196,14 @@ def test_camera_is_added_again_when_the_one_before_has_ended(run):
     run.keep_model(FIRST, 1)
     run.folder.exemplars(FIRST).write_bytes(b"learnt")
     keep_validation(run.folder, FIRST, JobId(3), VALIDATION)
-    run.ask(run.control.remove, FIRST)
+    run.ask(run.control.remove_camera, FIRST)
     workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
     with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
-        run.ask(run.control.add, camera(FIRST))
+        run.ask(run.control.add_camera, camera(FIRST))
     for worker in workers:
         run.actors.kill(worker)
     run.turn()
-    run.ask(run.control.add, camera(FIRST))
+    run.ask(run.control.add_camera, camera(FIRST))
     assert list(run.cameras()) == [FIRST, SECOND]
     assert [row.version for row in run.store.read_models(FIRST)] == [0]
     assert not run.folder.model(FIRST, ModelVersion(1)).exists(), "of an earlier camera"
@@ -215,21 +215,21 @@ def test_pictures_of_a_camera_are_forgotten(run):
     run.folder.exemplars(FIRST).write_bytes(b"learnt")
     for stream in (FIRST, SECOND):
         keep_validation(run.folder, stream, JobId(3), VALIDATION)
-    run.ask(run.control.forget, FIRST)
+    run.ask(run.control.forget_pictures, FIRST)
     assert not run.folder.exemplars(FIRST).exists()
     assert not validated_jobs(run.folder, FIRST)
     assert validated_jobs(run.folder, SECOND).keys() == {3}
-    assert len(run.actors.calls("forget")) == 1
+    assert len(run.actors.calls("forget_pictures")) == 1
 
 
 def test_pictures_of_a_removed_camera_are_forgotten(run):
     gone = StreamId("gone")
     keep_validation(run.folder, gone, JobId(3), VALIDATION)
-    run.ask(run.control.forget, gone)
+    run.ask(run.control.forget_pictures, gone)
     assert not validated_jobs(run.folder, gone)
-    assert run.actors.calls("forget") == []
+    assert run.actors.calls("forget_pictures") == []
     with pytest.raises(NotThereError, match="there is no camera gone, and no picture of one"):
-        run.ask(run.control.forget, gone)
+        run.ask(run.control.forget_pictures, gone)
 
 
 def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
@@ -237,14 +237,14 @@ def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
     asked = tuple(cmd.PrepareStream(one, (), ()) for one in (FIRST, SECOND))
     run.executor.execute_commands([cmd.BeginPreparation(1, 300, asked)])
     workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
-    run.ask(run.control.remove, FIRST)
+    run.ask(run.control.remove_camera, FIRST)
     for worker in workers:
         run.actors.kill(worker)
     run.turn()
     with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
-        run.ask(run.control.add, camera(FIRST))
+        run.ask(run.control.add_camera, camera(FIRST))
     run.executor.execute_commands([cmd.EndPreparation(1)])
-    run.ask(run.control.add, camera(FIRST))
+    run.ask(run.control.add_camera, camera(FIRST))
     assert list(run.cameras()) == [FIRST, SECOND]
 
 
@@ -289,8 +289,8 @@ def test_terms_that_no_inference_keeps_are_refused(run):
 
 def test_requests_are_events_of_the_loop(run):
     run.actors.clock.now = 60 * S
-    run.ask(run.control.pause, FIRST, True)
-    run.ask(run.control.freeze, SECOND, True)
+    run.ask(run.control.pause_camera, FIRST, True)
+    run.ask(run.control.freeze_model, SECOND, True)
     run.ask(run.control.ask_labels, SECOND)
     run.ask(run.control.change_terms, SECOND, {"weight": 2.0, "max_age_s": None})
     paused, frozen, labels, terms = run.events
@@ -394,7 +394,7 @@ def test_added_class_is_the_last_of_the_fleet_and_what_lacks_its_name_is_forgott
     ]
     assert run.control.fleet.classes == ("person", "car", "bus", "truck")
     assert load_fleet(run.folder.fleet).classes == run.control.fleet.classes
-    assert run.actors.arguments("forget") == [(FIRST,), (SECOND,)]
+    assert run.actors.arguments("forget_pictures") == [(FIRST,), (SECOND,)]
     assert not run.folder.exemplars(FIRST).exists()
 
 
@@ -487,18 +487,18 @@ def test_refused_version_names_all_that_may_serve_again(run, version):
 
 def test_change_that_the_loop_is_late_for_is_not_made(run, monkeypatch):
     monkeypatch.setattr(loop_calls, "_ANSWER_S", 0.01)
-    asked = run.begin(run.control.pause, FIRST, True)
+    asked = run.begin(run.control.pause_camera, FIRST, True)
     assert ended(asked)
     with pytest.raises(UserError, match=r"the service has not answered within 0\.01 s"):
         asked.result()
     run.turn()
-    assert (run.events, run.actors.calls("pause")) == ([], [])
+    assert (run.events, run.actors.calls("set_paused")) == ([], [])
 
 
 def test_camera_that_opens_late_is_added_all_the_same(opening, monkeypatch):
     monkeypatch.setattr(operator_control, "_ADDED_S", 0.01)
     with pytest.raises(UserError, match=r"new: it is still being added after 0\.01 s"):
-        opening.ask(opening.control.add, camera(NEW))
+        opening.ask(opening.control.add_camera, camera(NEW))
     (call,) = opening.opening()
     reply(opening, call)
     opening.turn()
@@ -506,14 +506,14 @@ def test_camera_that_opens_late_is_added_all_the_same(opening, monkeypatch):
 
 
 def test_close_ends_calls_that_wait(opening, monkeypatch):
-    adding = opening.begin(opening.control.add, camera(NEW))
+    adding = opening.begin(opening.control.add_camera, camera(NEW))
     opening.opening()
     posted = threading.Event()
     monkeypatch.setattr(opening.executor, "post_call", lambda _call: posted.set())
-    pausing = opening.begin(opening.control.pause, FIRST, True)
+    pausing = opening.begin(opening.control.pause_camera, FIRST, True)
     assert posted.wait(HANG_GUARD_S)
     opening.control.close()
-    later = opening.begin(opening.control.pause, FIRST, True)
+    later = opening.begin(opening.control.pause_camera, FIRST, True)
     assert ended(adding, pausing, later)
     for asked in (adding, pausing, later):
         with pytest.raises(UserError, match="the service is stopping"):
@@ -527,7 +527,7 @@ def test_add_whose_loop_ends_at_once_does_not_wait(opening, monkeypatch):
 
     monkeypatch.setattr(opening.executor, "post_call", last)
     monkeypatch.setattr(operator_control, "remove_all", lambda *_: None)  # of the thread of the loop
-    adding = opening.begin(opening.control.add, camera(NEW))
+    adding = opening.begin(opening.control.add_camera, camera(NEW))
     assert ended(adding)
     with pytest.raises(UserError, match="the service is stopping"):
         adding.result()
@@ -551,7 +551,7 @@ def test_full_disk_changes_nothing(run, full_disk):
 def test_camera_that_cannot_be_kept_for_a_full_disk_is_removed(run, full_disk):
     full_disk()
     with pytest.raises(UserError, match="the disk is full"):
-        run.ask(run.control.add, camera(NEW))
+        run.ask(run.control.add_camera, camera(NEW))
     assert [type(event) for event in run.events] == [ev.StreamAdded, rq.StreamRemoved]
     assert list(run.cameras()) == [FIRST, SECOND]
 
@@ -562,5 +562,5 @@ def test_camera_is_not_begun_while_the_database_is_full(run, monkeypatch):
 
     monkeypatch.setattr(StateStore, "remove_models", full)
     with pytest.raises(UserError, match="the disk is full"):
-        run.ask(run.control.add, camera(NEW))
-    assert (run.events, run.actors.calls("admit")) == ([], [])
+        run.ask(run.control.add_camera, camera(NEW))
+    assert (run.events, run.actors.calls("admit_stream")) == ([], [])

@@ -61,7 +61,7 @@ class Tier(NullCoordinator):
         assert self.begin.wait(TIMEOUT_S)
         return super().begin_ns()
 
-    def planner(self, plan):
+    def wrap_planner(self, plan):
         def beside(view):
             away = {
                 stream.stream: RemoteRetraining(
@@ -74,7 +74,7 @@ class Tier(NullCoordinator):
 
         return beside
 
-    def executor(self, inner, exchange, clock):
+    def wrap_executor(self, inner, exchange, clock):
         self._inner, self._exchange = inner, exchange
         return self
 
@@ -90,7 +90,7 @@ class Tier(NullCoordinator):
 
     def _train(self, command):
         """Trains one epoch in place of another server, and brings its weights."""
-        material = self._exchange.material(command.stream).fetch(TIMEOUT_S)
+        material = self._exchange.inputs_for_retraining(command.stream).fetch(TIMEOUT_S)
         task = guest_task(JobName("guest"), command, material, WEST)
         retraining = Retraining(
             from_bytes(task.start),
@@ -103,9 +103,9 @@ class Tier(NullCoordinator):
         accuracy = retraining.run_epoch().validation_accuracy
         self.trained = to_bytes(retraining.model())
         best = RemoteCheckpoint(self.trained, accuracy, 1)
-        self._exchange.bring(command, [accuracy], lambda: best, over=False)
+        self._exchange.report_progress(command, [accuracy], lambda: best, over=False)
 
-    def observe(self, batch, result):
+    def observe_step(self, batch, result):
         if self._ends and any(isinstance(event, ev.ModelSwapped) for event in batch.events):
             self.stop.set()
 

@@ -49,7 +49,7 @@ def events_of(folder, kind):
 def stop_the_micro_profiler(folder, stopped):
     while not folder.journal.is_file() or len(events_of(folder, ev.WindowOpened)) < 2:
         time.sleep(0.1)
-    stopped.append(ray.get(ray.get_actor("micro-profiler").process.remote()))
+    stopped.append(ray.get(ray.get_actor("micro-profiler").process_id.remote()))
     os.kill(stopped[0], signal.SIGSTOP)
 
 

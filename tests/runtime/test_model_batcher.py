@@ -82,12 +82,12 @@ def model(moved):
 
 def batcher_of(models, scope=nullcontext, on_swap=lambda _event, _stall_us: None):
     made = ModelBatcher(scope, CLASSES, models)
-    made.add(CAM, model(0), BASE_VERSION, on_swap)
+    made.add_stream(CAM, model(0), BASE_VERSION, on_swap)
     return made
 
 
 def ask(batcher, number, stream=CAM):
-    (classes, _), version = batcher.answer(stream, np.array([number]), 32)
+    (classes, _), version = batcher.answer_images(stream, np.array([number]), 32)
     return int(classes[0]), version
 
 
@@ -194,7 +194,7 @@ def swap_of(version):
 
 def prepare(batcher, version):
     """Prepares weights whose answers are moved by their version."""
-    prepared = batcher.prepare(CAM, model(version), ModelVersion(version))
+    prepared = batcher.prepare_weights(CAM, model(version), ModelVersion(version))
     batcher.serve_next(CAM, prepared, swap_of(version))
 
 
@@ -208,17 +208,17 @@ def test_weights_pending_when_the_call_begins_answer_it(models):
         gate.opened.set()
         assert answer.result(HANG_GUARD_S) == (3, 2)
     assert swaps == [(2, True)]
-    assert batcher.serving(CAM).version == 2
+    assert batcher.serving_weights(CAM).version == 2
 
 
 def test_hot_swap_without_requests_serves_the_pending_weights(models):
     swaps = []
     batcher = batcher_of(models, on_swap=lambda event, _: swaps.append(event.version))
     prepare(batcher, 1)
-    assert (batcher.serving(CAM).version, swaps) == (0, [])
+    assert (batcher.serving_weights(CAM).version, swaps) == (0, [])
     for _ in range(2):
         batcher.hot_swap(CAM)
-    assert (batcher.serving(CAM).version, swaps) == (1, [1])
+    assert (batcher.serving_weights(CAM).version, swaps) == (1, [1])
 
 
 def test_older_version_never_replaces_a_newer_one(models):
@@ -231,9 +231,9 @@ def test_older_version_never_replaces_a_newer_one(models):
 def test_streams_are_answered_by_their_own_models(models):
     batcher = batcher_of(models)
     other = StreamId("other")
-    batcher.add(other, model(4), BASE_VERSION, lambda _event, _stall_us: None)
+    batcher.add_stream(other, model(4), BASE_VERSION, lambda _event, _stall_us: None)
     assert [ask(batcher, 1), ask(batcher, 1, other)] == [(1, 0), (5, 0)]
-    batcher.remove(other)
+    batcher.remove_stream(other)
     assert list(models.owners) == [CAM]
 
 
@@ -241,11 +241,11 @@ def test_detector_pending_weights_find_from_the_next_frame_on():
     first, second = (build_edge_model(CLASSES, 0, seed, FASTESTDET) for seed in range(2))
     image = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3)).astype(np.uint8)
     batcher = ModelBatcher(nullcontext, CLASSES, MultiModelPredictor("cpu", PLAIN))
-    batcher.add(CAM, first, BASE_VERSION, lambda _event, _stall_us: None)
+    batcher.add_stream(CAM, first, BASE_VERSION, lambda _event, _stall_us: None)
     for weights, version in ((first, 0), (second, 1)):
         if version:
-            batcher.serve_next(CAM, batcher.prepare(CAM, second, ModelVersion(1)), swap_of(1))
-        (found,), by = batcher.answer(CAM, image, 64)
+            batcher.serve_next(CAM, batcher.prepare_weights(CAM, second, ModelVersion(1)), swap_of(1))
+        (found,), by = batcher.answer_images(CAM, image, 64)
         (expected,) = ServingDetector(weights, CLASSES).predict(image, 64)
         assert by == version
         assert len(found.boxes) > 0

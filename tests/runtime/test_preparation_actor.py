@@ -118,7 +118,7 @@ def unbegun(monkeypatch):
 
 @pytest.fixture
 def actor(unbegun):
-    unbegun.begin_run(0)
+    unbegun.start_run(0)
     return unbegun
 
 
@@ -130,7 +130,7 @@ def unheard_of():
 def everything_told(actor, materials, window, version, earlier, speed=LINEAR):
     """Returns all events of a window's preparation, by type."""
     asked = cmd.PrepareStream(CAM, (), (HEAD,))
-    actor.begin(cmd.BeginPreparation(window, 500, (asked,), training_speed=speed), window)
+    actor.start_preparation(cmd.BeginPreparation(window, 500, (asked,), training_speed=speed), window)
     actor.hand_in(window, CAM, SETTINGS, materials[window - 1], version, unheard_of, earlier)
     events = []
     while not any(isinstance(event, ev.PreparationEnded) for event in events):
@@ -144,22 +144,22 @@ def prepare(actor, materials, window, version, earlier):
 
 
 def test_newer_weights_are_compared_and_the_better_are_tried(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     assert prepare(actor, materials, 1, BASE_VERSION, None).compared is None
-    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
     second = prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION)
     assert second.compared.new < 0.5 < second.compared.old
     assert second.serving_accuracy > 0.8
 
 
 def test_second_round_of_a_window_replaces_the_labels_of_its_stream(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     prepare(actor, materials, 1, BASE_VERSION, None)
-    first = actor.labels(1, CAM)
+    first = actor.newest_labels(1, CAM)
     since_us = 5
     asked = cmd.PrepareStream(CAM, (), (HEAD,), since_us)
-    actor.begin(cmd.BeginPreparation(1, 500, (asked,), round=1), 2)
-    assert actor.labels(1, CAM) is first, "until there are others"
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (asked,), round=1), 2)
+    assert actor.newest_labels(1, CAM) is first, "until there are others"
     newer = replace(materials[1], since_us=since_us)
     actor.hand_in(1, CAM, SETTINGS, newer, BASE_VERSION, unheard_of, None, round=1)
     events = []
@@ -168,15 +168,15 @@ def test_second_round_of_a_window_replaces_the_labels_of_its_stream(actor, good,
     (told,) = (event for event in events if isinstance(event, ev.LabelsReady))
     assert (told.window, told.since_us) == (1, since_us)
     assert events[-1] == ev.PreparationEnded(events[-1].t_us, 1, 1)
-    assert actor.labels(1, CAM) is not first
+    assert actor.newest_labels(1, CAM) is not first
 
 
 def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     whole = prepare(actor, materials, 1, BASE_VERSION, None)
     dose = Dose(4, known=0.9)
     asked = cmd.PrepareStream(CAM, (), (HEAD,), 5, dose=dose)
-    actor.begin(cmd.BeginPreparation(1, 500, (asked,), round=1), 2)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (asked,), round=1), 2)
     newer = replace(materials[1], since_us=5, dose=dose)
     actor.hand_in(1, CAM, SETTINGS, newer, BASE_VERSION, unheard_of, None, round=1)
     events = []
@@ -193,10 +193,10 @@ def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(act
 
 
 def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before(actor, good, materials):
-    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
     assert prepare(actor, materials, 1, ModelVersion(1), None).serving_accuracy < 0.5
-    actor.admit(CAM, StreamCosts(10.0, {SIDE: 0.001}))
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.admit_stream(CAM, StreamCosts(10.0, {SIDE: 0.001}))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     assert prepare(actor, materials, 2, BASE_VERSION, None).serving_accuracy > 0.8
     newest, *earlier = actor._work._memory.pool._newest_first[CAM]
     assert (newest.window, earlier) == (materials[1].window, [])
@@ -205,7 +205,7 @@ def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before
 def test_cost_of_a_label_is_known_before_the_first_preparation_with_a_budget(actor):
     tried = []
     for serial, budget in enumerate((None, LabelBudget(40), LabelBudget(40, 1.0), LabelBudget(40, 2.0))):
-        actor.begin(cmd.BeginPreparation(1 + serial, 500, (), budget=budget), serial)
+        actor.start_preparation(cmd.BeginPreparation(1 + serial, 500, (), budget=budget), serial)
         tried.append(actor._golden._operations)
     assert tried[:2] == [0, 0]
     assert tried[2] == tried[3] > 0
@@ -214,7 +214,7 @@ def test_cost_of_a_label_is_known_before_the_first_preparation_with_a_budget(act
 def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch, actor, good):
     """Its outputs stay, whatever the fleet asks for; a classifier gets new ones."""
     monkeypatch.setattr(ekya.runtime.actors.preparation_actor, "base_model", lambda *_: None)
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     for task, name in ((Task.CLASSIFY, "tram"), (Task.DETECT, NAMES[0])):
         fleet = SimpleNamespace(golden=None, edge=SimpleNamespace(task=task))
         actor.require_class(fleet, name)
@@ -224,23 +224,23 @@ def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch,
 
 def test_weights_evaluated_before_a_restart_are_not_compared(actor, good, materials):
     """Covers an actor that died and was restarted between two windows."""
-    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
     assert prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION).compared is None
 
 
 def test_activations_of_trials_are_kept_for_their_window(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     prepare(actor, materials, 1, BASE_VERSION, None)
-    labels, (passed, _) = actor.labels(1, CAM), actor.passed(1, CAM)
+    labels, (passed, _) = actor.newest_labels(1, CAM), actor.forward_passes(1, CAM)
     crops = np.concatenate([labels.training.examples.images, labels.validation.examples.images])
     assert passed.known(0, crops).sum() >= 8
-    assert actor.passed(2, CAM) == (None, None)
-    assert actor.passed(1, StreamId("another")) == (None, None)
+    assert actor.forward_passes(2, CAM) == (None, None)
+    assert actor.forward_passes(1, StreamId("another")) == (None, None)
 
 
 def test_trial_cost_is_time_of_a_whole_gpu(actor, good, materials):
     """On a GPU the time of the thread says nothing about the GPU's work."""
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     line = everything_told(actor, materials, 1, BASE_VERSION, None)[ev.ProfileReady]
     fast = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
     faster = everything_told(actor, materials, 1, BASE_VERSION, None, fast)[ev.ProfileReady]
@@ -277,10 +277,10 @@ def audits_in(events):
 
 def test_streams_are_audited_after_everything_else_and_nothing_learns_from_it(actor, good, materials):
     """Also a stream that is not prepared in the window."""
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     alone = everything_told(actor, materials, 1, BASE_VERSION, None)[ev.LabelsReady]
-    frames_alone = actor.labels(1, CAM).training.frames
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
+    frames_alone = actor.newest_labels(1, CAM).training.frames
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
     actor.hand_in_audit(LATE, SETTINGS, drawn_frames(2))
     actor.hand_in_audit(CAM, SETTINGS, drawn_frames(3))
     actor.hand_in_audit(ABSENT, SETTINGS, None)
@@ -294,18 +294,18 @@ def test_streams_are_audited_after_everything_else_and_nothing_learns_from_it(ac
     assert sum(cam.counted) > 0
     (labels,) = (event for event in events if isinstance(event, ev.LabelsReady))
     assert (labels.training_crops, labels.golden_calls) == (alone.training_crops, alone.golden_calls)
-    assert actor.labels(1, CAM).training.frames.tolist() == frames_alone.tolist()
+    assert actor.newest_labels(1, CAM).training.frames.tolist() == frames_alone.tolist()
 
 
 def test_audit_without_time_is_made_after_the_next_labels(actor, good, materials):
     """With what is drawn meanwhile: all frames that arrived stay equally likely."""
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     actor.hand_in_audit(CAM, SETTINGS, drawn_frames(4))
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
-    actor.end(1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
+    actor.end_preparation(1)
     assert audits_in(actor.poll(0.1)) == []
     actor.hand_in_audit(CAM, SETTINGS, drawn_frames(4, arrived=50))
-    actor.begin(cmd.BeginPreparation(2, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
+    actor.start_preparation(cmd.BeginPreparation(2, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
     actor.hand_in(2, CAM, SETTINGS, materials[1], BASE_VERSION, unheard_of, None)
     told = told_until_the_end(actor)
     assert [type(event) for event in told[:3]] == [ev.LabelsReady, AccuracyAudited, ev.ProfileReady]
@@ -314,11 +314,11 @@ def test_audit_without_time_is_made_after_the_next_labels(actor, good, materials
 
 
 def test_overdue_audits_wait_for_their_own_labels_and_the_others_for_all(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     for stream in (ABSENT, LATE, CAM):
         actor.hand_in_audit(stream, SETTINGS, drawn_frames(1))
     asked = tuple(cmd.PrepareStream(stream, (), (HEAD,)) for stream in (CAM, LATE))
-    actor.begin(cmd.BeginPreparation(1, 500, asked), 1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, asked), 1)
     for stream in (CAM, LATE):
         actor.hand_in(1, stream, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     told = [(type(event), getattr(event, "stream", None)) for event in told_until_the_end(actor)]
@@ -333,9 +333,11 @@ def test_overdue_audits_wait_for_their_own_labels_and_the_others_for_all(actor, 
 
 
 def test_preparation_inside_a_window_audits_nothing(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     actor.hand_in_audit(CAM, SETTINGS, drawn_frames(4))
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,), 5),), round=1), 1)
+    actor.start_preparation(
+        cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,), 5),), round=1), 1
+    )
     actor.hand_in(
         1, CAM, SETTINGS, replace(materials[0], since_us=5), BASE_VERSION, unheard_of, None, round=1
     )
@@ -346,14 +348,14 @@ def test_audit_that_fails_ends_nothing_else(actor, caplog):
     damaged = DrawnFrames(9, (DrawnFrame(0, None, (80, 16), np.ones((1, 4), np.float32), None),))
     actor.hand_in_audit(LATE, SETTINGS, damaged)
     actor.hand_in_audit(CAM, SETTINGS, drawn_frames(1))
-    actor.begin(cmd.BeginPreparation(1, 500, ()), 1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, ()), 1)
     assert [event.stream for event in audits_in(told_until_the_end(actor))] == [CAM]
     assert "late: its audit failed" in caplog.text
 
 
 def test_hand_in_fetches_a_model_not_loaded_yet(actor, good, materials):
     """Covers a resumed run and a restarted actor, in which nothing is loaded at first."""
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     assert [event.stream for event in told_until_the_end(actor) if isinstance(event, ev.LabelsReady)] == [CAM]
 
@@ -362,20 +364,20 @@ def test_hand_in_of_a_lost_model_uses_the_one_before(actor, good, materials, cap
     def lost():
         raise OSError("their trainer died")
 
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     actor.hand_in(1, CAM, SETTINGS, materials[0], ModelVersion(1), lost, None)
     assert [event.stream for event in told_until_the_end(actor) if isinstance(event, ev.LabelsReady)] == [CAM]
     assert "cam: its labels meet an earlier model (their trainer died)" in caplog.text
 
 
 def test_hand_in_waits_until_the_run_has_begun(unbegun, good, materials):
-    unbegun.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    unbegun.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     arguments = (1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     with ThreadPoolExecutor() as pool:
         handed_in = pool.submit(unbegun.hand_in, *arguments)
         assert not handed_in.done()
-        unbegun.begin_run(0)
+        unbegun.start_run(0)
         handed_in.result()
     assert [event.stream for event in told_until_the_end(unbegun) if isinstance(event, ev.LabelsReady)] == [
         CAM
@@ -384,7 +386,7 @@ def test_hand_in_waits_until_the_run_has_begun(unbegun, good, materials):
 
 def test_streams_that_handed_in_are_labelled_first(actor, good, materials):
     asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in (ABSENT, LATE, CAM))
-    actor.begin(cmd.BeginPreparation(1, 500, asked), 1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, asked), 1)
     labelled = []
     for stream in (CAM, LATE):
         actor.hand_in(1, stream, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
@@ -396,8 +398,8 @@ def test_streams_that_handed_in_are_labelled_first(actor, good, materials):
 
 
 def test_stream_without_hand_in_is_logged_at_the_end(actor, caplog):
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
-    actor.end(1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
+    actor.end_preparation(1)
     assert "absent: handed in nothing to label for window 1" in caplog.text
 
 
@@ -408,13 +410,13 @@ def lent(model, fetch=None):
 
 def told_with_others(actor, materials, others):
     """Returns the events of a window in which CAM tries kept weights, by type."""
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
     actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, unheard_of, None, others)
     return {type(event): event for event in told_until_the_end(actor)}
 
 
 def test_kept_weights_are_offered_and_prepared(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     told = told_with_others(actor, materials, [lent(good)])
     offer = told[ev.ModelOffered]
     assert (offer.stream, offer.window, offer.of, offer.version, offer.kept) == (CAM, 1, LATE, 2, 7)
@@ -426,14 +428,14 @@ def test_kept_weights_are_offered_and_prepared(actor, good, materials):
 
 def test_kept_weights_that_are_no_better_are_only_told(actor, good, materials):
     bad = turned_around(good)
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(bad))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(bad))
     told = told_with_others(actor, materials, [lent(bad)])
     assert told[ev.ModelOffered].compared.new == told[ev.ModelOffered].compared.old
     assert ev.ProfileReady in told, "the base model is in need"
 
 
 def test_kept_weights_are_not_tried_where_the_serving_ones_are_good_enough(actor, good, materials):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     assert ev.ModelOffered not in told_with_others(actor, materials, [lent(turned_around(good))])
 
 
@@ -441,7 +443,7 @@ def test_kept_weights_that_are_lost_are_left_out(actor, good, materials, caplog)
     def lost():
         raise OSError("the disk is broken")
 
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     told = told_with_others(actor, materials, [lent(good, fetch=lost)])
     assert ev.ModelOffered not in told
     assert ev.ProfileReady in told
@@ -451,7 +453,7 @@ def test_kept_weights_that_are_lost_are_left_out(actor, good, materials, caplog)
 def test_kept_weights_that_were_forgotten_meanwhile_are_left_out_without_a_warning(
     actor, good, materials, tmp_path, caplog
 ):
-    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     forgotten = partial(checked, tmp_path / "3.safetensors", "")
     told = told_with_others(actor, materials, [lent(good, fetch=forgotten)])
     assert ev.ProfileReady in told
@@ -474,14 +476,14 @@ def detecting(monkeypatch):
     made = made_actor(monkeypatch, detector_model(FLEET, Blind(), 0.4, names_boxes=False), FLEET)
     monkeypatch.setattr(ekya.runtime.weights.known_models, "from_bytes", lambda weights: weights)
     monkeypatch.setattr(ekya.runtime.weights.known_models, "serving", lambda *_: serving_detector())
-    made.begin_run(0)
+    made.start_run(0)
     return made
 
 
 def told_of_frames(actor, window, frames):
     """Returns the types of the events of a window with these frames."""
     settings = PreparationSettings(FLEET, 96, 10.0, 96, 3, task=Task.DETECT)
-    actor.begin(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), window)
+    actor.start_preparation(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), window)
     material = WindowMaterial(window - 1, frames, ())
     actor.hand_in(window, CAM, settings, material, BASE_VERSION, lambda: b"", None)
     return [type(event) for event in told_until_the_end(actor)]
@@ -502,7 +504,7 @@ def test_doubt_that_fails_leaves_the_labels(detecting, monkeypatch, caplog):
 
     monkeypatch.setattr(StreamPreparation, "check_teacher", fail)
     assert told_of_frames(detecting, 1, PASSING) == [ev.LabelsReady, ev.PreparationEnded]
-    assert len(detecting.labels(1, CAM).training.examples) == 24
+    assert len(detecting.newest_labels(1, CAM).training.examples) == 24
     assert "no such luck" in caplog.text
 
 
@@ -510,9 +512,9 @@ def test_kept_weights_are_tried_after_a_drift_or_in_need(actor, good, materials)
     settings = replace(SETTINGS, describes=True)
     known = KeptModel(5, LATE, ModelVersion(2), 0, 0.9, Scene())
     kept_one = replace(lent(good), kept=known)
-    actor.know(CAM, settings, BASE_VERSION, to_bytes(turned_around(good)))
-    actor.know(LATE, settings, ModelVersion(2), to_bytes(turned_around(good)))
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
+    actor.load_model(CAM, settings, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.load_model(LATE, settings, ModelVersion(2), to_bytes(turned_around(good)))
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
     actor.hand_in(1, CAM, settings, materials[0], BASE_VERSION, unheard_of, None, [kept_one])
     offer = {type(event): event for event in told_until_the_end(actor)}[ev.ModelOffered]
     assert (offer.of, offer.version, offer.kept) == (LATE, 2, 5)
@@ -523,7 +525,7 @@ def test_kept_weights_are_tried_after_a_drift_or_in_need(actor, good, materials)
 def test_serving_weights_that_are_good_enough_try_no_kept_ones(actor, good, materials):
     settings = replace(SETTINGS, describes=True)
     kept_one = replace(lent(good), kept=KeptModel(5, LATE, ModelVersion(2), 0, 0.9, Scene()))
-    actor.know(CAM, settings, BASE_VERSION, to_bytes(good))
-    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    actor.load_model(CAM, settings, BASE_VERSION, to_bytes(good))
+    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     actor.hand_in(1, CAM, settings, materials[0], BASE_VERSION, unheard_of, None, [kept_one])
     assert ev.ModelOffered not in {type(event) for event in told_until_the_end(actor)}

@@ -53,38 +53,38 @@ def actor(folder, mailbox):
 
 
 def test_received_weights_are_the_best_of_their_job(actor, model, labels, folder):
-    actor.receive(START, to_bytes(model), 0.75, labels)
-    weights, accuracy = actor.send(JOB, ONE)
+    actor.receive_remote_checkpoint(START, to_bytes(model), 0.75, labels)
+    weights, accuracy = actor.send_checkpoint(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, model.head.weight), accuracy) == (True, 0.75)
-    assert actor.stop(JOB).share_milli == 0, "by then its exemplars are chosen"
-    kept = actor.memory()
+    assert actor.stop_retraining(JOB).share_milli == 0, "by then its exemplars are chosen"
+    kept = actor.exemplar_memory()
     same = ExemplarMemory().update(from_bytes(weights), labels.training.examples)
     assert np.array_equal(kept.exemplars().crops, same.exemplars().crops)
-    actor.end()
+    actor.finish_saving()
     saved = load_model(folder.model(CAM, ONE))
     assert torch.allclose(saved.head.weight, model.head.weight, atol=1e-3)
 
 
 def test_better_weights_received_later_replace_them(actor, model, labels):
     better = build_edge_model(("car", "bus"), 0, 6, "shufflenet_v2_x1_0").eval()
-    actor.receive(START, to_bytes(model), 0.75, labels)
-    actor.receive(START, to_bytes(better), 0.8, labels)
-    weights, accuracy = actor.send(JOB, ONE)
+    actor.receive_remote_checkpoint(START, to_bytes(model), 0.75, labels)
+    actor.receive_remote_checkpoint(START, to_bytes(better), 0.8, labels)
+    weights, accuracy = actor.send_checkpoint(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, better.head.weight), accuracy) == (True, 0.8)
-    assert actor.stop(JOB).share_milli == 0
+    assert actor.stop_retraining(JOB).share_milli == 0
     same = ExemplarMemory().update(from_bytes(weights), labels.training.examples)
-    assert np.array_equal(actor.memory().exemplars().crops, same.exemplars().crops)
-    actor.end()
+    assert np.array_equal(actor.exemplar_memory().exemplars().crops, same.exemplars().crops)
+    actor.finish_saving()
 
 
 def test_unreadable_weights_or_missing_labels_fail_the_job(actor, model, labels, mailbox):
-    actor.receive(START, b"no weights", 0.75, labels)
+    actor.receive_remote_checkpoint(START, b"no weights", 0.75, labels)
     (failed,) = events_until(mailbox.drain, ev.RetrainFailed)
     assert (failed.job, "safetensors" in failed.reason) == (JOB, True)
     with pytest.raises(LookupError):
-        actor.send(JOB, ONE)
-    assert actor.stop(JOB).share_milli == 0
-    actor.receive(START, to_bytes(model), 0.75, None)
+        actor.send_checkpoint(JOB, ONE)
+    assert actor.stop_retraining(JOB).share_milli == 0
+    actor.receive_remote_checkpoint(START, to_bytes(model), 0.75, None)
     (failed,) = events_until(mailbox.drain, ev.RetrainFailed)
     assert failed.reason == "there are no labels to train on"
-    assert actor.memory().size == 0
+    assert actor.exemplar_memory().size == 0

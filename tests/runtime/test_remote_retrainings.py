@@ -23,7 +23,7 @@ SERVE = cmd.ServeModel(CAM, JOB, 1)
 
 @pytest.fixture
 def actors(monkeypatch):
-    return FakeActors(replies={"labels": ("labels",)}).install(monkeypatch)
+    return FakeActors(replies={"newest_labels": ("labels",)}).install(monkeypatch)
 
 
 @pytest.fixture
@@ -44,11 +44,13 @@ def bring(executor, *accuracies, over=False):
     """Reports as many epochs as accuracies; the weights of the best are made only on request."""
     best = max(range(len(accuracies)), key=lambda place: (accuracies[place], place))
     made = RemoteCheckpoint(f"weights {best + 1}".encode(), accuracies[best], best + 1)
-    executor.remote.bring(START, accuracies, lambda: made, over)
+    executor.remote.report_progress(START, accuracies, lambda: made, over)
 
 
 def received(actors):
-    to_trainer = [arguments for arguments in actors.arguments("receive") if arguments[1] == START]
+    to_trainer = [
+        arguments for arguments in actors.arguments("receive_remote_checkpoint") if arguments[1] == START
+    ]
     return [(weights, accuracy) for _, _, weights, accuracy, _ in to_trainer]
 
 
@@ -64,10 +66,10 @@ def test_each_epoch_is_reported_once_and_the_end_with_the_last(executor, actors)
 
 def test_weights_are_received_without_a_share_when_they_are_to_serve(executor, actors, ledger):
     bring(executor, 0.7)
-    assert actors.calls("receive") == []
+    assert actors.calls("receive_remote_checkpoint") == []
     executor.execute_commands([SERVE])
-    (receive, _), (send,) = actors.calls("receive"), actors.calls("send")
-    (labels,) = actors.calls("labels")
+    (receive,), (send,) = actors.calls("receive_remote_checkpoint"), actors.calls("send_checkpoint")
+    (labels,) = actors.calls("newest_labels")
     assert receive.arguments == (CAM, START, b"weights 1", 0.7, *labels.references)
     # Ray calls ``send`` once its last argument is available.
     assert send.arguments == (CAM, JOB, ONE, *receive.references)
@@ -94,8 +96,8 @@ def test_stopped_retraining_leaves_its_weights_to_the_trainer(executor, actors):
 
 
 def test_inputs_of_a_remote_retraining_are_references(executor, actors):
-    material = executor.remote.material(CAM)
-    (memory,), (labels,) = actors.calls("memory"), actors.calls("labels")
+    material = executor.remote.inputs_for_retraining(CAM)
+    (memory,), (labels,) = actors.calls("exemplar_memory"), actors.calls("newest_labels")
     memory.reply("exemplars")
     assert (material.weights, material.settings) == ("base", SETTINGS)
     assert (material.labels, material.memory) == (*labels.references, *memory.references)

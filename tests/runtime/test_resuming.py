@@ -38,7 +38,7 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.runtime.driver.live import run_live
 from ekya.runtime.driver.open_run import open_run
-from ekya.runtime.driver.resuming import newest_weights, resume, resume_service
+from ekya.runtime.driver.resuming import newest_weights, resume_run, resume_service
 from ekya.runtime.driver.run_session import report_complete
 from ekya.system.files import write_text_atomic
 
@@ -161,7 +161,7 @@ def test_resuming_removes_the_report_of_the_part_before(folder):
     """As of a run that was ended early; it would be taken for that of the whole run."""
     for path in (folder.summary, folder.report):
         path.write_text("older")
-    resume(folder, [CAM])
+    resume_run(folder, [CAM])
     assert not folder.summary.exists()
     assert not folder.report.exists()
 
@@ -180,7 +180,7 @@ def test_run_of_another_version_is_not_resumed_and_its_version_is_named(folder, 
     with_header(folder, version=written)
     before = folder.journal.read_bytes()
     with pytest.raises(UserError) as refusal:
-        resume(folder, [CAM])
+        resume_run(folder, [CAM])
     said = str(refusal.value)
     assert said.startswith(
         f"{folder.journal}: this run was begun by {by}, and this is {__version__}; resume it"
@@ -220,8 +220,8 @@ def test_resumed_incomplete_run_is_not_reported(folder):
 
 
 def test_resumed_server_keeps_loans_and_drops_guests(folder):
-    resumed = resume(folder, [CAM])
-    resumed.cut(folder)
+    resumed = resume_run(folder, [CAM])
+    resumed.truncate_journal(folder)
     (stream,) = resumed.state.fleet.streams
     assert resumed.from_us == 200 * S
     assert (stream.job.config, stream.job.elsewhere) == (GAMMA, Elsewhere(199 * S))

@@ -105,7 +105,7 @@ def continued(folder, resumed, monkeypatch, *streams):
     came = make_executor(actors, *first).wait(0)
     state = resumed.state
     batch = Batch(came.now_us, (*came.events, *loop_events_due(state.fleet, came.now_us, ENDLESS)))
-    resumed.cut(folder)
+    resumed.truncate_journal(folder)
     journal = SegmentedJournal(folder, "thief", ENDLESS)
     journal.write_snapshot(state)
     journal.record_batch(batch)
@@ -192,7 +192,7 @@ def test_requests_hold_after_a_start_that_failed(folder):
     resumed = resume(CAM, OTHER)
     assert resume(CAM, OTHER) == resumed, "it was killed while its actors started"
     assert (resumed.paused, resumed.reached_us) == ((CAM,), T)
-    resumed.cut(folder)
+    resumed.truncate_journal(folder)
     snapshot = read_snapshot(folder)
     assert read_steps(folder.journal_segment(snapshot.segment), snapshot.at_byte) == []
 

@@ -74,13 +74,13 @@ class NamedMemory:
 def actor(trainers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ExemplarMemory", NamedMemory)
     made = RetrainingActor(process_config(RunFolder.create_numbered(tmp_path, "run"), cores=4))
-    call_at(made.begin)
+    call_at(made.start_run)
     return made
 
 
 def start(actor, trainers, stream, job, share_milli=1000):
     command = start_command(job, GAMMA, share_milli, stream)
-    resized = actor.streams[stream].start(command, stream.encode(), NO_LABELS, None, job)
+    resized = actor.streams[stream].start_retraining(command, stream.encode(), NO_LABELS, None, job)
     assert resized.share_milli == share_milli
     wait_until(lambda: stream in trainers)
     return trainers[stream]
@@ -109,11 +109,11 @@ def test_weights_and_exemplars_are_of_their_own_stream(actor, trainers):
         start(actor, trainers, stream, job).may_end.set()
     events_until(actor.poll, ev.RetrainFinished, 2)
     for job, stream in enumerate(("cam-1", "cam-2"), 1):
-        weights, accuracy = actor.streams[stream].send(JobId(job), ModelVersion(1))
+        weights, accuracy = actor.streams[stream].send_checkpoint(JobId(job), ModelVersion(1))
         assert (weights, accuracy) == (f"weights of {stream}".encode(), 0.5)
-        actor.streams[stream].stop(JobId(job))
-        assert actor.streams[stream].memory().of == f"weights of {stream}"
-    actor.end()
+        actor.streams[stream].stop_retraining(JobId(job))
+        assert actor.streams[stream].exemplar_memory().of == f"weights of {stream}"
+    actor.finish_saving()
 
 
 def test_threads_that_have_saved_weights_are_not_kept(actor, trainers, monkeypatch):
@@ -129,13 +129,13 @@ def test_threads_that_have_saved_weights_are_not_kept(actor, trainers, monkeypat
     events_until(actor.poll, ev.RetrainFinished)
     stream = actor.streams["cam-1"]
     for version in range(1, 6):
-        stream.send(JobId(1), ModelVersion(version))
+        stream.send_checkpoint(JobId(1), ModelVersion(version))
         if version > 1:
             stream._savers[-1].join()
     first, last = stream._savers
     assert (first.is_alive(), last.is_alive()) == (True, False)
     may_save.set()
-    actor.end()
+    actor.finish_saving()
     assert saved == ["2", "3", "4", "5", "1"], "the end waits for what is not saved yet"
 
 
@@ -162,10 +162,10 @@ def config_of(actor, stream):
 def test_stream_that_has_left_is_not_kept_and_may_come_back(actor, trainers):
     start(actor, trainers, "cam-1", 1).may_end.set()
     before, config = actor.streams["cam-1"], config_of(actor, "cam-1")
-    actor.leave("cam-1")
-    actor.leave("cam-1")
+    actor.remove_stream("cam-1")
+    actor.remove_stream("cam-1")
     assert "cam-1" not in actor.streams
-    call_at(lambda now_ns: actor.admit(config, now_ns))
+    call_at(lambda now_ns: actor.admit_stream(config, now_ns))
     assert actor.streams["cam-1"] is not before
     trainers.clear()
     start(actor, trainers, "cam-1", 2).may_end.set()
@@ -175,7 +175,7 @@ def test_stream_of_a_new_process_keeps_the_job_that_has_begun(actor, trainers):
     """Ray may carry out the call that begins it first."""
     trainer = start(actor, trainers, "cam-1", 1)
     before = actor.streams["cam-1"]
-    call_at(lambda now_ns: actor.admit(config_of(actor, "cam-1"), now_ns))
+    call_at(lambda now_ns: actor.admit_stream(config_of(actor, "cam-1"), now_ns))
     assert actor.streams["cam-1"] is before
     trainer.may_end.set()
 
@@ -184,10 +184,10 @@ def test_stream_that_comes_back_while_it_leaves_is_another_one(actor, trainers):
     trainer = start(actor, trainers, "cam-1", 1)
     assert trainer.inside.wait(HANG_GUARD_S)
     before, config = actor.streams["cam-1"], config_of(actor, "cam-1")
-    left = threading.Thread(target=actor.leave, args=("cam-1",))
+    left = threading.Thread(target=actor.remove_stream, args=("cam-1",))
     left.start()
     wait_until(lambda: before.is_leaving)
-    call_at(lambda now_ns: actor.admit(config, now_ns))
+    call_at(lambda now_ns: actor.admit_stream(config, now_ns))
     trainer.may_end.set()
     left.join(HANG_GUARD_S)
     assert actor.streams["cam-1"] is not before
@@ -200,9 +200,9 @@ def test_leave_returns_when_nothing_more_is_written(actor, trainers, monkeypatch
         may_write.wait(HANG_GUARD_S)
         written.append(True)
 
-    monkeypatch.setattr(module.StreamPictures, "keep_exemplars", keep)
+    monkeypatch.setattr(module.RetrainingPictures, "keep_exemplars", keep)
     start(actor, trainers, "cam-1", 1).may_end.set()
-    left = threading.Thread(target=actor.leave, args=("cam-1",))
+    left = threading.Thread(target=actor.remove_stream, args=("cam-1",))
     left.start()
     wait_until_blocked(left)
     assert written == []

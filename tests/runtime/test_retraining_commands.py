@@ -59,7 +59,7 @@ def actor(trainers, tmp_path, monkeypatch):
 
 
 def start(actor, share_milli=1000, serial=1):
-    return actor.start(start_command(JOB, GAMMA, share_milli), b"", NO_LABELS, None, serial)
+    return actor.start_retraining(start_command(JOB, GAMMA, share_milli), b"", NO_LABELS, None, serial)
 
 
 def later(answers, ask, *arguments):
@@ -77,10 +77,10 @@ def trainer_at_work(trainers):
 def test_start_returns_the_share_it_began_with(actor, trainers):
     assert start(actor, 640).share_milli == 640
     trainer_at_work(trainers).end.set()
-    assert actor.stop(JOB).share_milli == 0
+    assert actor.stop_retraining(JOB).share_milli == 0
 
 
-@pytest.mark.parametrize(("method", "arguments"), [("resize", (300, 2)), ("stop", ())])
+@pytest.mark.parametrize(("method", "arguments"), [("resize_retraining", (300, 2)), ("stop_retraining", ())])
 def test_resize_and_stop_return_after_the_current_batch(actor, trainers, method, arguments):
     start(actor)
     trainer = trainer_at_work(trainers)
@@ -92,28 +92,28 @@ def test_resize_and_stop_return_after_the_current_batch(actor, trainers, method,
     asking.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in answers] == [arguments[0] if arguments else 0]
     assert answers[0].took_us > 0
-    actor.stop(JOB)
+    actor.stop_retraining(JOB)
 
 
 def test_resize_before_its_job_waits_for_it(actor, trainers):
     answers = []
-    asking = later(answers, actor.resize, JOB, 250, 2)
+    asking = later(answers, actor.resize_retraining, JOB, 250, 2)
     wait_until_blocked(asking)
     assert answers == []
     start(actor, 1000, serial=1)
     trainer_at_work(trainers).end.set()
     asking.join(HANG_GUARD_S)
     assert [resized.share_milli for resized in answers] == [250]
-    actor.stop(JOB)
+    actor.stop_retraining(JOB)
 
 
 def test_commands_to_a_job_that_is_over_return_no_share(actor, trainers):
     start(actor)
     trainer_at_work(trainers).end.set()
-    actor.stop(JOB)
-    assert actor.stop(JOB).share_milli == 0
+    actor.stop_retraining(JOB)
+    assert actor.stop_retraining(JOB).share_milli == 0
     next_job = JobId(JOB + 1)
-    actor.start(start_command(next_job, GAMMA), b"", NO_LABELS, None, 4)
-    assert actor.resize(JOB, 500, 3).share_milli == 0
+    actor.start_retraining(start_command(next_job, GAMMA), b"", NO_LABELS, None, 4)
+    assert actor.resize_retraining(JOB, 500, 3).share_milli == 0
     trainers[-1].end.set()
-    actor.stop(next_job)
+    actor.stop_retraining(next_job)

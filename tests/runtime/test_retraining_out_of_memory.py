@@ -56,7 +56,7 @@ def actor(monkeypatch, tmp_path, mailbox):
 
 
 def start(actor, number, config):
-    actor.start(start_command(number, config), b"", NO_LABELS, None, number)
+    actor.start_retraining(start_command(number, config), b"", NO_LABELS, None, number)
 
 
 def test_out_of_memory_fails_the_job_and_the_next_begins(actor, mailbox):

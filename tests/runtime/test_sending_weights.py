@@ -73,7 +73,7 @@ def actor(trainer, monkeypatch, folder, mailbox):
     monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
     made = stream_retraining(folder, mailbox)
     command = start_command(JOB, RetrainConfig(2, 8, 0, 0, 1.0))
-    made.start(command, to_bytes(model_of(0)), NO_LABELS, None, 1)
+    made.start_retraining(command, to_bytes(model_of(0)), NO_LABELS, None, 1)
     events_until(mailbox.drain, ev.RetrainProgress)
     return made
 
@@ -85,13 +85,13 @@ def same(one, other):
 
 def test_send_returns_the_best_weights_and_saves_them(actor, trainer, mailbox, folder):
     for epoch, version in ((1, ONE), (2, ModelVersion(2))):
-        weights, accuracy = actor.send(JOB, version)
+        weights, accuracy = actor.send_checkpoint(JOB, version)
         assert accuracy == epoch / 10
         assert same(from_bytes(weights), model_of(epoch))
         if epoch == 1:
             trainer.wanted = 2
             events_until(mailbox.drain, ev.RetrainProgress)
-    actor.end()
+    actor.finish_saving()
     for epoch, version in ((1, ONE), (2, ModelVersion(2))):
         saved = load_model(folder.model(CAM, version))
         assert torch.allclose(saved.head.weight, model_of(epoch).head.weight, atol=1e-3)
@@ -99,4 +99,4 @@ def test_send_returns_the_best_weights_and_saves_them(actor, trainer, mailbox, f
 
 def test_send_of_another_job_raises(actor):
     with pytest.raises(LookupError, match="retraining 8 of cam-1 has no weights to send"):
-        actor.send(JobId(8), ONE)
+        actor.send_checkpoint(JobId(8), ONE)

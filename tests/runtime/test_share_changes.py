@@ -61,7 +61,7 @@ def test_job_begins_when_an_inference_has_released_its_share(fleet):
     fleet.begin(retraining_holder(B, JOB), 500, "retraining/b")
     (shrink,) = fleet.record
     assert shrink.group == SHARES, "it does not wait behind other calls of the actor"
-    assert fleet.take() == [("inference/a", "configure", A, SECOND, 300, 3)]
+    assert fleet.take() == [("inference/a", "set_inference", A, SECOND, 300, 3)]
     fleet.clock.now = 70_000
     fleet.reply(shrink, 300, 60_000)
     assert fleet.emitted == [ev.ShareResized(70_000, inference_holder(A), 2, 300, 60_000)]
@@ -79,7 +79,7 @@ def test_other_lambda_at_the_same_share_is_no_share_change(fleet):
     fleet.serve(a=100)
     fleet.changes.set_inference(A, SECOND, 100, 2)
     (call,) = fleet.record
-    assert fleet.take() == [("inference/a", "configure", A, SECOND, 100, 2)]
+    assert fleet.take() == [("inference/a", "set_inference", A, SECOND, 100, 2)]
     fleet.reply(call, 100)
     assert fleet.emitted == []
 
@@ -92,9 +92,9 @@ def test_retraining_is_resized_paused_and_ended(fleet):
     fleet.changes.end_job(holder)
     assert fleet.take() == [
         ("retraining/a", "start", 500, 1),
-        ("retraining/a", "resize", A, JOB, 300, 2),
-        ("retraining/a", "resize", A, JOB, 0, 3),
-        ("retraining/a", "stop", A, JOB),
+        ("retraining/a", "resize_retraining", A, JOB, 300, 2),
+        ("retraining/a", "resize_retraining", A, JOB, 0, 3),
+        ("retraining/a", "stop_retraining", A, JOB),
     ]
 
 
@@ -105,8 +105,8 @@ def test_preparation_is_begun_resized_and_ended(fleet):
     fleet.changes.end_job(holder)
     assert fleet.take() == [
         ("micro-profiler", "start", 500, 1),
-        ("micro-profiler", "resize", 4, 600, 2),
-        ("micro-profiler", "end", 4),
+        ("micro-profiler", "resize_preparation", 4, 600, 2),
+        ("micro-profiler", "end_preparation", 4),
     ]
 
 
@@ -126,9 +126,9 @@ def test_share_of_a_lost_stream_goes_to_a_waiting_one(fleet):
     fleet.changes.release_inference(A)
     (release,) = fleet.record
     fleet.changes.set_inference(B, EVERY, 1000, 2)
-    assert fleet.take() == [("inference/a", "configure", A, EVERY, 0, 3)]
+    assert fleet.take() == [("inference/a", "set_inference", A, EVERY, 0, 3)]
     fleet.reply(release, 0)
-    assert fleet.take() == [("inference/b", "configure", B, EVERY, 1000, 4)]
+    assert fleet.take() == [("inference/b", "set_inference", B, EVERY, 1000, 4)]
 
 
 def test_stream_that_never_served_releases_nothing(fleet):
@@ -151,7 +151,7 @@ def test_overdue_holder_is_ended_and_its_share_free_after_its_death(fleet):
     assert fleet.ended == [inference_holder(A)]
     assert fleet.take() == []
     fleet.changes.release_worker(Work.INFERENCE, A)
-    assert fleet.take() == [("inference/b", "configure", B, EVERY, 900, 4)]
+    assert fleet.take() == [("inference/b", "set_inference", B, EVERY, 900, 4)]
     assert fleet.changes.left_s() == float("inf")
 
 
@@ -162,7 +162,7 @@ def test_death_of_a_worker_removes_all_its_jobs_and_no_others(fleet):
     fleet.changes.set_inference(B, EVERY, 500, 1)
     fleet.take()
     fleet.changes.release_worker(Work.RETRAINING, A)
-    assert fleet.take() == [("inference/b", "configure", B, EVERY, 500, 4)]
+    assert fleet.take() == [("inference/b", "set_inference", B, EVERY, 500, 4)]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_retraining_that_could_not_be_sent_has_failed_and_frees_its_share(fleet)
     assert (type(failed), failed.stream, failed.job) == (ev.RetrainFailed, A, JOB)
     assert "its weights are lost" in failed.reason
     (stop,) = fleet.record
-    assert fleet.take() == [("retraining/a", "stop", A, JOB)]
+    assert fleet.take() == [("retraining/a", "stop_retraining", A, JOB)]
     fleet.reply(stop, 0)
     fleet.begin(retraining_holder(B, JobId(2)), 1000, "retraining/b")
     assert fleet.take() == [("retraining/b", "start", 1000, 3)]

@@ -30,7 +30,7 @@ class Run:
         self.executor = make_executor(actors, ledger=self.ledger)
         self.changes = self.executor.changes
         self.execute(*(cmd.SetInference(one, InferenceConfig(1, 32), 400, 1) for one in actors.streams))
-        self.reply("configure")
+        self.reply("set_inference")
         self.events()
 
     @property
@@ -45,7 +45,7 @@ class Run:
         others = [one for one in self.actors.streams if one != stream]
         told = []
         self.changes.add_stream(shipped_fleet(*others, stream), stream, COSTS, told.append)
-        return self.actors.calls("admit", self.actors.streams[stream].inference)[-1], told
+        return self.actors.calls("admit_stream", self.actors.streams[stream].inference)[-1], told
 
     def added(self, stream=NEW):
         """Adds a stream; returns the events that follow."""
@@ -133,8 +133,8 @@ def test_events_of_a_stream_that_is_being_added_follow_its_addition(run):
 def test_added_stream_is_known_to_the_micro_profiler_before_it_is_prepared(run):
     run.added()
     methods = [call.method for call in run.actors.record if NEW in call.arguments]
-    assert methods.index("admit") < methods.index("know")
-    known = run.actors.arguments("know", run.profiler)[-1]
+    assert methods.index("admit_stream") < methods.index("load_model")
+    known = run.actors.arguments("load_model", run.profiler)[-1]
     assert known == (NEW, SETTINGS, 0, "base")
 
 
@@ -182,8 +182,8 @@ def test_stream_that_does_not_open_leaves_a_process_of_others(shared):
     process = shared.actors.streams[CAM].inference
     assert process not in shared.actors.killed
     assert shared.emit(CAM, lost(NEW), lost(CAM)) == [lost(CAM)]
-    assert shared.actors.arguments("leave", process) == [(NEW,)]
-    shared.reply("leave")
+    assert shared.actors.arguments("remove_stream", process) == [(NEW,)]
+    shared.reply("remove_stream")
     shared.kill(shared.actors.streams[NEW].retraining)
     assert NEW not in shared.actors.streams
 
@@ -192,22 +192,22 @@ def test_micro_profiler_that_dies_while_a_stream_is_added_knows_it_later(run):
     call, told = run.add()
     assert run.kill(run.profiler) == []
     assert run.profiler.name == "micro-profiler again"
-    known = run.actors.calls("know", run.profiler)
+    known = run.actors.calls("load_model", run.profiler)
     assert [one.arguments[0] for one in known] == [CAM, OTHER]
-    run.reply("begin_run")
-    run.reply("know")
+    run.reply("start_run")
+    run.reply("load_model")
     assert [type(event) for event in run.events()] == [ev.ProfilerBack]
     call.reply(READY)
     assert kinds(run.events()) == [(ev.StreamAdded, NEW)]
     assert told == [None]
-    assert run.actors.arguments("know", run.profiler)[-1][0] == NEW
+    assert run.actors.arguments("load_model", run.profiler)[-1][0] == NEW
 
 
 def test_audits_pass_by_a_stream_that_is_being_added(monkeypatch):
     run = Run(FakeActors((CAM, OTHER), audits=True).install(monkeypatch))
     run.add()
     run.execute(cmd.BeginPreparation(1, 200, (cmd.PrepareStream(CAM, (), ()),)))
-    assert run.actors.arguments("take_drawn") == [(CAM,), (OTHER,)]
+    assert run.actors.arguments("drain_audit_frames") == [(CAM,), (OTHER,)]
 
 
 # Pausing
@@ -216,13 +216,13 @@ def test_audits_pass_by_a_stream_that_is_being_added(monkeypatch):
 def test_paused_stream_releases_its_share(run):
     own = run.actors.streams[CAM]
     run.changes.pause_stream(CAM, True)
-    assert run.actors.arguments("pause", own.inference) == [(CAM, True)]
+    assert run.actors.arguments("set_paused", own.inference) == [(CAM, True)]
     assert own.paused
-    _, _, share_milli, _ = run.actors.arguments("configure", own.inference)[-1]
+    _, _, share_milli, _ = run.actors.arguments("set_inference", own.inference)[-1]
     assert share_milli == 0
     assert kinds(run.events()) == [(rq.StreamPaused, CAM)]
     assert run.ledger.free_milli(0) == 200, "until the batch in flight is over"
-    run.actors.calls("configure", own.inference)[-1].reply(Resized(0, 5))
+    run.actors.calls("set_inference", own.inference)[-1].reply(Resized(0, 5))
     run.events()
     assert run.ledger.free_milli(0) == 600
 
@@ -230,7 +230,7 @@ def test_paused_stream_releases_its_share(run):
 def test_paused_stream_goes_on(run):
     run.changes.pause_stream(CAM, True)
     run.changes.pause_stream(CAM, False)
-    assert run.actors.arguments("pause") == [(CAM, True), (CAM, False)]
+    assert run.actors.arguments("set_paused") == [(CAM, True), (CAM, False)]
     assert [event.paused for event in run.events()] == [True, False]
 
 
@@ -238,7 +238,7 @@ def test_stream_without_a_share_is_paused(run):
     run.added()
     run.changes.pause_stream(NEW, True)
     assert kinds(run.events()) == [(rq.StreamPaused, NEW)]
-    assert run.actors.calls("configure", run.actors.streams[NEW].inference) == []
+    assert run.actors.calls("set_inference", run.actors.streams[NEW].inference) == []
 
 
 # Removing
@@ -246,9 +246,9 @@ def test_stream_without_a_share_is_paused(run):
 
 def test_removed_stream_is_forgotten_by_the_micro_profiler(run):
     run.changes.remove_stream(CAM)
-    assert run.actors.arguments("forget", run.profiler) == []
+    assert run.actors.arguments("forget_stream", run.profiler) == []
     run.kill(*run.workers(CAM))
-    assert run.actors.arguments("forget", run.profiler) == [(CAM,)]
+    assert run.actors.arguments("forget_stream", run.profiler) == [(CAM,)]
 
 
 def test_removed_stream_is_forgotten_when_its_workers_have_ended(run):
@@ -268,7 +268,7 @@ def test_events_of_a_removed_stream_are_dropped(shared):
     shared.events()
     for late in (swapped(1, CAM), died(CAM), lost(CAM), ev.ShareMeasured(0, CAM, INFERENCE, 5)):
         assert shared.emit(OTHER, late, lost(OTHER)) == [lost(OTHER)]
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.kill(shared.actors.streams[CAM].retraining)
     assert CAM not in shared.actors.streams
     assert shared.emit(OTHER, swapped(1, CAM), died(CAM)) == []

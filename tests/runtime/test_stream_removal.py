@@ -31,7 +31,7 @@ def waiting_for_a_share(run):
     """Begins a preparation while an inference holds the share that it is to get; returns its release."""
     for stream, share_milli in ((CAM, 0), (OTHER, 900), (OTHER, 300)):
         run.execute(cmd.SetInference(stream, InferenceConfig(1, 32), share_milli, 2))
-        release = run.actors.calls("configure")[-1]
+        release = run.actors.calls("set_inference")[-1]
         if share_milli != 300:
             release.reply(Resized(share_milli, 5))
             run.events()
@@ -55,10 +55,10 @@ def test_preparation_begins_without_a_stream_that_is_gone(run, again):
     run.remove(CAM)
     if again:
         run.add(CAM)
-    assert run.actors.calls("begin", run.profiler) == []
+    assert run.actors.calls("start_preparation", run.profiler) == []
     release.reply(Resized(300, 5))
     run.events()
-    assert len(run.actors.calls("begin", run.profiler)) == 1
+    assert len(run.actors.calls("start_preparation", run.profiler)) == 1
     assert handed_in(run) == ([OTHER], [CAM])
 
 
@@ -74,7 +74,7 @@ def test_preparation_goes_on_without_a_stream_that_is_leaving(run):
 
 
 def test_labels_of_a_stream_that_is_gone_do_no_harm(run):
-    run.actors.replies["labels"] = (None,)
+    run.actors.replies["newest_labels"] = (None,)
     run.remove(CAM)
     run.actors.emit(run.profiler, labels_ready(CAM), labels_ready(OTHER))
     assert (ev.LabelsReady, OTHER) in kinds(run.events())
@@ -92,7 +92,7 @@ def test_stream_is_forgotten_when_its_worker_has_been_restarted_or_not(run):
     assert run.actors.killed == [again, retraining]
     assert kinds(run.kill(retraining)) == [(rq.StreamRemoved, CAM)]
     assert run.changes.is_leaving(CAM), "another of its name would get the reply of the restart"
-    run.actors.calls("join")[0].fail(RayActorError())
+    run.actors.calls("rejoin_stream")[0].fail(RayActorError())
     assert run.kill(again) == []
     assert not run.changes.is_leaving(CAM)
     assert kinds(run.added(CAM)) == [(ADDED, CAM)]
@@ -104,13 +104,13 @@ def test_stream_that_joins_a_process_of_others_too_late_leaves_it(shared):
     shared.execute(cmd.RestartWorker(CAM, INFERENCE))
     shared.changes.remove_stream(CAM)
     shared.kill(retraining)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     assert shared.events() == []
-    shared.reply("join")  # after it had left
+    shared.reply("rejoin_stream")  # after it had left
     assert shared.events() == []
-    assert shared.actors.arguments("leave", process) == [(CAM,), (CAM,)]
+    assert shared.actors.arguments("remove_stream", process) == [(CAM,), (CAM,)]
     assert shared.changes.is_leaving(CAM)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.events()
     assert not shared.changes.is_leaving(CAM)
     assert process not in shared.actors.killed
@@ -122,7 +122,7 @@ def test_worker_that_died_just_before_its_removal_is_not_restarted(run):
     assert kinds(run.kill(inference)) == [(ev.WorkerDied, CAM)]
     run.changes.remove_stream(CAM)
     run.execute(cmd.RestartWorker(CAM, INFERENCE))
-    assert run.actors.calls("join") == []
+    assert run.actors.calls("rejoin_stream") == []
     run.kill(retraining)
     assert CAM not in run.actors.streams
 
@@ -171,7 +171,7 @@ def test_stream_that_is_being_set_aside_is_removed_when_it_has_left(shared):
     shared.changes.remove_stream(CAM)
     shared.kill(retraining)
     assert shared.changes.is_leaving(CAM)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.events()
     assert not shared.changes.is_leaving(CAM)
     assert process not in shared.actors.killed
@@ -182,12 +182,12 @@ def test_late_end_of_a_stream_set_aside_is_not_that_of_another_of_its_name(share
     process, retraining = shared.workers(CAM)
     shared.execute(cmd.SetAside(CAM, "it died too often"))
     shared.kill(retraining)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.events()
     shared.changes.remove_stream(CAM)
     shared.events()
     assert shared.changes.is_leaving(CAM)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.events()
     shared.added(CAM)
     assert kinds(shared.kill(process)) == [(ev.WorkerDied, CAM), (ev.WorkerDied, OTHER)]
@@ -203,10 +203,10 @@ def test_stream_added_again_begins_with_the_base_model(run):
     own = run.actors.streams[CAM]
     assert (own.version, own.weights) == (BASE_VERSION, "base")
     run.execute(cmd.ServeModel(CAM, JobId(1), 4))
-    assert run.actors.calls("send") == [], "of a job that it has not had"
+    assert run.actors.calls("send_checkpoint") == [], "of a job that it has not had"
     assert kinds(run.kill(own.inference)) == [(ev.WorkerDied, CAM)]
     run.execute(cmd.RestartWorker(CAM, INFERENCE))
-    run.reply("join")
+    run.reply("rejoin_stream")
     assert kinds(run.events()) == [(BACK, CAM)]
 
 
@@ -214,7 +214,7 @@ def test_hot_swap_of_a_stream_that_is_gone_is_not_of_another_of_its_name(shared)
     retraining = shared.actors.streams[CAM].retraining
     shared.changes.remove_stream(CAM)
     shared.kill(retraining)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.events()
     shared.added(CAM)
     assert shared.emit(CAM, swapped(5, CAM), lost(CAM)) == [lost(CAM)]
@@ -225,10 +225,10 @@ def test_late_hot_swap_of_one_that_is_gone_rejects_no_weights(shared):
     retraining = shared.actors.streams[CAM].retraining
     shared.changes.remove_stream(CAM)
     shared.kill(retraining)
-    shared.reply("leave")
+    shared.reply("remove_stream")
     shared.events()
     shared.added(CAM)
-    shared.executor._weights.send(CAM, JobId(9), [])
+    shared.executor._weights.send_checkpoint(CAM, JobId(9), [])
     assert shared.emit(CAM, swapped(5, CAM)) == []
     assert shared.emit(CAM, swapped(1, CAM, job=9)) == [swapped(1, CAM, job=9)]
 

@@ -37,51 +37,51 @@ def transfer(actors, calls):
 
 
 def test_pending_weights_are_the_newest_but_not_served(transfer, actors, own):
-    transfer.send(CAM, JOB, [])
-    (send,) = actors.calls("send")
+    transfer.send_checkpoint(CAM, JOB, [])
+    (send,) = actors.calls("send_checkpoint")
     assert (own.version, own.newest_weights, own.weights) == (1, send.references[0], "base")
-    assert transfer.on_event(swapped(1))
+    assert transfer.note_swap(swapped(1))
     assert own.weights is send.references[0]
 
 
 def test_pending_weights_are_rejected_by_a_newer_hot_swap(transfer, actors, own, calls):
     """Inference has skipped version 1, whose trainer died."""
-    transfer.send(CAM, JOB, [])
-    transfer.send(CAM, JOB, [])
-    first, second = actors.calls("send")
+    transfer.send_checkpoint(CAM, JOB, [])
+    transfer.send_checkpoint(CAM, JOB, [])
+    first, second = actors.calls("send_checkpoint")
     first.fail(RayActorError())
     second.reply()
     calls.wait_replies(1.0)
-    assert transfer.on_event(swapped(2))
+    assert transfer.note_swap(swapped(2))
     assert own.weights is second.references[0]
-    assert not transfer.on_event(swapped(1))
+    assert not transfer.note_swap(swapped(1))
     assert own.weights is second.references[0]
 
 
 @pytest.mark.parametrize("newer", [False, True])
 def test_weights_that_could_not_be_sent_are_not_the_newest(transfer, actors, own, calls, newer):
     """Otherwise every retraining would begin from them, and fail."""
-    transfer.send(CAM, JOB, [])
-    (received,) = actors.calls("receive")
+    transfer.send_checkpoint(CAM, JOB, [])
+    (received,) = actors.calls("receive_checkpoint")
     if newer:
-        transfer.send(CAM, JobId(2), [])
+        transfer.send_checkpoint(CAM, JobId(2), [])
     received.fail(RayTaskError("send", "a trace", LookupError("there is no such job")))
     calls.wait_replies(1.0)
-    assert own.newest_weights == (actors.calls("send")[1].references[0] if newer else "base")
+    assert own.newest_weights == (actors.calls("send_checkpoint")[1].references[0] if newer else "base")
 
 
 def test_roll_back_without_evaluated_weights_sends_nothing(transfer, actors):
-    transfer.evaluate(CAM)
+    transfer.record_evaluation(CAM)
     assert not transfer.roll_back(CAM)
     assert actors.record == []
 
 
 def test_activations_that_arrive_after_their_window_are_ignored(transfer, actors, calls):
-    transfer.evaluate(CAM)
+    transfer.record_evaluation(CAM)
     transfer.begin_window()
-    activations, arrived = actors.preparation.passed.options(num_returns=2).remote(1, CAM)
+    activations, arrived = actors.preparation.forward_passes.options(num_returns=2).remote(1, CAM)
     transfer.expect_activations(CAM, activations, arrived)
     transfer.begin_window()
-    actors.calls("passed")[0].reply()
+    actors.calls("forward_passes")[0].reply()
     calls.wait_replies(1.0)
     assert transfer.activations(CAM) is None

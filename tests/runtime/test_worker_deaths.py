@@ -42,7 +42,7 @@ class Run:
     def restart(self, stream):
         """Begins to restart a stream's inference; returns the call."""
         self.executor.execute_commands([cmd.RestartWorker(stream, ev.Role.INFERENCE)])
-        return self.actors.calls("join")[-1]
+        return self.actors.calls("rejoin_stream")[-1]
 
     def reply(self, call, error=None):
         if error is None:
@@ -68,7 +68,7 @@ def test_shared_process_that_dies_is_restarted_once_with_its_streams(run):
     assert run.ledger.free_milli(0) == 1000
     joins = [run.restart(stream) for stream in (CAM, OTHER)]
     assert run.process is not first
-    assert run.actors.arguments("join", run.process) == [(CAM,), (OTHER,)]
+    assert run.actors.arguments("rejoin_stream", run.process) == [(CAM,), (OTHER,)]
     assert [run.reply(join) for join in joins] == [[(BACK, CAM)], [(BACK, OTHER)]]
     assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
 
@@ -113,9 +113,9 @@ def test_camera_of_a_paused_stream_is_closed_again_once_it_has_joined(run, pause
     if not paused:
         run.executor.changes.pause_stream(CAM, False)  # does nothing there: it has not joined yet
         run.events()
-    before = len(run.actors.arguments("pause", run.process))
+    before = len(run.actors.arguments("set_paused", run.process))
     assert run.reply(join) == [(BACK, CAM)]
-    assert run.actors.arguments("pause", run.process)[before:] == ([(CAM, True)] if paused else [])
+    assert run.actors.arguments("set_paused", run.process)[before:] == ([(CAM, True)] if paused else [])
 
 
 def test_weights_for_an_inference_that_joins_are_sent_when_it_has_joined(run):
@@ -124,12 +124,12 @@ def test_weights_for_an_inference_that_joins_are_sent_when_it_has_joined(run):
     run.kill(run.process)
     first = run.restart(CAM)
     run.executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 4), cmd.RollBack(CAM, "worse")])
-    assert run.actors.calls("receive") == []
+    assert run.actors.calls("receive_checkpoint") == []
     assert run.reply(first, RayActorError()) == [(DIED, CAM)]
     again = run.restart(CAM)
-    assert run.actors.calls("receive") == []
+    assert run.actors.calls("receive_checkpoint") == []
     assert run.reply(again) == [(BACK, CAM)]
-    assert run.actors.arguments("receive", run.process)[0][-2:] == (1, JobId(1))
+    assert run.actors.arguments("receive_checkpoint", run.process)[0][-2:] == (1, JobId(1))
 
 
 def test_weights_for_a_stream_that_is_set_aside_while_it_joins_are_dropped(run):
@@ -138,7 +138,7 @@ def test_weights_for_a_stream_that_is_set_aside_while_it_joins_are_dropped(run):
     join = run.restart(CAM)
     run.executor.execute_commands([cmd.ServeModel(CAM, JobId(1), 4), cmd.SetAside(CAM, "it keeps dying")])
     run.reply(join)
-    assert run.actors.calls("receive") == []
+    assert run.actors.calls("receive_checkpoint") == []
 
 
 def test_stream_that_dies_while_it_is_prepared_is_started_again(run):
@@ -150,7 +150,7 @@ def test_stream_that_dies_while_it_is_prepared_is_started_again(run):
 
 def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
     run.executor.execute_commands([cmd.SetAside(CAM, "it died too often")])
-    (leave,) = run.actors.calls("leave", run.process)
+    (leave,) = run.actors.calls("remove_stream", run.process)
     assert leave.arguments == (CAM,)
     assert run.actors.killed == [run.actors.streams[CAM].retraining]
     assert run.ledger.free_milli(0) == 200, "its share is used until it has left"
@@ -158,14 +158,14 @@ def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
     assert run.ledger.free_milli(0) == 600
     assert run.kill(run.process) == [(DIED, OTHER)]
     run.restart(OTHER)
-    assert run.actors.arguments("join") == [(OTHER,)]
+    assert run.actors.arguments("rejoin_stream") == [(OTHER,)]
     run.executor.execute_commands([cmd.SetAside(OTHER, "it died too often")])
     assert run.actors.killed[1:] == [run.process, run.actors.streams[OTHER].retraining]
 
 
 def test_stream_set_aside_is_started_again_when_it_is_readmitted(run):
     run.executor.execute_commands([cmd.SetAside(CAM, "it died too often")])
-    (leave,) = run.actors.calls("leave", run.process)
+    (leave,) = run.actors.calls("remove_stream", run.process)
     assert run.reply(leave) == []
     join = run.restart(CAM)
     assert run.reply(join) == [(BACK, CAM)]
@@ -180,7 +180,7 @@ def set_aside_and_readmitted(run, *streams):
 
 def test_late_leave_of_a_stream_that_is_readmitted_at_once_ends_nothing(run):
     (join,) = set_aside_and_readmitted(run, CAM)
-    (leave,) = run.actors.calls("leave", run.process)
+    (leave,) = run.actors.calls("remove_stream", run.process)
     assert run.reply(join) == [(BACK, CAM)]
     assert run.reply(leave) == []
     assert run.ledger.free_milli(0) == 200, "its share is in use"
@@ -202,7 +202,7 @@ def test_share_of_a_retraining_that_was_sent_to_a_worker_that_never_came_is_free
     run.actors.kill(retraining)
     assert run.events() == [(DIED, CAM)]
     run.executor.execute_commands([cmd.RestartWorker(CAM, ev.Role.RETRAINING)])
-    begin = run.actors.calls("join")[-1]
+    begin = run.actors.calls("rejoin_stream")[-1]
     run.executor.execute_commands([start_retraining(CAM, share_milli=100)])
     assert run.ledger.free_milli(0) == 100
     assert run.reply(begin, RayActorError()) == [(DIED, CAM)]

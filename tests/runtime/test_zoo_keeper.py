@@ -43,29 +43,29 @@ def settled(keeper):
 
 
 def test_weights_are_kept_once_their_trainer_has_written_them(keeper, folder):
-    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
-    assert keeper.lend((3,)) == ()
+    keeper.keep_model(cmd.KeepModel(CAM, model(3), ()))
+    assert keeper.lend_models((3,)) == ()
     path = folder.model(CAM, ModelVersion(1))
     threading.Timer(0.2, lambda: path.write_bytes(b"weights")).start()
     settled(keeper)
-    (lent,) = keeper.lend((3, 4))
+    (lent,) = keeper.lend_models((3, 4))
     assert (lent.kept, lent.fetch()) == (model(3), b"weights")
-    assert keeper.known(3) == model(3)
-    assert keeper.known(None) is keeper.known(4) is None
+    assert keeper.kept_model(3) == model(3)
+    assert keeper.kept_model(None) is keeper.kept_model(4) is None
 
 
 def test_kept_weights_that_serve_have_a_file_in_the_run(keeper, folder):
     folder.model(CAM, ModelVersion(1)).write_bytes(b"weights")
-    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    keeper.keep_model(cmd.KeepModel(CAM, model(3), ()))
     settled(keeper)
-    keeper.serves(3, CAM, ModelVersion(2), keeper.take(3))
+    keeper.record_serving(3, CAM, ModelVersion(2), keeper.read_weights(3))
     settled(keeper)
     assert folder.model(CAM, ModelVersion(2)).read_bytes() == b"weights"
 
 
 def test_model_that_cannot_be_kept_is_warned_of(keeper, folder, monkeypatch, caplog):
     monkeypatch.setattr("ekya.runtime.weights.zoo_keeper._WRITTEN_S", 0.0)
-    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    keeper.keep_model(cmd.KeepModel(CAM, model(3), ()))
     settled(keeper)
     assert "a model cannot be kept" in caplog.text
 
@@ -85,9 +85,9 @@ def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
     executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
     own = actors.streams[CAM]
     assert (own.version, own.newest_weights) == (1, ("put", b"weights"))
-    assert actors.arguments("know")[-1][2:] == (1, ("put", b"weights"))
+    assert actors.arguments("load_model")[-1][2:] == (1, ("put", b"weights"))
     executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(9), 0.9, "better", 4)])
-    ((stream, weights, accuracy, version, of, of_version, kept),) = actors.arguments("adopt")
+    ((stream, weights, accuracy, version, of, of_version, kept),) = actors.arguments("adopt_weights")
     assert (stream, weights, accuracy, version, of, of_version, kept) == (
         CAM,
         ("put", b"weights"),
@@ -103,7 +103,9 @@ def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
     assert adopted in events_of(executor, actors)
     assert own.weights == ("put", b"weights")
     executor.execute_commands([start_retraining(job=2)])
-    assert actors.arguments("start")[-1][2] == ("put", b"weights"), "what serves is what is retrained"
+    assert actors.arguments("start_retraining")[-1][2] == ("put", b"weights"), (
+        "what serves is what is retrained"
+    )
     executor.execute_commands([cmd.BeginPreparation(2, 500, (asked,))])
     executor.wait(actors.clock.now + 1)
     assert actors.arguments("hand_in")[-1][6] == BASE_VERSION, "the base model may serve again"
@@ -113,11 +115,11 @@ def test_executor_says_so_where_a_kept_model_is_damaged_by_now(keeper, folder, m
     folder.model(CAM, ModelVersion(1)).write_bytes(b"weights")
     actors = FakeActors().install(monkeypatch)
     executor = make_executor(actors, zoo=keeper)
-    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    keeper.keep_model(cmd.KeepModel(CAM, model(3), ()))
     settled(keeper)
     (folder.zoo / "3.safetensors").unlink()
     (folder.zoo / "3.safetensors").write_bytes(b"weighty")
     executor.execute_commands([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
     assert "is damaged" in caplog.text
     assert events_of(executor, actors) == (ev.AdoptionFailed(0, CAM),)
-    assert actors.calls("adopt") == []
+    assert actors.calls("adopt_weights") == []

@@ -25,7 +25,7 @@ from ekya.service.process import FleetService, serve_fleet
 def test_service_ends_to_start_again_when_the_loop_says_so(commands, again):
     fleet, stop = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml")), threading.Event()
     service = FleetService(SimpleNamespace(fleet=fleet), True, ExitStack(), stop)
-    service.observe(Batch(0, ()), SimpleNamespace(commands=commands))
+    service.observe_step(Batch(0, ()), SimpleNamespace(commands=commands))
     assert (service.starts_again, stop.is_set()) == (again, again)
 
 

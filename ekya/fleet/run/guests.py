@@ -20,7 +20,7 @@ def guest_tasks(
     """Returns what collects the inputs of streams' retrainings from other processes of their server."""
 
     def gather(command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
-        material = retrainings.material(command.stream)
+        material = retrainings.inputs_for_retraining(command.stream)
         job = JobName(f"{command.stream}, retraining {command.job}")
         return lambda: guest_task(job, command, material.fetch(FETCHED_WITHIN_S), home)
 

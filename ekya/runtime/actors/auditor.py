@@ -40,7 +40,7 @@ class Auditor:
         self._lock = threading.Lock()
         self._waiting: dict[StreamId, tuple[PreparationSettings, DrawnFrames]] = {}
 
-    def add(self, stream: StreamId, settings: PreparationSettings, drawn: DrawnFrames) -> None:
+    def add_frames(self, stream: StreamId, settings: PreparationSettings, drawn: DrawnFrames) -> None:
         """Adds frames of a stream."""
         if not drawn.arrived:
             return
@@ -49,17 +49,17 @@ class Auditor:
                 drawn = self._waiting[stream][1].joined(drawn, self._most, settings.seed)
             self._waiting[stream] = settings, drawn
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_stream(self, stream: StreamId) -> None:
         """Forgets the frames of a stream."""
         with self._lock:
             self._waiting.pop(stream, None)
 
-    def streams(self) -> tuple[StreamId, ...]:
+    def waiting_streams(self) -> tuple[StreamId, ...]:
         """Returns the streams that wait, those that have waited longest first."""
         with self._lock:
             return tuple(self._waiting)
 
-    def audit(self, preparation: PreparationJob, streams: Sequence[StreamId]) -> None:
+    def audit_streams(self, preparation: PreparationJob, streams: Sequence[StreamId]) -> None:
         """Audits those of these streams that wait.
 
         Raises:
@@ -78,7 +78,7 @@ class Auditor:
         try:
             counts = audit(drawn, golden, settings, stream, scope, golden.gpu_s)
         except JobStoppedError:
-            self.add(stream, settings, drawn)
+            self.add_frames(stream, settings, drawn)
             raise
         except Exception as error:
             _LOG.exception("%s: its audit failed; it has no result", stream)

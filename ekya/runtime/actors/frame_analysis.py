@@ -65,7 +65,7 @@ class FrameAnalysis:
     version: ModelVersion
     _last_analysed: int = field(default=-1, init=False)
 
-    def analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
+    def analyse_frame(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""
         due = is_due_after(self._last_analysed, frame.index, config.every)
         proposals = self._propose(frame, due)
@@ -82,7 +82,7 @@ class FrameAnalysis:
             return self._ask_golden(frame, config)
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         ready = self.steps.cut(frame, proposals.boxes, config.resolution)
-        answer, version = self.process.models.answer(self.stream, ready.images, config.resolution)
+        answer, version = self.process.models.answer_images(self.stream, ready.images, config.resolution)
         self.process.use.count_pictures(self.part, len(ready.images))
         (row,) = self.steps.answers([ready], config, version, answer)
         self.steps.answered(frame.index)

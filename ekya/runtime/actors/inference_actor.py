@@ -62,7 +62,7 @@ class InferenceActor:
         self._attaching = threading.Lock()
         self._savers: list[threading.Thread] = []
 
-    def base_weights(self, stream: StreamId | None = None) -> tuple[bytes, None]:
+    def make_base_weights(self, stream: StreamId | None = None) -> tuple[bytes, None]:
         """Makes the base model of every stream; its files are written in the background.
 
         Given a stream, only its file is written. The second return value lets a caller wait for the model
@@ -79,7 +79,7 @@ class InferenceActor:
         self._savers = [*(one for one in self._savers if one.is_alive()), saver]
         return to_bytes(model), None
 
-    def load(self, which: tuple[int, ...], *weights: bytes) -> dict[StreamId, Ready]:
+    def load_streams(self, which: tuple[int, ...], *weights: bytes) -> dict[StreamId, Ready]:
         """Begins with the streams of its configuration: warms up their models and returns their settings.
 
         Args:
@@ -90,7 +90,7 @@ class InferenceActor:
         for one, feed, served in zip(self._config.streams, self._feeds, which, strict=True):
             self.streams[one.stream] = StreamInference(one, feed, process, models[served])
         self._feeds = []
-        return {stream: one.ready() for stream, one in self.streams.items()}
+        return {stream: one.warm_up() for stream, one in self.streams.items()}
 
     def warm_up(self, weights: bytes) -> None:
         """Runs the slow first forward passes of a model, before any stream is here."""
@@ -100,44 +100,46 @@ class InferenceActor:
         model = serving(from_bytes(weights), fleet_classes(common.fleet), Predictors("cpu", way))
         model.warm_up(crop_side(common.fleet), common.fleet.inference.resolutions)
 
-    def process(self) -> int:
+    def process_id(self) -> int:
         """Returns the pid of this process."""
         return os.getpid()
 
-    def begin(self, started_monotonic_ns: int) -> None:
+    def start_run(self, started_monotonic_ns: int) -> None:
         """Starts all streams."""
         for one in self.streams.values():
-            one.begin(started_monotonic_ns)
+            one.start_run(started_monotonic_ns)
 
-    def join(self, config: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> None:
+    def rejoin_stream(self, config: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> None:
         """Makes a stream's inference here, in place of one that died with its process or by itself."""
-        self.leave(config.stream)
+        self.remove_stream(config.stream)
         made = StreamInference(config, _feed_of(config), self._attached(), from_bytes(weights))
-        made.begin(started_monotonic_ns)
+        made.start_run(started_monotonic_ns)
         self.streams[config.stream] = made
 
-    def admit(self, config: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> Ready:
+    def admit_stream(self, config: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> Ready:
         """Makes the inference of a stream that is added to the run, and begins it; returns its settings."""
-        self.leave(config.stream)
+        self.remove_stream(config.stream)
         made = StreamInference(config, _feed_of(config), self._attached(), from_bytes(weights))
-        ready = made.ready()
+        ready = made.warm_up()
         if ready.died is None:
-            made.begin(started_monotonic_ns, from_now=True)
+            made.start_run(started_monotonic_ns, from_now=True)
             self.streams[config.stream] = made
         else:
-            made.leave()
+            made.stop_and_release()
         return ready
 
-    def leave(self, stream: StreamId) -> None:
+    def remove_stream(self, stream: StreamId) -> None:
         """Ends a stream's inference; the others' go on. Ends the process if its loop hangs."""
         one = self.streams.pop(stream, None)
-        if one is not None and not one.leave():
+        if one is not None and not one.stop_and_release():
             _LOG.critical("%s: its inference hangs, so its process ends", stream)
             os._exit(1)
 
-    def material(self, stream: StreamId, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
+    def window_material(
+        self, stream: StreamId, window: int, since_us: int | None, dose: Dose
+    ) -> WindowMaterial:
         """Returns the frames of which a stream's labels in a window are made; see ``WindowCollector``."""
-        return self.streams[stream].material(window, since_us, dose)
+        return self.streams[stream].window_material(window, since_us, dose)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first.
@@ -152,21 +154,21 @@ class InferenceActor:
                 os._exit(1)
         return self._mailbox.drain(timeout_s)
 
-    def end(self, horizon_us: int) -> list[StreamRow]:
+    def end_run(self, horizon_us: int) -> list[StreamRow]:
         """Stops all streams, answers the frames up to the end of the run, and returns frame counts.
 
         A stream that fails in this has no row.
         """
         streams = list(self.streams.values())
         for one in streams:
-            one.stop()
+            one.stop_analysis()
         for saver in self._savers:
             saver.join()
         if self.shared is not None:
             self.shared.share.release()
         rows = []
         with ThreadPoolExecutor(max(len(streams), 1)) as pool:
-            for ending in [pool.submit(one.end, horizon_us) for one in streams]:
+            for ending in [pool.submit(one.finish_run, horizon_us) for one in streams]:
                 try:
                     rows.append(ending.result())
                 except Exception:

@@ -40,7 +40,7 @@ from ekya.runtime.actors.preparation_job import PreparationJob
 from ekya.runtime.actors.preparation_work import PreparationWork
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.weights.known_models import KnownModels
-from ekya.runtime.weights.model_batcher import Weights
+from ekya.runtime.weights.model_batcher import PreparedWeights
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
 
@@ -74,37 +74,37 @@ class PreparationActor:
             serving(base_model(config.fleet, config.seed), fleet_classes(config.fleet), predictors)
         self._models = KnownModels(predictors)
         self._run_begun = threading.Event()
-        self._evaluated: dict[StreamId, Weights] = {}
+        self._evaluated: dict[StreamId, PreparedWeights] = {}
         self._auditor = Auditor(config.audit_frames, self._golden, self._now_us, self._mailbox.put)
         prices = {cost.family: price_by(cost, side, architecture) for cost in config.family_costs}
         self._work = PreparationWork(
             self._golden, self._models, self._auditor, self._costs, prices, self._now_us, self._mailbox.put
         )
 
-    def ready(self) -> None:
+    def confirm_ready(self) -> None:
         """Returns when the golden model is loaded."""
 
-    def process(self) -> int:
+    def process_id(self) -> int:
         """Returns the pid of this process."""
         return os.getpid()
 
-    def begin_run(self, started_monotonic_ns: int) -> None:
+    def start_run(self, started_monotonic_ns: int) -> None:
         """Sets the start of the run."""
         self._clock = RunClock(started_monotonic_ns)
         self._run_begun.set()
 
-    def admit(self, stream: StreamId, costs: StreamCosts) -> None:
+    def admit_stream(self, stream: StreamId, costs: StreamCosts) -> None:
         """Sets the costs of a stream that is added to the run, and forgets an earlier one of its name."""
-        self.forget(stream)
+        self.forget_stream(stream)
         self._costs[stream] = costs
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_stream(self, stream: StreamId) -> None:
         """Forgets a stream that was removed: its model, its labels, and what waits for an audit."""
         self._evaluated.pop(stream, None)
         for kept in (self._models, self._work, self._auditor):
-            kept.forget(stream)
+            kept.forget_stream(stream)
 
-    def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
+    def start_preparation(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
         if command.budget is not None and command.budget.gpu_s is not None:
             self._golden.try_out()  # nothing is known of its cost if no budget was set before
@@ -113,7 +113,7 @@ class PreparationActor:
         share = JobShare(handle, command.training_speed, command.share_milli)
         preparation = PreparationJob(command, share, [asked.stream for asked in command.streams])
         if command.round == 0:
-            preparation.overdue = self._auditor.streams()
+            preparation.overdue = self._auditor.waiting_streams()
         before, number = self._newest(command.window), _number(command.window, command.round)
         if before is not None:
             # The labels of other streams stay valid, and the last ones of that round may still come.
@@ -127,16 +127,18 @@ class PreparationActor:
         thread.start()
         return resized
 
-    def resize(self, window: int, share_milli: int, serial: int, round: int = 0) -> Resized | None:
+    def resize_preparation(
+        self, window: int, share_milli: int, serial: int, round: int = 0
+    ) -> Resized | None:
         """Changes the share of a preparation; returns when it holds, None if overtaken."""
         preparation = self._preparations.wait_begun(_number(window, round))
         return _OVER if preparation is None else preparation.share.resize(serial, share_milli)
 
-    def know(
+    def load_model(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
     ) -> None:
         """Loads the model that a stream serves from now on, before its next window is prepared."""
-        self._models.know(stream, settings, version, weights)
+        self._models.load_model(stream, settings, version, weights)
 
     def hand_in(
         self,
@@ -159,7 +161,7 @@ class PreparationActor:
             settings: of the stream.
             material: of the window before, or of this one.
             version: of the model that serves.
-            weights: fetches that model, if ``know`` has not loaded it yet.
+            weights: fetches that model, if ``load_model`` has not loaded it yet.
             earlier: version of the model that served when labels were taken before, if it was another one.
             others: weights that it tries.
             round: of the preparation.
@@ -169,7 +171,7 @@ class PreparationActor:
         preparation = self._preparations.wait_begun(_number(window, round))
         if preparation is None:
             return
-        known = self._models.newest(stream, settings, version, weights)
+        known = self._models.newest_model(stream, settings, version, weights)
         before, self._evaluated[stream] = self._evaluated.get(stream), known
         serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
@@ -193,26 +195,26 @@ class PreparationActor:
         """Continues a preparation without a stream that cannot hand anything in."""
         preparation = self._preparations.wait_begun(_number(window, round))
         if preparation is not None:
-            preparation.drop(stream)
+            preparation.drop_stream(stream)
 
     def hand_in_audit(
         self, stream: StreamId, settings: PreparationSettings, drawn: DrawnFrames | None
     ) -> None:
         """Receives frames of a stream that are to be audited; None from one that is not there."""
         if drawn is not None:
-            self._auditor.add(stream, settings, drawn)
+            self._auditor.add_frames(stream, settings, drawn)
 
-    def end(self, window: int, round: int = 0) -> Resized:
+    def end_preparation(self, window: int, round: int = 0) -> Resized:
         """Ends a preparation, which drops unfinished work; returns when its last batch is over."""
         preparation = self._preparations.wait_begun(_number(window, round))
-        return _OVER if preparation is None else preparation.end()
+        return _OVER if preparation is None else preparation.end_job()
 
-    def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
+    def newest_labels(self, window: int, stream: StreamId) -> StreamLabels | None:
         """Returns the newest labels made for a stream in a window."""
         preparation = self._newest(window)
         return None if preparation is None else preparation.labels.get(stream)
 
-    def passed(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
+    def forward_passes(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
         """Returns the forward passes of a stream's model on the crops that were tried so far.
 
         The second return value lets a caller wait for them without fetching them, which needs torch.
@@ -235,7 +237,7 @@ class PreparationActor:
             self._models.require_output(name)
 
     def _now_us(self) -> int:
-        """Returns run time by the clock that ``begin_run`` sets."""
+        """Returns run time by the clock that ``start_run`` sets."""
         return self._clock.now_us()
 
     def _newest(self, window: int) -> PreparationJob | None:
@@ -253,7 +255,7 @@ class PreparationActor:
             # Its last events precede those of this one.
             before.share.wait_over()
         try:
-            self._work.prepare(preparation)
+            self._work.prepare_streams(preparation)
         except JobStoppedError:
             return
         finally:

@@ -42,7 +42,7 @@ class PreparationJob:
     overdue: tuple[StreamId, ...] = ()
     has_ended: bool = False
 
-    def awaited(self) -> tuple[PrepareStream, ...]:
+    def streams_to_label(self) -> tuple[PrepareStream, ...]:
         """Returns the streams that are still to be labelled; none once the time is up."""
         with self.changed:
             waiting = () if self.has_ended else self.unlabelled
@@ -59,13 +59,13 @@ class PreparationJob:
                 self.unlabelled.remove(stream)
             return stream
 
-    def take_overdue(self, stream: StreamId | None = None) -> tuple[StreamId, ...]:
+    def drain_overdue(self, stream: StreamId | None = None) -> tuple[StreamId, ...]:
         """Returns the overdue streams, or this one if it is, and removes them."""
         taken = tuple(one for one in self.overdue if stream in (None, one))
         self.overdue = tuple(one for one in self.overdue if one not in taken)
         return taken
 
-    def drop(self, stream: StreamId) -> None:
+    def drop_stream(self, stream: StreamId) -> None:
         """Removes a stream that cannot hand anything in."""
         with self.changed:
             self.unlabelled.remove(stream)
@@ -74,7 +74,7 @@ class PreparationJob:
     def _handed_in(self) -> StreamId | None:
         return next((one for one in self.unlabelled if one in self.streams), None)
 
-    def end(self) -> Resized:
+    def end_job(self) -> Resized:
         """Drops unfinished work, since the time is up; returns when the last batch is over."""
         with self.changed:
             self.has_ended = True

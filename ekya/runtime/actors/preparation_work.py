@@ -54,16 +54,16 @@ class PreparationWork:
     trained_crops: dict[StreamId, int] = field(default_factory=dict)
     _memory: LabelMemory = field(default_factory=LabelMemory)
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_stream(self, stream: StreamId) -> None:
         """Forgets what a stream was labelled with."""
         self.trained_crops.pop(stream, None)
         self._memory.forget(stream)
 
-    def prepare(self, preparation: PreparationJob) -> None:
+    def prepare_streams(self, preparation: PreparationJob) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
         world = _LiveWorld(self, preparation)
         window = WindowPreparation(preparation.command.window, world, self._memory)
-        while asked := preparation.awaited():
+        while asked := preparation.streams_to_label():
             world.hand_in_s = None
             for done in window.prepare_streams(asked):
                 event = done.finish(self.now_us(), world.measure_cost())
@@ -73,9 +73,9 @@ class PreparationWork:
                 self.put(event)
                 free_cache()
                 if isinstance(event, ev.LabelsReady):
-                    self.auditor.audit(preparation, preparation.take_overdue(event.stream))
+                    self.auditor.audit_streams(preparation, preparation.drain_overdue(event.stream))
         if preparation.command.round == 0:
-            self.auditor.audit(preparation, self.auditor.streams())
+            self.auditor.audit_streams(preparation, self.auditor.waiting_streams())
 
 
 class _LiveWorld:
@@ -108,7 +108,7 @@ class _LiveWorld:
                 return None
             step = LabelStep(stream)
         else:
-            self._work.auditor.audit(self._preparation, self._preparation.take_overdue())
+            self._work.auditor.audit_streams(self._preparation, self._preparation.drain_overdue())
         self._golden_before_s = self._work.golden.took_s
         return step
 
@@ -119,7 +119,7 @@ class _LiveWorld:
     def load_kept_models(self, stream: StreamId) -> tuple[Sequence[OtherModel], KeptModel | None]:
         """Returns the kept models that were lent to the stream and can be fetched."""
         lent, settings = self._preparation.others[stream], self.streams[stream].settings
-        return self._work.models.lent(lent, settings), self._preparation.kept[stream]
+        return self._work.models.load_candidates(lent, settings), self._preparation.kept[stream]
 
     def cost_frames(
         self, stream: StreamId, configs: Sequence[InferenceConfig], burst: Sequence[BurstFrame]

@@ -28,19 +28,19 @@ class RetrainingActor:
         self.streams = {one.stream: self._retraining_of(one) for one in config.streams}
         self._changing = threading.Lock()
 
-    def ready(self) -> None:
+    def confirm_ready(self) -> None:
         """Returns when retrainings can be taken."""
 
-    def process(self) -> int:
+    def process_id(self) -> int:
         """Returns the pid of this process."""
         return os.getpid()
 
-    def begin(self, started_monotonic_ns: int) -> None:
+    def start_run(self, started_monotonic_ns: int) -> None:
         """Sets the start of the run."""
         for one in self.streams.values():
-            one.begin(started_monotonic_ns)
+            one.start_run(started_monotonic_ns)
 
-    def admit(self, config: StreamActorConfig, started_monotonic_ns: int) -> None:
+    def admit_stream(self, config: StreamActorConfig, started_monotonic_ns: int) -> None:
         """Takes retrainings of a stream that is added to the run, comes back, or whose process is new."""
         with self._changing:
             one = self.streams.get(config.stream)
@@ -48,14 +48,14 @@ class RetrainingActor:
             if one is None or one.is_leaving:
                 one = self._retraining_of(config)
                 self.streams = {**self.streams, config.stream: one}
-        one.begin(started_monotonic_ns)
+        one.start_run(started_monotonic_ns)
 
-    def leave(self, stream: StreamId) -> None:
+    def remove_stream(self, stream: StreamId) -> None:
         """Ends a stream's job at its next batch and frees what the stream holds here; others go on."""
         leaving = self.streams.get(stream)
         if leaving is None:
             return
-        leaving.leave()
+        leaving.stop_and_save()
         with self._changing:
             self.streams = {one: its for one, its in self.streams.items() if its is not leaving}
 
@@ -65,10 +65,10 @@ class RetrainingActor:
             one.report_share()
         return self._mailbox.drain(timeout_s)
 
-    def end(self) -> None:
+    def finish_saving(self) -> None:
         """Returns when all weights are on disk."""
         for one in self.streams.values():
-            one.end()
+            one.finish_saving()
 
     def _retraining_of(self, config: StreamActorConfig) -> StreamRetraining:
         return StreamRetraining(config, self._mailbox, self._peaks)

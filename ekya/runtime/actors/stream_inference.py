@@ -1,6 +1,6 @@
 """Inference of one stream: decodes, proposes, classifies and records its frames, at its share.
 
-The way of a frame is ``_run`` → ``_answer`` → ``FrameAnalysis.analyse``; see there.
+The way of a frame is ``_run`` → ``_answer`` → ``FrameAnalysis.analyse_frame``; see there.
 """
 
 import logging
@@ -96,7 +96,7 @@ class StreamInference:
             measures_base=not common.keeps_hours,
         )
         self._first = model
-        process.models.add(self._stream.id, model, config.version, self._report_swap)
+        process.models.add_stream(self._stream.id, model, config.version, self._report_swap)
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
         process.use.add_owner(self._part)
@@ -126,15 +126,15 @@ class StreamInference:
         self._over = False
         self._turned_s = time.monotonic()
 
-    def ready(self) -> Ready:
+    def warm_up(self) -> Ready:
         """Warms up the model and returns the stream's settings."""
         resolutions = self._config.common.fleet.inference.resolutions
-        self._process.models.serving(self._stream.id).model.warm_up(self._settings.side, resolutions)
+        self._process.models.serving_weights(self._stream.id).model.warm_up(self._settings.side, resolutions)
         if self._config.common.fleet.inference.golden_every:
             self._process.golden.warm_up()
         return Ready(self._settings, self._feed.died)
 
-    def begin(self, started_monotonic_ns: int, from_now: bool = False) -> None:
+    def start_run(self, started_monotonic_ns: int, from_now: bool = False) -> None:
         """Starts the stream. A replacement of a dead worker resumes where its record of answers ends.
 
         With ``from_now`` a recording shows nothing of the time before it was added.
@@ -144,7 +144,7 @@ class StreamInference:
         if from_now and not self._stream.source.live:
             now = round(us_to_seconds(clock.now_us()) * self._settings.fps)
             self._arrived = max(self._arrived, now)
-        self._reports.begin(clock)
+        self._reports.start_run(clock)
         self._feed.start_frames(started_monotonic_ns, self._arrived)
         thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._turned_s = time.monotonic()
@@ -158,7 +158,7 @@ class StreamInference:
             return False
         return not self._thread.is_alive() or time.monotonic() - self._turned_s > HUNG_S
 
-    def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
+    def set_inference(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
         """Sets λ and share; a frame that waits for the share gets the new one immediately.
 
         Returns when the share holds; None if a newer command has overtaken this one.
@@ -173,7 +173,9 @@ class StreamInference:
                 control.lock.wait_for(lambda: not control.analysing or control.newest_serial > serial)
         return self._process.share.resize(serial, share_milli, self._part)
 
-    def receive(self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId) -> None:
+    def receive_checkpoint(
+        self, weights: bytes, validation_accuracy: float, version: ModelVersion, job: JobId
+    ) -> None:
         """Receives a checkpoint and prepares it beside the serving one; it serves from the next frame on.
 
         If several are prepared concurrently, the newest version wins, in any order of completion.
@@ -182,10 +184,10 @@ class StreamInference:
         self._prepare(weights, event)
 
     def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
-        """Does ``receive`` with weights that have served before, as version ``of``."""
+        """Does ``receive_checkpoint`` with weights that have served before, as version ``of``."""
         self._prepare(weights, ev.RolledBack(0, self._stream.id, version, of, 0))
 
-    def adopt(
+    def adopt_weights(
         self,
         weights: bytes,
         validation_accuracy: float,
@@ -194,7 +196,7 @@ class StreamInference:
         of_version: ModelVersion,
         kept: int,
     ) -> None:
-        """Does ``receive`` with kept weights, which ``of`` has as ``of_version``."""
+        """Does ``receive_checkpoint`` with kept weights, which ``of`` has as ``of_version``."""
         event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0, kept)
         self._prepare(weights, event)
 
@@ -202,23 +204,23 @@ class StreamInference:
         model = from_bytes(weights)
         # What earlier models took: without this a process grows by megabytes with every hot swap.
         give_back_freed()
-        prepared = self._process.models.prepare(self._stream.id, model, event.version)
+        prepared = self._process.models.prepare_weights(self._stream.id, model, event.version)
         self._process.models.serve_next(self._stream.id, prepared, event)
 
-    def material(self, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
+    def window_material(self, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
         """Returns the frames of which a window's labels are made; see ``WindowCollector``."""
         return self._steps.collector.material(window, since_us, dose)
 
-    def take_drawn(self) -> DrawnFrames:
+    def drain_audit_frames(self) -> DrawnFrames:
         """Returns the frames that were drawn for an audit since the last time."""
         return self._draw.take()
 
-    def pause(self, paused: bool) -> None:
+    def set_paused(self, paused: bool) -> None:
         """Closes the camera, or opens it again; the loop does so within a second."""
         with self._control.lock:
             self._control.paused = paused
 
-    def picture(self) -> bytes | None:
+    def draw_picture(self) -> bytes | None:
         """Returns the newest frame with boxes of its own as a JPEG with these drawn; None without one."""
         with self._control.lock:
             shown = self._control.shown
@@ -234,13 +236,13 @@ class StreamInference:
         ]
         return draw_boxes(frame.image, drawn)
 
-    def leave(self) -> bool:
+    def stop_and_release(self) -> bool:
         """Stops and releases everything, while other streams go on in this process.
 
         Returns:
             Whether it has; a loop that hangs goes on holding what it has.
         """
-        self.stop()
+        self.stop_analysis()
         if self._thread is not None:
             self._thread.join(HUNG_S)
             if self._thread.is_alive():
@@ -250,19 +252,19 @@ class StreamInference:
         self._feed.close()
         return True
 
-    def stop(self) -> None:
+    def stop_analysis(self) -> None:
         """Stops the analysis of frames."""
         with self._control.lock:
             self._control.stop = True
 
-    def end(self, horizon_us: int) -> StreamRow:
-        """Answers the remaining frames up to the end of the run after ``stop``, and returns frame counts."""
+    def finish_run(self, horizon_us: int) -> StreamRow:
+        """Answers the frames that are left after ``stop_analysis``; returns the counts of all frames."""
         if self._thread is not None:
             self._thread.join()
         self._answer_rest(horizon_us)
         self._record.flush()
         if isinstance(self._record, FrameRecord):
-            base = self._process.models.ready(self._first)
+            base = self._process.models.prepare_model(self._first)
             finest = InferenceConfig(1, crop_side(self._config.common.fleet))
             self._record.add_shadow(self._steps.base_answers(base, finest))
         self._feed.close()
@@ -282,12 +284,12 @@ class StreamInference:
         self._release()
         reason = f"{type(error).__name__}: {error}"
         now_us = max(self._reports.clock.now_us(), 0)
-        self._reports.report(ev.WorkerDied(now_us, self._stream.id, ev.Role.INFERENCE, reason))
+        self._reports.report_event(ev.WorkerDied(now_us, self._stream.id, ev.Role.INFERENCE, reason))
 
     def _release(self) -> None:
         self._process.share.end_part(self._part)
         self._process.use.remove_owner(self._part)
-        self._process.models.remove(self._stream.id)
+        self._process.models.remove_stream(self._stream.id)
 
     def _run(self) -> None:
         """Answers the frames that the decoder delivers, and reports, until the stream ends or is stopped."""
@@ -300,7 +302,7 @@ class StreamInference:
             else:
                 self._feed.resume_source()
             decoded = self._feed.poll(_POLL_S)
-            self._reports.camera(bool(decoded))
+            self._reports.report_camera(bool(decoded))
             for arrived in decoded:
                 self._turned_s = time.monotonic()
                 self._answer(arrived)
@@ -308,14 +310,14 @@ class StreamInference:
             if now_s - measured_s >= MEASURE_EVERY_S:
                 measured_s = now_s
                 used = self._process.use.measure_owner(self._part)
-                self._reports.share(used, self._process.share.holds_milli)
+                self._reports.report_share_use(used, self._process.share.holds_milli)
             if now_s - flushed_s >= _FLUSH_EVERY_S:
                 flushed_s = now_s
                 self._record.flush()
             self._process.models.hot_swap(self._stream.id)
             if self._feed.ended:
                 self._record.flush()
-                self._reports.end()
+                self._reports.report_end()
                 return
 
     def _answer_rest(self, horizon_us: int) -> None:
@@ -341,7 +343,7 @@ class StreamInference:
             frame = arrived.frame if analyse and control.share_milli else None
             control.analysing = frame is not None
         try:
-            row = None if frame is None else self._analysis.analyse(frame, config)
+            row = None if frame is None else self._analysis.analyse_frame(frame, config)
         finally:
             with control.lock:
                 control.analysing = False
@@ -355,14 +357,14 @@ class StreamInference:
         self._draw.see(arrived.t_us, arrived.frame, self._in_force)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.to_reference(arrived.index, arrived.t_us)])
-        self._reports.frame(row)
+        self._reports.count_frame(row)
         drift = self._steps.take_drift(self._stream.id, self._reports.clock.now_us())
         if drift is not None:
-            self._reports.report(drift)
+            self._reports.report_event(drift)
 
     def _report_swap(self, event: ev.Swapped, stall_us: int) -> None:
         self._analysis.version = event.version
-        self._reports.report(replace(event, t_us=self._reports.clock.now_us(), stall_us=stall_us))
+        self._reports.report_event(replace(event, t_us=self._reports.clock.now_us(), stall_us=stall_us))
 
     def _stopped(self) -> bool:
         with self._control.lock:

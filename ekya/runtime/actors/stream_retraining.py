@@ -28,7 +28,7 @@ from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
 from ekya.runtime.actors.actor_kinds import StreamActorConfig
 from ekya.runtime.actors.mailbox import Mailbox, RunClock
-from ekya.runtime.actors.stream_pictures import StreamPictures
+from ekya.runtime.actors.retraining_pictures import RetrainingPictures
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.system.memory import give_back_freed
 
@@ -79,7 +79,7 @@ class StreamRetraining:
         peaks: of the process's GPU memory.
 
     Attributes:
-        is_leaving: true from the call of ``leave`` on.
+        is_leaving: true from the call of ``stop_and_save`` on.
     """
 
     def __init__(self, config: StreamActorConfig, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
@@ -91,18 +91,18 @@ class StreamRetraining:
         self._settings = replace(setup.settings, device=config.common.device)
         self._mailbox = mailbox
         self._jobs: NewestJob[_Job] = NewestJob()
-        self._pictures = StreamPictures(config.common.folder, self._stream.id)
-        self._memory = self._pictures.exemplars(ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]))
+        self._pictures = RetrainingPictures(config.common.folder, self._stream.id)
+        self._memory = self._pictures.read_exemplars(ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]))
         self._savers: list[threading.Thread] = []
         self._clock = RunClock(time.monotonic_ns())
         self._reported_s = time.monotonic()
         self.is_leaving = False
 
-    def begin(self, started_monotonic_ns: int) -> None:
+    def start_run(self, started_monotonic_ns: int) -> None:
         """Sets the start of the run."""
         self._clock = RunClock(started_monotonic_ns)
 
-    def start(
+    def start_retraining(
         self,
         command: StartRetraining,
         weights: bytes,
@@ -126,7 +126,7 @@ class StreamRetraining:
             return resized
         return None
 
-    def receive(
+    def receive_remote_checkpoint(
         self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
     ) -> None:
         """Receives the best checkpoint of a remote retraining so far, and makes a job of it.
@@ -145,11 +145,11 @@ class StreamRetraining:
             job.share.release()
             self._set_to_work(job, lambda: None)
 
-    def memory(self) -> ExemplarMemory:
+    def exemplar_memory(self) -> ExemplarMemory:
         """Returns the exemplars of the windows so far, for a retraining that begins now."""
         return self._memory
 
-    def forget(self) -> None:
+    def forget_pictures(self) -> None:
         """Forgets exemplars and validations, and deletes their files; a retraining in progress keeps none."""
         running = self._jobs.job
         if running is not None:
@@ -158,7 +158,7 @@ class StreamRetraining:
 
     def _delete(self) -> None:
         self._memory = ExemplarMemory(self._memory.budget)
-        self._pictures.delete()
+        self._pictures.delete_pictures()
 
     @contextmanager
     def _beginning(self, command: StartRetraining) -> Iterator[None]:
@@ -197,20 +197,20 @@ class StreamRetraining:
         job.thread = threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True)
         job.thread.start()
 
-    def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
+    def resize_retraining(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a running retraining; returns when it holds, None if overtaken."""
         running = self._jobs.wait_begun(job)
         return _OVER if running is None else running.share.resize(serial, share_milli)
 
-    def stop(self, job: JobId) -> Resized:
+    def stop_retraining(self, job: JobId) -> Resized:
         """Stops a retraining at its next batch and returns when it has ended; its best weights are kept."""
         running = self._jobs.wait_begun(job)
         return _OVER if running is None else running.share.stop_job()
 
-    def send(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[bytes, float]:
+    def send_checkpoint(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[bytes, float]:
         """Returns the best checkpoint so far and its accuracy; saves it in the background.
 
-        ``after`` only makes Ray call this after a pending ``receive``.
+        ``after`` only makes Ray call this after a pending ``receive_remote_checkpoint``.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
@@ -232,16 +232,16 @@ class StreamRetraining:
             raise LookupError(f"retraining {job} of {self._stream.id} has no weights to send")
         return best
 
-    def leave(self) -> None:
+    def stop_and_save(self) -> None:
         """Stops the job at its next batch; returns when all that is kept of it is on disk."""
         self.is_leaving, running = True, self._jobs.job
         if running is not None:
             running.share.stop_job()
             if running.thread is not None:
                 running.thread.join()
-        self.end()
+        self.finish_saving()
 
-    def end(self) -> None:
+    def finish_saving(self) -> None:
         """Returns when all weights are on disk."""
         for saver in self._savers:
             saver.join()

@@ -151,7 +151,7 @@ class ProcessTable:
         """Makes an actor that holds shares."""
         environment = self._shares.actor_env(job)
         actor = make_actor(kind.actor_class(name), name, environment, self._gpu_part, *arguments)
-        self._processes[actor] = ActorProcess(actor.process.remote())
+        self._processes[actor] = ActorProcess(actor.process_id.remote())
         return actor
 
     def free_name(self, name: str) -> str:
@@ -220,7 +220,7 @@ class SpareProcesses:
             if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
                 continue
             name = self._processes.free_name(_SPARE)
-            loaded = [actor.ready.remote() for actor in loading if self._processes.is_running(actor)]
+            loaded = [actor.confirm_ready.remote() for actor in loading if self._processes.is_running(actor)]
             # Its share is that of any inference on this GPU.
             job = ShareJob(_SPARE, "inference", 0, gpu)
             empty = ProcessConfig(config, name, gpu, ())

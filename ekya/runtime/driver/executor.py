@@ -143,7 +143,7 @@ class RayExecutor:
         self._workers.poll_actor(actors.preparation)
         for stream in actors.streams:
             self._workers.poll_stream(stream)
-            self._profiler.make_known(stream)
+            self._profiler.load_newest_model(stream)
 
     def post_call(self, call: Callable[[], None]) -> None:
         """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""
@@ -207,11 +207,11 @@ class RayExecutor:
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
-                self._profiler.begin(command)
+                self._profiler.start_preparation(command)
             case cmd.SkipPreparation():
                 _LOG.info("%s: %s", ", ".join(command.streams), command.reason)
             case cmd.EndPreparation():
-                self._profiler.end(command)
+                self._profiler.end_preparation(command)
             case cmd.SetInference():
                 self._shares.set_inference(
                     command.stream, command.config, command.share_milli, command.plan_epoch
@@ -228,12 +228,12 @@ class RayExecutor:
                 self._shares.resize_job(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
                 self._shares.end_job(retraining_holder(command.stream, command.job))
-                self.remote.send(command.stream, command.job)
+                self.remote.send_best_weights(command.stream, command.job)
             case cmd.ServeModel() | cmd.RollBack() | cmd.AdoptModel():
                 self._workers.call_when_joined(command.stream, partial(self._change_model, command))
             case cmd.KeepModel():
                 if self._zoo is not None:
-                    self._zoo.keep(command)
+                    self._zoo.keep_model(command)
             case cmd.RestartWorker():
                 if not self.changes.is_leaving(command.stream):
                     self._workers.restart_worker(command.stream, command.role)
@@ -255,11 +255,11 @@ class RayExecutor:
             case cmd.RollBack():
                 if self._roll_back(command):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-                    self._profiler.make_known(command.stream)
+                    self._profiler.load_newest_model(command.stream)
             case cmd.AdoptModel():
                 if self._adopt(command):
                     _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
-                    self._profiler.make_known(command.stream)
+                    self._profiler.load_newest_model(command.stream)
                 else:
                     self.emit(ev.AdoptionFailed(self._now_us(), command.stream))
 
@@ -277,14 +277,14 @@ class RayExecutor:
     def _adopt(self, command: cmd.AdoptModel) -> bool:
         """Sends offered weights to a stream's inference; False if they are gone."""
         stream, kept, zoo = command.stream, command.kept, self._zoo
-        weights = None if zoo is None else zoo.take(kept)
+        weights = None if zoo is None else zoo.read_weights(kept)
         if zoo is None or weights is None:
             self._weights.forget_profiled(stream)
             return False
-        adopted = self._weights.adopt(
+        adopted = self._weights.adopt_weights(
             stream, ray.put(weights), command.of, command.version, command.validation_accuracy, kept
         )
-        zoo.serves(kept, stream, adopted, weights)
+        zoo.record_serving(kept, stream, adopted, weights)
         return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
@@ -294,17 +294,17 @@ class RayExecutor:
         labels = self._inputs.labels(command.stream)
         activations = self._weights.activations(command.stream)
         at_share = replace(command, share_milli=share_milli)
-        return own.retraining.start.remote(
+        return own.retraining.start_retraining.remote(
             command.stream, at_share, own.newest_weights, labels, activations, serial
         )
 
     def _serve(self, command: cmd.ServeModel) -> None:
         """Sends weights from a trainer to inference, after those trained elsewhere have come there."""
         stream, job = command.stream, command.job
-        if job not in self._started and not self.remote.has(job):
+        if job not in self._started and not self.remote.has_job(job):
             return  # a job of an interrupted run: only the loop still has it
-        self._weights.send(stream, job, self.remote.send(stream, job))
-        self._profiler.make_known(stream)
+        self._weights.send_checkpoint(stream, job, self.remote.send_best_weights(stream, job))
+        self._profiler.load_newest_model(stream)
 
     # Events
 
@@ -314,8 +314,8 @@ class RayExecutor:
 
     def forget_pictures(self, stream: StreamId) -> None:
         """Has a stream's trainer forget what it keeps of earlier windows, and of its retrainings."""
-        forgotten = self._actors.streams[stream].retraining.forget.remote(stream)
-        self._calls.add_call(forgotten, partial(log_failure, "forget"))
+        forgotten = self._actors.streams[stream].retraining.forget_pictures.remote(stream)
+        self._calls.add_call(forgotten, partial(log_failure, "forget_pictures"))
 
     def resize_pool(self, capacity_milli: int) -> None:
         """Changes the capacity of the GPUs, where it is one pool; plans follow by an event."""
@@ -329,13 +329,13 @@ class RayExecutor:
         self.changes.note_worker_end(stream, role)
 
     def _profiler_died(self, error: RayError) -> None:
-        self._profiler.restart(error)
+        self._profiler.restart_profiler(error)
 
     def _receive(self, event: ev.Event) -> None:
         """Takes an event of an actor."""
         if isinstance(event, ev.Warned):
             self.emit(received_warning(event, self._now_us(), self._actors.fleet))
-        elif self._weights.on_event(event):
+        elif self._weights.note_swap(event):
             self._apply(event)
 
     def _apply(self, event: ev.Event) -> None:
@@ -346,7 +346,7 @@ class RayExecutor:
             case ev.ProfileReady():
                 if event.pooled is not None and event.pooled.learns:
                     self._inputs.use_pooled_labels(event.stream, event.window)
-                ask = self._actors.preparation.passed.options(num_returns=2)
+                ask = self._actors.preparation.forward_passes.options(num_returns=2)
                 self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
             case ev.RetrainFinished() | ev.RetrainFailed():
                 self._shares.end_job(retraining_holder(event.stream, event.job))

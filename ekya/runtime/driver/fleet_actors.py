@@ -158,7 +158,7 @@ class FleetActors:
         """Has an inference process make the base model of all streams without weights."""
         actor = self.workers(Role.INFERENCE)[0]
         while True:
-            weights, made = actor.base_weights.options(num_returns=2).remote()
+            weights, made = actor.make_base_weights.options(num_returns=2).remote()
             try:
                 ray.get(made)
                 break
@@ -172,7 +172,7 @@ class FleetActors:
         """Has an inference process load its models; returns the reference of its reply."""
         inside = [self.streams[stream].weights for stream in self._processes[actor].streams]
         served = list(dict.fromkeys(inside))
-        return actor.load.remote(tuple(served.index(weights) for weights in inside), *served)
+        return actor.load_streams.remote(tuple(served.index(weights) for weights in inside), *served)
 
     def _replace(self, dead: Any, error: RayError, deaths: Counter[str]) -> Any:
         """Replaces an inference process that died before the run began.
@@ -196,10 +196,9 @@ class FleetActors:
 
     def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
         """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
-        known = [
-            self.preparation.know.remote(stream, ready[stream].settings, own.version, own.newest_weights)
-            for stream, own in self.streams.items()
-        ]
+        load, known = self.preparation.load_model, []
+        for stream, own in self.streams.items():
+            known.append(load.remote(stream, ready[stream].settings, own.version, own.newest_weights))
         # If it dies now, the executor handles that like any other death.
         with suppress(RayActorError):
             ray.get(known)
@@ -245,15 +244,15 @@ class FleetActors:
             streams = [one for one in together if self._process_name(role, one) == name]
             self._take_or_make_process(role, streams)
         if role is Role.RETRAINING:
-            return own.retraining.admit.remote(own.config, started_monotonic_ns)
+            return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
         config = replace(own.config, version=own.version)
-        return own.inference.join.remote(config, own.weights, started_monotonic_ns)
+        return own.inference.rejoin_stream.remote(config, own.weights, started_monotonic_ns)
 
     def pause_stream(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again."""
         own = self.streams[stream]
         own.paused = paused
-        own.inference.pause.remote(stream, paused)
+        own.inference.set_paused.remote(stream, paused)
 
     def add_stream(
         self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int
@@ -281,11 +280,11 @@ class FleetActors:
         self.streams[stream] = own
         for role in Role:
             self._join_process(stream, role)
-        own.weights, _ = own.inference.base_weights.options(num_returns=2).remote(stream)
+        own.weights, _ = own.inference.make_base_weights.options(num_returns=2).remote(stream)
         own.newest_weights = own.weights
-        self.preparation.admit.remote(stream, costs)
-        admitted = own.retraining.admit.remote(config, started_monotonic_ns)
-        return own.inference.admit.remote(config, own.weights, started_monotonic_ns), admitted
+        self.preparation.admit_stream.remote(stream, costs)
+        admitted = own.retraining.admit_stream.remote(config, started_monotonic_ns)
+        return own.inference.admit_stream.remote(config, own.weights, started_monotonic_ns), admitted
 
     def home_gpu(self, stream: StreamId) -> int:
         """Returns the GPU of a stream's processes."""

@@ -19,7 +19,7 @@ from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gp
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.driver.resuming import Resumed, resume, resume_service
+from ekya.runtime.driver.resuming import Resumed, resume_run, resume_service
 from ekya.system.host import cpu_limit, read_host_memory
 
 _LOG = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     else:
         folder = RunFolder.open(options.resume)
         streams = tuple(stream.id for stream in fleet.streams)
-        resumed = (resume_service if options.endless else resume)(folder, streams)
+        resumed = (resume_service if options.endless else resume_run)(folder, streams)
     if resumed is not None:
         # That of a service may have been changed since, as its file says.
         scheduler = options.scheduler if options.endless else resumed.scheduler

@@ -37,7 +37,7 @@ LABELLED_US = 10 * US_PER_S
 """Newest frames of a stream that are labelled when an operator asks for it."""
 
 
-class LiveControl:
+class OperatorControl:
     """Changes a live run, and looks into it. Any thread may call.
 
     A change is an event in the journal, and is in the run's ``fleet.yaml`` where that has a key for it. So a
@@ -71,7 +71,7 @@ class LiveControl:
         """The fleet as changed."""
         return self._fleet
 
-    def add(self, stream: StreamConfig) -> None:
+    def add_camera(self, stream: StreamConfig) -> None:
         """Adds a camera; returns when its frames are analysed, or it is tried to be reached.
 
         Raises:
@@ -116,7 +116,7 @@ class LiveControl:
                     f"{stream.id}: it is still being added after {_ADDED_S:g} s; see its state"
                 ) from None
 
-    def remove(self, stream: StreamId) -> None:
+    def remove_camera(self, stream: StreamId) -> None:
         """Removes a camera; its records stay in the folder.
 
         Raises:
@@ -125,7 +125,7 @@ class LiveControl:
         """
 
         def change() -> None:
-            self.require(stream)
+            self.require_camera(stream)
             others = [one for one in self._fleet.streams if one.id != stream]
             if not others:
                 raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
@@ -134,7 +134,7 @@ class LiveControl:
 
         self._loop.make_call(change)
 
-    def pause(self, stream: StreamId, paused: bool) -> None:
+    def pause_camera(self, stream: StreamId, paused: bool) -> None:
         """Closes a camera and gives its share to the others, or opens it again.
 
         Raises:
@@ -142,18 +142,18 @@ class LiveControl:
         """
 
         def change() -> None:
-            self.require(stream)
+            self.require_camera(stream)
             self._executor.changes.pause_stream(stream, paused)
 
         self._loop.make_call(change)
 
-    def freeze(self, stream: StreamId, frozen: bool) -> None:
+    def freeze_model(self, stream: StreamId, frozen: bool) -> None:
         """Has a camera keep the model that serves, or lets it be retrained again.
 
         Raises:
             NotThereError: there is no such camera.
         """
-        self.require(stream)
+        self.require_camera(stream)
         self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
 
     def change_terms(self, stream: StreamId, terms: Mapping[str, object]) -> None:
@@ -165,7 +165,7 @@ class LiveControl:
         """
 
         def change() -> None:
-            self.require(stream)
+            self.require_camera(stream)
             changed = self._fleet.stream(stream).model_copy(update=dict(terms))
             others = (one for one in self._fleet.streams if one.id != stream)
             fleet = _with(self._fleet, [*others, changed])
@@ -227,10 +227,10 @@ class LiveControl:
         Raises:
             NotThereError: there is no such camera.
         """
-        self.require(stream)
+        self.require_camera(stream)
         self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_pictures(self, stream: StreamId) -> None:
         """Deletes the exemplars and validations of a camera; of one that was removed as well.
 
         Raises:
@@ -261,7 +261,7 @@ class LiveControl:
             NotThereError: there is no such camera.
             UserError: there are no such weights.
         """
-        self.require(stream)
+        self.require_camera(stream)
         rows = {row.version: row for row in self.models(stream)}
         # Newer weights may be on their way, or were lost there: they are not recorded.
         serving = rows[max(rows)] if rows else None
@@ -282,7 +282,7 @@ class LiveControl:
         Raises:
             NotThereError: there is no such camera.
         """
-        self.require(stream)
+        self.require_camera(stream)
         return self._loop.make_call(lambda: tuple(kept_models(self._folder, self._store, stream)), reads=True)
 
     def picture(self, stream: StreamId) -> bytes | None:
@@ -291,10 +291,10 @@ class LiveControl:
         Raises:
             NotThereError: there is no such camera.
         """
-        self.require(stream)
+        self.require_camera(stream)
         try:
             drawn: bytes | None = ray.get(
-                self._actors.streams[stream].inference.picture.remote(stream), timeout=_PICTURE_S
+                self._actors.streams[stream].inference.draw_picture.remote(stream), timeout=_PICTURE_S
             )
         except (GetTimeoutError, RayError):
             return None
@@ -309,7 +309,7 @@ class LiveControl:
         write_fleet(self._folder.fleet, fleet)
         self._fleet = fleet
 
-    def require(self, stream: StreamId) -> None:
+    def require_camera(self, stream: StreamId) -> None:
         """Raises NotThereError if there is no such camera."""
         if stream not in [one.id for one in self._fleet.streams]:
             raise NotThereError(f"there is no camera {stream}")

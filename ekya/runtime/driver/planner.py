@@ -99,7 +99,7 @@ class ActorPlanner:
     def _start(self, name: str) -> None:
         actor_class = reporting_user_errors(SchedulerActor, name)
         self._actor = make_actor(actor_class, name, {}, 0.0, self._name)
-        self._process = self._starting = self._actor.ready.remote()
+        self._process = self._starting = self._actor.confirm_ready.remote()
 
 
 class SchedulerActor:
@@ -109,7 +109,7 @@ class SchedulerActor:
         self._name, self._scheduler = scheduler, make_scheduler(scheduler)
         freeze_loaded()
 
-    def ready(self) -> int:
+    def confirm_ready(self) -> int:
         """Returns its pid when it can plan."""
         return os.getpid()
 

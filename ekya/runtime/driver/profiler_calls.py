@@ -67,17 +67,17 @@ class ProfilerCalls:
         # Answer to a drift that the loop asked for meanwhile.
         self._refused: cmd.BeginPreparation | None = None
 
-    def end(self, command: cmd.EndPreparation) -> None:
+    def end_preparation(self, command: cmd.EndPreparation) -> None:
         """Ends a preparation, which drops unfinished work."""
         self._preparing = None
         self._shares.end_job(preparation_holder(command.window, command.round))
 
-    def prepares(self, stream: StreamId) -> bool:
+    def is_preparing(self, stream: StreamId) -> bool:
         """Returns whether a preparation of a stream is in progress."""
         asked = () if self._preparing is None else self._preparing.streams
         return any(one.stream == stream for one in asked)
 
-    def begin(self, command: cmd.BeginPreparation) -> None:
+    def start_preparation(self, command: cmd.BeginPreparation) -> None:
         """Begins a preparation as soon as there is a share for it."""
         if command.round == 0:
             self._inputs.begin_window()
@@ -98,17 +98,19 @@ class ProfilerCalls:
     def _prepare(self, command: cmd.BeginPreparation, share_milli: int, serial: int) -> Any:
         """Begins a preparation; every stream hands in its window material, directly from actor to actor."""
         preparation = self._actors.preparation
-        begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
+        begun = preparation.start_preparation.remote(replace(command, share_milli=share_milli), serial)
         for asked in command.streams:
             if asked.stream not in self._ready:  # removed while the preparation waited for its share
                 preparation.hand_in_failed.remote(command.window, asked.stream, round=command.round)
                 continue
             own = self._actors.streams[asked.stream]
-            material = own.inference.material.remote(asked.stream, command.window, asked.since_us, asked.dose)
+            material = own.inference.window_material.remote(
+                asked.stream, command.window, asked.since_us, asked.dose
+            )
             settings = self._ready[asked.stream].settings.under(command.budget)
-            earlier = self._weights.evaluate(asked.stream)
+            earlier = self._weights.record_evaluation(asked.stream)
             weights = partial(ray.get, own.newest_weights)
-            others = () if self._zoo is None else self._zoo.lend(asked.candidates)
+            others = () if self._zoo is None else self._zoo.lend_models(asked.candidates)
             handed_in = preparation.hand_in.remote(
                 command.window,
                 asked.stream,
@@ -119,7 +121,7 @@ class ProfilerCalls:
                 earlier,
                 others,
                 round=command.round,
-                kept=None if self._zoo is None else self._zoo.known(asked.kept),
+                kept=None if self._zoo is None else self._zoo.kept_model(asked.kept),
             )
             self._calls.add_call(handed_in, partial(self._handed_in, command, asked.stream))
         if command.round == 0 and self._actors.audits:
@@ -131,7 +133,7 @@ class ProfilerCalls:
         for stream, own in self._actors.streams.items():
             # A stream that is just being added is not ready yet.
             if stream in self._ready and stream not in self._workers.set_aside:
-                drawn = own.inference.take_drawn.remote(stream)
+                drawn = own.inference.drain_audit_frames.remote(stream)
                 settings = self._ready[stream].settings.under(budget)
                 handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
                 self._calls.add_call(handed_in, partial(log_failure, "hand_in_audit"))
@@ -144,21 +146,21 @@ class ProfilerCalls:
             _LOG.warning("%s: window %d has none of its labels: %s", stream, command.window, in_words(error))
             self._actors.preparation.hand_in_failed.remote(command.window, stream, round=command.round)
 
-    def make_known(self, stream: StreamId) -> Any:
+    def load_newest_model(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
-        known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
-        self._calls.add_call(known, partial(log_failure, "know"))
+        known = self._actors.preparation.load_model.remote(stream, settings, own.version, own.newest_weights)
+        self._calls.add_call(known, partial(log_failure, "load_model"))
         return known
 
-    def restart(self, error: RayError) -> None:
+    def restart_profiler(self, error: RayError) -> None:
         """Starts the micro-profiler again after its death, with the models that serve."""
         self._shares.release_worker(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
-        begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
+        begun = self._actors.preparation.start_run.remote(self._clock.started_monotonic_ns)
         self._workers.poll_actor(self._actors.preparation)
-        self._starts = {begun, *(self.make_known(stream) for stream in self._ready)}
+        self._starts = {begun, *(self.load_newest_model(stream) for stream in self._ready)}
         for start in self._starts:
             self._calls.add_call(start, partial(self._started, start))
         if self._preparing is not None:

@@ -102,7 +102,7 @@ class RetrainInputs:
 
     def fetch_labels(self, stream: StreamId, window: int) -> None:
         """Fetches and keeps new labels; they stay in the object store while the window lasts."""
-        reference = self._actors.preparation.labels.remote(window, stream)
+        reference = self._actors.preparation.newest_labels.remote(window, stream)
         try:
             labels = ray.get(reference, timeout=_LABELS_S)
         except RayError as error:
@@ -114,16 +114,16 @@ class RetrainInputs:
 
     def use_pooled_labels(self, stream: StreamId, window: int) -> None:
         """Makes retrainings use the labels that the micro-profiler has now, with pooled ones among them."""
-        self._labels[stream] = self._actors.preparation.labels.remote(window, stream)
+        self._labels[stream] = self._actors.preparation.newest_labels.remote(window, stream)
 
     def labels(self, stream: StreamId) -> Any:
         """Returns the reference to the window's labels; None before they exist."""
         return self._labels.get(stream)
 
-    def of(self, stream: StreamId) -> MaterialToFetch:
+    def inputs_for_retraining(self, stream: StreamId) -> MaterialToFetch:
         """Returns references to the inputs of a retraining that would begin now; does not block."""
         own = self._actors.streams[stream]
-        memory = own.retraining.memory.remote(stream)
+        memory = own.retraining.exemplar_memory.remote(stream)
         return MaterialToFetch(own.newest_weights, self.labels(stream), memory, self._ready[stream].settings)
 
 
@@ -176,11 +176,11 @@ class RemoteRetrainings:
         self._newest: dict[StreamId, _Remote] = {}
         self._jobs: set[JobId] = set()
 
-    def material(self, stream: StreamId) -> MaterialToFetch:
+    def inputs_for_retraining(self, stream: StreamId) -> MaterialToFetch:
         """Returns references to the inputs of a retraining that would begin now; does not block."""
-        return self._inputs.of(stream)
+        return self._inputs.inputs_for_retraining(stream)
 
-    def bring(
+    def report_progress(
         self,
         command: StartRetraining,
         accuracies: Sequence[float],
@@ -214,13 +214,13 @@ class RemoteRetrainings:
         if ends:
             self._emit(ev.RetrainFinished(now_us, stream, job, 0.0))
         if over:
-            self.send(stream, job)
+            self.send_best_weights(stream, job)
 
-    def has(self, job: JobId) -> bool:
+    def has_job(self, job: JobId) -> bool:
         """Returns whether a job is a remote one that has reported progress."""
         return job in self._jobs
 
-    def send(self, stream: StreamId, job: JobId) -> list[Any]:
+    def send_best_weights(self, stream: StreamId, job: JobId) -> list[Any]:
         """Sends the best weights to the stream's trainer, unless it has them; returns the Ray reference.
 
         Empty if the job is not a remote one or has no epoch yet. The call needs no share.
@@ -230,8 +230,8 @@ class RemoteRetrainings:
             return []
         if remote.best_epoch > remote.sent_epoch:
             best = remote.best()
-            receive = self._streams[stream].retraining.receive
+            receive = self._streams[stream].retraining.receive_remote_checkpoint
             remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, remote.labels)
             remote.sent_epoch = best.epoch
-            self._calls.add_call(remote.sent, partial(log_failure, "receive"))
+            self._calls.add_call(remote.sent, partial(log_failure, "receive_remote_checkpoint"))
         return [remote.sent]

@@ -45,7 +45,7 @@ class Resumed:
         events: effects of the interruption, to be sent to the loop.
         reached_us: last run time before the interruption that the journal knows.
         again: streams that were removed and have been added again since the state; it knows the earlier ones.
-        snapshot: of the state, at which the journal is still to be cut; see ``cut``.
+        snapshot: of the state, at which the journal is still to be cut; see ``truncate_journal``.
     """
 
     state: LoopState
@@ -77,7 +77,7 @@ class Resumed:
         """Run time at which the window opens in which it continues."""
         return self.state.fleet.window_end_us
 
-    def cut(self, folder: RunFolder) -> None:
+    def truncate_journal(self, folder: RunFolder) -> None:
         """Cuts the journal where the state is, immediately before the loop continues.
 
         It holds the requests of the interrupted window, which a start that fails must not lose.
@@ -99,8 +99,10 @@ _Open = rq.LabelsRequested | rq.RollBackRequested
 """Requests that are carried out once; those that were not yet are made again."""
 
 
-def resume(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
-    """Returns the state at the start of the last window, and removes a report; see ``Resumed.cut``.
+def resume_run(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
+    """Returns the state at the start of the last window, and removes a report.
+
+    The journal is cut there by ``Resumed.truncate_journal``.
 
     Args:
         folder: of the run.
@@ -118,7 +120,7 @@ def resume(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
 
 
 def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed | None:
-    """Returns the state in which a service goes on, as ``resume``; None where its folder has none.
+    """Returns the state in which a service goes on, as ``resume_run``; None where its folder has none.
 
     Then it begins its journal anew. That is so when it was killed in its first window, and when its snapshot
     is of another version of Ekya: then what is known of past windows is lost, and its models are not.

@@ -44,7 +44,7 @@ from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import RunLimits
 from ekya.runtime.driver.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.driver.open_run import OpenRun
-from ekya.runtime.driver.operator_control import LiveControl
+from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.runtime.driver.planner import ActorPlanner
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weights
@@ -67,7 +67,7 @@ SEGMENT_BYTES = 32 << 20
 """Size after which a service begins another segment of its journal."""
 
 
-class Coordinator(Protocol):
+class RunCoordinator(Protocol):
     """Tier above one server. Called only by the thread of the run; an exception ends the run."""
 
     def begin_ns(self) -> int:
@@ -77,17 +77,17 @@ class Coordinator(Protocol):
         returns, so it should be ``LEAD_NS`` ahead.
         """
 
-    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+    def wrap_executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Returns the executor that the loop uses in front of ``inner``; ``clock`` gives run time.
 
         Retrainings on other servers get their inputs from ``remote``, and report to it. The executor must not
         pass on a ``StartRetraining`` with ``elsewhere`` set, which ``inner`` cannot begin.
         """
 
-    def planner(self, plan: Planner) -> Planner:
+    def wrap_planner(self, plan: Planner) -> Planner:
         """Returns the planner that the loop uses in front of the scheduler."""
 
-    def observe(self, batch: Batch, result: StepResult) -> None:
+    def observe_step(self, batch: Batch, result: StepResult) -> None:
         """Called after each step of the loop, when its commands have been given."""
 
 
@@ -98,15 +98,15 @@ class NullCoordinator:
         """Returns the earliest start that gives the cameras their lead time."""
         return time.monotonic_ns() + LEAD_NS
 
-    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+    def wrap_executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Returns ``inner`` unchanged."""
         return inner
 
-    def planner(self, plan: Planner) -> Planner:
+    def wrap_planner(self, plan: Planner) -> Planner:
         """Returns ``plan`` unchanged."""
         return plan
 
-    def observe(self, batch: Batch, result: StepResult) -> None:
+    def observe_step(self, batch: Batch, result: StepResult) -> None:
         """Does nothing."""
 
 
@@ -133,17 +133,17 @@ class RunSession:
     shares: ShareBackend
     note: str = ""
     server: str = ""
-    coordinator: Coordinator = field(default_factory=NullCoordinator)
+    coordinator: RunCoordinator = field(default_factory=NullCoordinator)
     stop: threading.Event = field(default_factory=threading.Event)
-    attach: Callable[[LiveControl], None] = lambda control: None
+    attach: Callable[[OperatorControl], None] = lambda control: None
     alive: Callable[[], None] = lambda: None
     may_go_on: Callable[[], bool] = lambda: True
 
     def run(self, console: Console) -> Path:
-        """Runs all windows, reports, and returns the run folder; see ``play``."""
-        return self._report(self.play(console))
+        """Runs all windows, reports, and returns the run folder; see ``run_windows``."""
+        return self._report(self.run_windows(console))
 
-    def play(self, console: Console) -> LoopFacts:
+    def run_windows(self, console: Console) -> LoopFacts:
         """Runs all windows without a report. Nothing of the run is left on Ray afterwards.
 
         Args:
@@ -190,12 +190,14 @@ class RunSession:
                 self.may_go_on,
             )
             limits = RunLimits(fleet, constants, opened.host.costs, opened.machine)
-            control = LiveControl(on_ray, actors, clock, opened.folder, store, limits)
+            control = OperatorControl(on_ray, actors, clock, opened.folder, store, limits)
             stack.callback(control.close)
             self.attach(control)
-            executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
+            executor = self.coordinator.wrap_executor(
+                self._metered(on_ray, meter, from_us), on_ray.remote, clock
+            )
             facts.planning_ms = planner.planning_ms
-            plan = self.coordinator.planner(planner.plan)
+            plan = self.coordinator.wrap_planner(planner.plan)
 
             def planner_of(name: str) -> Planner:
                 planner.change_scheduler(name)
@@ -220,7 +222,7 @@ class RunSession:
         opened = self.opened
         state = None
         if opened.resumed is not None:
-            opened.resumed.cut(opened.folder)
+            opened.resumed.truncate_journal(opened.folder)
             state = opened.resumed.state
         segment_bytes = SEGMENT_BYTES if opened.options.endless else None
         scheduler = opened.options.scheduler
@@ -314,7 +316,7 @@ class RunSession:
             ModelPruner(self.opened.folder, store, self.opened.fleet.retention.models),
             WindowKeeper(store),
             facts,
-            self.coordinator.observe,
+            self.coordinator.observe_step,
         )
 
         def observe(batch: Batch, result: StepResult) -> None:
@@ -340,8 +342,8 @@ class RunSession:
 def report_complete(folder: RunFolder, fleet: FleetConfig) -> bool:
     """Writes the report of a complete run that was stopped before it was there; returns whether it did.
 
-    A report that is there is of the whole run, since ``resume`` removes any other. What the host had measured
-    is gone.
+    A report that is there is of the whole run, since ``resume_run`` removes any other. What the host had
+    measured is gone.
     """
     from ekya.results.finalize import finish_run
 
@@ -366,11 +368,11 @@ def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels:
 def _begin(actors: FleetActors, clock: RunClock) -> None:
     """Lets all actors begin; the executor handles one that has died like any other death."""
     started_ns = clock.started_monotonic_ns
-    begins = [inference.begin.remote(started_ns) for inference in actors.workers(ev.Role.INFERENCE)]
+    begins = [inference.start_run.remote(started_ns) for inference in actors.workers(ev.Role.INFERENCE)]
     # Trainers and the micro-profiler may still be loading, so the run does not wait for them.
     for retraining in actors.workers(ev.Role.RETRAINING):
-        retraining.begin.remote(started_ns)
-    actors.preparation.begin_run.remote(started_ns)
+        retraining.start_run.remote(started_ns)
+    actors.preparation.start_run.remote(started_ns)
     for begun in begins:
         with suppress(RayActorError):
             ray.get(begun)
@@ -378,8 +380,8 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
 
 def _end(actors: FleetActors, horizon_us: int, store: StateStore, within_s: float | None) -> None:
     """Ends every stream's inference and stores its frame counts; waits for as long, or without limit."""
-    ends = [inference.end.remote(horizon_us) for inference in actors.workers(ev.Role.INFERENCE)]
-    saved = [retraining.end.remote() for retraining in actors.workers(ev.Role.RETRAINING)]
+    ends = [inference.end_run.remote(horizon_us) for inference in actors.workers(ev.Role.INFERENCE)]
+    saved = [retraining.finish_saving.remote() for retraining in actors.workers(ev.Role.RETRAINING)]
     missing = set(actors.streams)
     _, hung = ray.wait([*ends, *saved], num_returns=len(ends) + len(saved), timeout=within_s)
     for reference in ends:

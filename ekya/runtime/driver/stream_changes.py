@@ -141,8 +141,8 @@ class StreamChanges:
             added(failed or "its process has ended")
             return
         self._ready[stream] = ready
-        self._weights.add(stream)
-        self._profiler.make_known(stream)
+        self._weights.add_stream(stream)
+        self._profiler.load_newest_model(stream)
         gpu = self._actors.home_gpu(stream)
         for event in self._late.release_held(ev.StreamAdded(self._clock.now_us(), stream, options, gpu)):
             self._emit(event)
@@ -170,7 +170,7 @@ class StreamChanges:
 
     def may_be_added(self, stream: StreamId) -> bool:
         """Returns whether nothing is left of an earlier stream of this name, and no labels of it may come."""
-        return not (self.is_leaving(stream) or self._profiler.prepares(stream))
+        return not (self.is_leaving(stream) or self._profiler.is_preparing(stream))
 
     def note_worker_end(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has ended; a removed stream without workers is forgotten."""
@@ -189,12 +189,14 @@ class StreamChanges:
     def _forget_if_gone(self, stream: StreamId) -> None:
         if not self._leaving.get(stream, True):
             del self._leaving[stream]
-            self._weights.remove(stream)
+            self._weights.remove_stream(stream)
             self._actors.remove_stream(stream)
             self._ready.pop(stream, None)
-            if not self._profiler.prepares(stream):  # or one of its name that is added later has it forgotten
-                forgotten = self._actors.preparation.forget.remote(stream)
-                self._calls.add_call(forgotten, partial(log_failure, "forget"))
+            if not self._profiler.is_preparing(
+                stream
+            ):  # or one of its name that is added later has it forgotten
+                forgotten = self._actors.preparation.forget_stream.remote(stream)
+                self._calls.add_call(forgotten, partial(log_failure, "forget_stream"))
 
 
 def _first_options(

@@ -197,7 +197,7 @@ class WorkerLifecycle:
     def _have_leave(self, actor: Any, stream: StreamId, role: ev.Role) -> None:
         """Has a worker leave a process that goes on."""
         self._moving[stream, role] += 1
-        self._calls.add_call(actor.leave.remote(stream), partial(self._left, stream, role))
+        self._calls.add_call(actor.remove_stream.remote(stream), partial(self._left, stream, role))
 
     def _left(self, stream: StreamId, role: ev.Role, _value: None, _error: RayError | None) -> None:
         if stream in self.set_aside:  # or it was started again meanwhile

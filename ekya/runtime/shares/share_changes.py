@@ -196,18 +196,18 @@ class ShareChanges:
         if holder.stream is None:
             preparation = self._actors.preparation
             if command.leaves:
-                return _in_group(preparation.end).remote(holder.number, round=holder.round)
-            return _in_group(preparation.resize).remote(
+                return _in_group(preparation.end_preparation).remote(holder.number, round=holder.round)
+            return _in_group(preparation.resize_preparation).remote(
                 holder.number, command.share_milli, command.serial, round=holder.round
             )
         own = self._actors.streams[holder.stream]
         if holder.work is Work.INFERENCE:
-            configure, config = _in_group(own.inference.configure), self._lambdas[holder.stream]
+            configure, config = _in_group(own.inference.set_inference), self._lambdas[holder.stream]
             return configure.remote(holder.stream, config, command.share_milli, command.serial)
         job = JobId(holder.number)
         if command.leaves:
-            return _in_group(own.retraining.stop).remote(holder.stream, job)
-        return _in_group(own.retraining.resize).remote(
+            return _in_group(own.retraining.stop_retraining).remote(holder.stream, job)
+        return _in_group(own.retraining.resize_retraining).remote(
             holder.stream, job, command.share_milli, command.serial
         )
 

@@ -13,7 +13,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import OtherModel
 from ekya.pipeline.zoo_folder import ForgottenError
 from ekya.runtime.actors.actor_kinds import LentWeights
-from ekya.runtime.weights.model_batcher import Weights
+from ekya.runtime.weights.model_batcher import PreparedWeights
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,35 +27,35 @@ class KnownModels:
 
     def __init__(self, predictors: Predictors) -> None:
         self._predictors = predictors
-        self._known: dict[StreamId, Weights] = {}
+        self._known: dict[StreamId, PreparedWeights] = {}
         self._loading = threading.Lock()
 
-    def know(
+    def load_model(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
     ) -> None:
         """Loads a stream's model, unless a newer one is loaded."""
         with self._loading:
             known = self._known.get(stream)
             if known is None or version > known.version:
-                self._known[stream] = Weights(self._loaded(weights, settings), version)
+                self._known[stream] = PreparedWeights(self._loaded(weights, settings), version)
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_stream(self, stream: StreamId) -> None:
         """Forgets the model of a stream."""
         with self._loading:
             self._known.pop(stream, None)
 
-    def newest(
+    def newest_model(
         self,
         stream: StreamId,
         settings: PreparationSettings,
         version: ModelVersion,
         weights: Callable[[], bytes],
-    ) -> Weights:
+    ) -> PreparedWeights:
         """Returns the serving model; the newest loaded one if the serving one cannot be fetched."""
         known = self._known.get(stream)
         if known is None or known.version < version:
             try:
-                self.know(stream, settings, version, weights())
+                self.load_model(stream, settings, version, weights())
             except Exception as error:
                 if known is None:
                     raise
@@ -75,7 +75,7 @@ class KnownModels:
                     "use a class that it was made with"
                 )
 
-    def lent(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
+    def load_candidates(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
         """Returns kept models, without those that cannot be fetched."""
         models = []
         for one in lent:

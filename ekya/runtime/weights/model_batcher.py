@@ -18,7 +18,7 @@ from ekya.pipeline.inference import FleetAnswer, Serving, serving
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+class PreparedWeights:
     """Prepared weights of a stream."""
 
     model: Serving
@@ -32,14 +32,14 @@ class _Stream:
     Attributes:
         serving: those that answer its requests.
         newest: the highest version that serves or is pending.
-        on_swap: as in ``ModelBatcher.add``.
+        on_swap: as in ``ModelBatcher.add_stream``.
         pending: weights that serve from the next request on, and their event.
     """
 
-    serving: Weights
+    serving: PreparedWeights
     newest: ModelVersion
     on_swap: Callable[[Swapped, int], None]
-    pending: tuple[Weights, Swapped] | None = None
+    pending: tuple[PreparedWeights, Swapped] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,8 @@ class ModelBatcher:
     """Owns the models of all streams of a process, their hot swaps, and the queue of requests to them.
 
     New weights are prepared beside those that serve, in the caller's thread, and serve from the next request
-    on: ``prepare`` → ``serve_next`` (pending) → ``hot_swap`` (serving). Of several, the newest version wins.
+    on: ``prepare_weights`` → ``serve_next`` (pending) → ``hot_swap`` (serving). Of several, the newest
+    version wins.
 
     Requests of concurrent threads are answered in as few calls as possible: a thread that asks while no call
     is in flight makes the next call for all waiting threads. A request does not wait for others to arrive,
@@ -88,7 +89,7 @@ class ModelBatcher:
         """Number of requests that are not answered yet, and not part of a call yet."""
         return len(self._queue)
 
-    def add(
+    def add_stream(
         self,
         stream: StreamId,
         model: EdgeModel,
@@ -99,28 +100,28 @@ class ModelBatcher:
 
         ``on_swap`` is called with the event of each hot swap and its stall in microseconds.
         """
-        self._streams[stream] = _Stream(self.prepare(stream, model, version), version, on_swap)
+        self._streams[stream] = _Stream(self.prepare_weights(stream, model, version), version, on_swap)
 
-    def remove(self, stream: StreamId) -> None:
+    def remove_stream(self, stream: StreamId) -> None:
         """Removes a stream and its weights."""
         self._streams.pop(stream, None)
         self._models.remove(stream)
 
-    def serving(self, stream: StreamId) -> Weights:
+    def serving_weights(self, stream: StreamId) -> PreparedWeights:
         """Returns the weights that serve a stream."""
         return self._streams[stream].serving
 
-    def prepare(self, stream: StreamId, model: EdgeModel, version: ModelVersion) -> Weights:
+    def prepare_weights(self, stream: StreamId, model: EdgeModel, version: ModelVersion) -> PreparedWeights:
         """Prepares weights for a hot swap, which is the slow part of it."""
-        ready = self.ready(model)
+        ready = self.prepare_model(model)
         self._models.add(stream, ready.predictor)
-        return Weights(ready, version)
+        return PreparedWeights(ready, version)
 
-    def ready(self, model: EdgeModel) -> Serving:
+    def prepare_model(self, model: EdgeModel) -> Serving:
         """Returns a model ready to serve, which shares equal blocks with those that do."""
         return serving(model, self._classes, self._models.predictors)
 
-    def serve_next(self, stream: StreamId, weights: Weights, event: Swapped) -> None:
+    def serve_next(self, stream: StreamId, weights: PreparedWeights, event: Swapped) -> None:
         """Lets prepared weights serve from the next request on, unless newer ones are already pending.
 
         Time and stall of the event are set when it happens.
@@ -140,7 +141,7 @@ class ModelBatcher:
             one.serving, event = pending
             one.on_swap(event, (time.monotonic_ns() - began_ns) // 1000)
 
-    def answer(
+    def answer_images(
         self, stream: StreamId, images: NDArray[np.uint8], resolution: int
     ) -> tuple[FleetAnswer, ModelVersion]:
         """Answers a stream's images, (N, S, S, 3) uint8 RGB, in one call with other streams' requests.

@@ -30,13 +30,13 @@ class WeightTransfer:
     =========  ==========================================================================================
     state      meaning, and what follows
     =========  ==========================================================================================
-    trained    The best epoch so far, in the stream's trainer. ``send`` gives it a version → pending.
+    trained    The best epoch so far, in its trainer. ``send_checkpoint`` gives it a version → pending.
     pending    The trainer sends the checkpoint through the object store, and inference prepares it beside
                the serving one. Retrainings and preparations that begin use it. Inference reports the hot
-               swap (``on_event``) → served; or that of a newer version, or the worker is restarted →
+               swap (``note_swap``) → served; or that of a newer version, or the worker is restarted →
                rejected.
     served     It answers frames, and a restarted worker begins with it (``StreamActors.weights``).
-               New labels are taken (``evaluate``) → evaluated.
+               New labels are taken (``record_evaluation``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
                ``roll_back`` sends them again, as a new version (→ pending).
     rejected   Never reported, and never used again.
@@ -61,17 +61,17 @@ class WeightTransfer:
         self._profiled: dict[StreamId, Any] = {}
         self._activations: dict[StreamId, Any] = {}
 
-    def send(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
+    def send_checkpoint(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
         """Sends a job's best checkpoint from the stream's trainer to its inference.
 
         ``after`` is the reference of a call that brings remote weights to the trainer first, if any.
         """
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
-        send = own.retraining.send.options(num_returns=2)
+        send = own.retraining.send_checkpoint.options(num_returns=2)
         weights, accuracy = send.remote(stream, job, version, *after)
         self._begin(stream, version, weights)
-        swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
+        swapped = own.inference.receive_checkpoint.remote(stream, weights, accuracy, version, job)
         self._calls.add_call(swapped, partial(self._received, stream, weights))
 
     def _received(self, stream: StreamId, weights: Any, value: None, error: RayError | None) -> None:
@@ -103,12 +103,12 @@ class WeightTransfer:
         swapped = self._streams[stream].inference.roll_back.remote(stream, weights, version, of)
         self._calls.add_call(swapped, partial(log_failure, "RollBack"))
 
-    def add(self, stream: StreamId) -> None:
+    def add_stream(self, stream: StreamId) -> None:
         """Takes up a stream that is added to the run; it serves the base model."""
         self._pending[stream] = {}
         self._served_versions[stream] = [self._streams[stream].version]
 
-    def remove(self, stream: StreamId) -> None:
+    def remove_stream(self, stream: StreamId) -> None:
         """Forgets a stream that was removed from the run."""
         known: tuple[dict[StreamId, Any], ...] = (
             self._pending,
@@ -121,7 +121,7 @@ class WeightTransfer:
         for of_stream in known:
             of_stream.pop(stream, None)
 
-    def adopt(
+    def adopt_weights(
         self,
         stream: StreamId,
         weights: Any,
@@ -143,7 +143,7 @@ class WeightTransfer:
         version = ModelVersion(own.version + 1)
         self._profiled[stream] = weights
         self._begin(stream, version, weights)
-        swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version, kept)
+        swapped = own.inference.adopt_weights.remote(stream, weights, accuracy, version, of, of_version, kept)
         self._calls.add_call(swapped, partial(log_failure, "AdoptModel"))
         return version
 
@@ -156,7 +156,7 @@ class WeightTransfer:
         own.version, own.newest_weights = version, weights
         self._pending[stream][version] = weights
 
-    def on_event(self, event: ev.Event) -> bool:
+    def note_swap(self, event: ev.Event) -> bool:
         """Takes note of a hot swap; returns False for one of an earlier stream of this name."""
         if not isinstance(event, ev.Swapped) or event.stream not in self._pending:
             return True
@@ -168,7 +168,7 @@ class WeightTransfer:
         self._served_versions[stream] = [*self._served_versions[stream], version][-_VERSIONS:]
         return True
 
-    def evaluate(self, stream: StreamId) -> ModelVersion | None:
+    def record_evaluation(self, stream: StreamId) -> ModelVersion | None:
         """Records that a stream's newest weights are evaluated on new labels.
 
         Returns:
@@ -206,7 +206,7 @@ class WeightTransfer:
         window = self._activations
 
         def keep(value: None, error: RayError | None) -> None:
-            log_failure("passed", value, error)
+            log_failure("forward_passes", value, error)
             if error is None:
                 window[stream] = activations
 

@@ -25,7 +25,7 @@ _LOOK_S = 0.05
 
 
 class ZooKeeper:
-    """Keeps models and lends them. Its methods return at once, except ``take``, which reads a file.
+    """Keeps models and lends them. Its methods return at once, except ``read_weights``, which reads a file.
 
     Args:
         zoo: that it writes to alone; what it looks up there changes in one step.
@@ -37,16 +37,16 @@ class ZooKeeper:
         self._writer = ThreadPoolExecutor(1, "zoo")
         self._closing = threading.Event()
 
-    def keep(self, command: cmd.KeepModel) -> None:
+    def keep_model(self, command: cmd.KeepModel) -> None:
         """Adds the weights of a command once they are written, and removes others."""
         weights = self._folder.model(command.stream, command.model.version)
         self._submit(partial(self._keep, command, weights))
 
-    def known(self, number: int | None) -> KeptModel | None:
+    def kept_model(self, number: int | None) -> KeptModel | None:
         """Returns what is known of a kept model; None if it is kept no more."""
         return None if number is None else self._zoo.model(number)
 
-    def lend(self, numbers: Sequence[int]) -> tuple[LentWeights, ...]:
+    def lend_models(self, numbers: Sequence[int]) -> tuple[LentWeights, ...]:
         """Returns kept models that a stream tries; those that are kept no more are left out."""
         lent = []
         for number in numbers:
@@ -55,11 +55,11 @@ class ZooKeeper:
                 lent.append(LentWeights(kept, fetch))
         return tuple(lent)
 
-    def take(self, number: int) -> bytes | None:
+    def read_weights(self, number: int) -> bytes | None:
         """Returns the weights of a kept model that is to serve; None if they cannot be read."""
         return self._zoo.read(number)
 
-    def serves(self, number: int, stream: StreamId, version: ModelVersion, weights: bytes) -> None:
+    def record_serving(self, number: int, stream: StreamId, version: ModelVersion, weights: bytes) -> None:
         """Records that a kept model serves a stream as this version, with a file in the run folder."""
         self._submit(partial(self._serves, number, self._folder.model(stream, version), weights))
 

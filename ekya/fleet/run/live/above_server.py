@@ -26,7 +26,7 @@ LISTENS_EVERY_US = 200_000
 
 
 class AboveServer:
-    """A ``Coordinator``.
+    """A ``RunCoordinator``.
 
     Args:
         server: of the run.
@@ -62,7 +62,7 @@ class AboveServer:
             self.guests.warm_process()
         return self._begins()
 
-    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+    def wrap_executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Wraps the executor so that the server lends to others and follows its own jobs elsewhere."""
         run, site, above = self._run, self._server.terms.site, self._coordinator
 
@@ -70,7 +70,9 @@ class AboveServer:
             if above is not None:
                 above.add_later_traffic(site, stream, moved_mb)
 
-        awaited = TrainedElsewhere(site, self._neighbours, guest_tasks(remote), remote.bring, moved_since)
+        awaited = TrainedElsewhere(
+            site, self._neighbours, guest_tasks(remote), remote.report_progress, moved_since
+        )
         if above is not None:
             self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)
@@ -99,14 +101,14 @@ class AboveServer:
         self._open.callback(state.close)
         return state
 
-    def planner(self, plan: Planner) -> Planner:
+    def wrap_planner(self, plan: Planner) -> Planner:
         """Wraps the planner so that retrainings can go to other servers."""
         lending = self.lending
         if lending is None:
             raise RuntimeError("a plan is made before there is anything that carries it out")
         return lambda view: lending.plan(view, plan)
 
-    def observe(self, batch: Batch, result: StepResult) -> None:
+    def observe_step(self, batch: Batch, result: StepResult) -> None:
         """Passes the new state on: the capacity that the server could lend may have changed."""
         self.guests.end_silent()
         if self.lending is not None:

@@ -20,7 +20,7 @@ _MOST_SIDE = 160
 _QUALITY = 85
 
 
-class StreamPictures:
+class RetrainingPictures:
     """What is kept on disk of one stream; what cannot be written is a warning.
 
     Args:
@@ -32,7 +32,7 @@ class StreamPictures:
         self._folder, self._stream = folder, stream
         self._exemplars = folder.exemplars(stream)
 
-    def exemplars(self, empty: ExemplarMemory) -> ExemplarMemory:
+    def read_exemplars(self, empty: ExemplarMemory) -> ExemplarMemory:
         """Returns the exemplars of earlier processes; ``empty`` where there are none."""
         return load_exemplars(self._exemplars, empty)
 
@@ -64,7 +64,7 @@ class StreamPictures:
         except (UserError, OSError) as error:
             _LOG.warning("%s: the validation of retraining %d is not kept (%s)", self._stream, job, error)
 
-    def delete(self) -> None:
+    def delete_pictures(self) -> None:
         """Deletes all of them."""
         self._exemplars.unlink(missing_ok=True)
         forget_validations(self._folder, self._stream)

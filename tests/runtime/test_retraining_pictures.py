@@ -20,7 +20,7 @@ from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import read_validation, validated_jobs
 from ekya.runtime.actors.mailbox import Mailbox
-from ekya.runtime.actors.stream_pictures import StreamPictures
+from ekya.runtime.actors.retraining_pictures import RetrainingPictures
 from ekya.runtime.actors.stream_retraining import StreamRetraining
 
 JOB = JobId(7)
@@ -62,7 +62,7 @@ def retraining_in(folder, mailbox, service):
 
 def train(retraining, mailbox, weights):
     """Returns when the retraining is over, and what is kept of it is written."""
-    assert retraining.start(start_command(JOB, HEAD), weights, LABELS, None, 1) is not None
+    assert retraining.start_retraining(start_command(JOB, HEAD), weights, LABELS, None, 1) is not None
     events_until(mailbox.drain, ev.RetrainFinished)
     for thread in threading.enumerate():
         if thread.name == "retraining":
@@ -88,15 +88,15 @@ def test_run_keeps_no_validation(folder, mailbox, weights):
 
 def test_retraining_in_progress_keeps_no_picture_once_forgotten(folder, mailbox, weights, monkeypatch):
     retraining = retraining_in(folder, mailbox, service=True)
-    keep = StreamPictures.keep_validation
+    keep = RetrainingPictures.keep_validation
 
     def forgotten_meanwhile(pictures, *what):
         keep(pictures, *what)
-        retraining.forget()
+        retraining.forget_pictures()
         keep(pictures, *what)
 
-    monkeypatch.setattr(StreamPictures, "keep_validation", forgotten_meanwhile)
+    monkeypatch.setattr(RetrainingPictures, "keep_validation", forgotten_meanwhile)
     train(retraining, mailbox, weights)
     assert not validated_jobs(folder, CAM)
     assert not folder.exemplars(CAM).exists()
-    assert retraining.memory().kept is None
+    assert retraining.exemplar_memory().kept is None
