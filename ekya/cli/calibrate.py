@@ -63,7 +63,8 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     from ekya.models.edge.spec import FRAME_SIDES
     from ekya.pipeline.kept_measurements import SPEEDS, speed_key
     from ekya.pipeline.setup import crop_side
-    from ekya.pipeline.speed_jobs import SHARES_MILLI, TOGETHER, ProbeSpec, measure_speeds
+    from ekya.pipeline.speed_jobs import ProbeSpec
+    from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
     from ekya.planning.profiling.speed_curves import among_others
 
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))

@@ -32,9 +32,10 @@ from ekya.config.fleet_sections import (
     StreamConfig,
     ZooConfig,
 )
-from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig, UniqueTuple
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
+from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec

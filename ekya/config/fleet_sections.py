@@ -7,9 +7,9 @@ from typing import Annotated, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from ekya.core.configs import UniqueTuple, require_distinct
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
+from ekya.core.unique_tuple import UniqueTuple, require_distinct
 from ekya.core.units import StreamId
 from ekya.models.edge.spec import SIDE_STEP
 from ekya.models.proposer import ObjectsSpec

@@ -1,9 +1,6 @@
-"""Configurations of retraining (γ) and inference (λ) (paper §3.1), and lists of values to choose from."""
+"""Configurations of retraining (γ) and inference (λ) (paper §3.1)."""
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
-
-from pydantic import AfterValidator, Field
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,21 +73,3 @@ class InferenceConfig:
     def by_golden(self) -> bool:
         """True if the golden detector analyses the frames, and not the edge model."""
         return self.resolution == GOLDEN_RESOLUTION
-
-
-_Value = TypeVar("_Value")
-
-
-def require_distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
-    """Returns the values unchanged.
-
-    Raises:
-        ValueError: a value occurs twice.
-    """
-    if len(set(values)) != len(values):
-        raise ValueError("a value stands there twice; keep one of them")
-    return values
-
-
-UniqueTuple = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(require_distinct)]
-"""At least one value, without duplicates."""

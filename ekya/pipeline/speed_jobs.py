@@ -1,4 +1,4 @@
-"""Measures the speed of training and inference at shares, alone and together.
+"""Jobs whose speed is measured: training or inference at a share.
 
 Each job is in a separate process, as in a run.
 """
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.core.speed import KindSpeeds, ModelSpeeds
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Role, ShareBackend, ShareHandle, ShareJob
 from ekya.models.edge.architecture_table import Task, task_of
@@ -29,7 +28,6 @@ from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
-from ekya.planning.profiling.speed_curves import curve_through, joint_throughput
 
 Kind = Literal["training", "inference"]
 KINDS: tuple[Kind, Kind] = ("training", "inference")
@@ -314,60 +312,3 @@ def random_frames(count: int, side: int, names: tuple[str, ...]) -> LabelledFram
     objects = tuple(FrameObjects(*of, none) for of in zip(boxes, classes, strict=True))
     order = np.arange(count, dtype=np.int64)
     return LabelledFrames(random_images(count, side), objects, names, order, order * _GAP_US)
-
-
-SHARES_MILLI = (100, 200, 300, 400, 500, 650, 800, 1000)
-TOGETHER = (2, 4)
-"""Shares and numbers of concurrent jobs that are measured by default."""
-
-
-def measure_speeds(
-    backend: ShareBackend,
-    spec: ProbeSpec,
-    shares_milli: Sequence[int] = SHARES_MILLI,
-    together: Sequence[int] = TOGETHER,
-    progress: Callable[[], None] = lambda: None,
-) -> ModelSpeeds:
-    """Measures training and inference, alone at each share, and several at equal parts of one GPU.
-
-    Args:
-        backend: opened.
-        spec: configuration of the measurement.
-        shares_milli: the last is 1000. If a backend grants less than requested, the granted share counts.
-        together: numbers of concurrent jobs.
-        progress: callback after each measurement; there are 2 · (shares + numbers).
-
-    Raises:
-        UserError: the device is busy with something else, or a job could not begin.
-    """
-    speeds = []
-    for kind in KINDS:
-        alone: dict[int, float] = {}
-        with probes(backend, spec, [kind]) as pipes:
-            for share_milli in shares_milli:
-                for rate in undisturbed(pipes, share_milli):
-                    alone[rate.granted_milli] = rate.batches_per_s
-                progress()
-        # If a backend never grants a whole GPU, full speed is the highest measured one.
-        full = alone.setdefault(FULL_GPU_MILLI, max(alone.values()))
-        beside = []
-        for jobs in together:
-            with probes(backend, spec, [kind] * jobs) as pipes:
-                rates = tuple(rate.batches_per_s for rate in undisturbed(pipes, FULL_GPU_MILLI // jobs))
-            beside.append(joint_throughput(rates, full))
-            progress()
-        speeds.append(KindSpeeds(curve_through(alone), tuple(beside)))
-    training, inference = speeds
-    return ModelSpeeds(training, inference)
-
-
-def undisturbed(pipes: Sequence[Connection], share_milli: int) -> list[Rate]:
-    """Measures all processes concurrently at this share.
-
-    Raises:
-        UserError: other programs kept a process from its share.
-    """
-    rates = rates_at([(pipe, share_milli) for pipe in pipes])
-    for rate in rates:
-        rate.require_undisturbed()
-    return rates

@@ -43,13 +43,8 @@ from ekya.models.training.operations import (
     training_cost,
 )
 from ekya.models.training.optimizer import AdamWRecipe, optimizer_of
-from ekya.models.training.trainee import (
-    DISTILLATION_WEIGHT,
-    Snapshot,
-    Trainee,
-    restore_weights,
-    take_snapshot,
-)
+from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
+from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData, TrainingMethod
 
 EVERY = sorted(DETECTORS)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ekya.models.training.exemplars import ExemplarMemory, load_exemplars, save_exemplars
+from ekya.models.training.exemplar_file import load_exemplars, save_exemplars
+from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
 

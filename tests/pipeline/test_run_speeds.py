@@ -30,7 +30,7 @@ def measured(monkeypatch):
         progress()
         return MEASURED
 
-    monkeypatch.setattr("ekya.pipeline.speed_jobs.measure_speeds", measure)
+    monkeypatch.setattr("ekya.pipeline.speed_probe.measure_speeds", measure)
     return asked
 
 

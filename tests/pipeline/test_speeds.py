@@ -5,12 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-import ekya.pipeline.speed_jobs as probing
+import ekya.pipeline.speed_probe as probing
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.speed import CoRun, SpeedCurve
 from ekya.gpu.backends.cpu import CpuShares
-from ekya.pipeline.speed_jobs import ProbeSpec, Rate, measure_speeds, probes, rates_at
+from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
+from ekya.pipeline.speed_probe import measure_speeds
 
 SPEC = ProbeSpec("mobilenet_v3_small", 16, RetrainConfig(2, 8, 0, 1, 1.0), "cpu", 0.2)
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))

@@ -1,30 +1,20 @@
-"""Exemplar memory after iCaRL: a few crops or frames per class, and its file (paper §2.2, [82])."""
+"""Exemplar memory after iCaRL: a few crops or frames per class (paper §2.2, [82])."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
-from ekya.models.training.frames import FrameObjects, LabelledFrames
-from ekya.models.training.labelled import Examples, LabelledCrops, concatenate
-from ekya.system.files import write_bytes_atomic
+from ekya.models.training.labelled import Examples, concatenate
 
 MOST_EXEMPLARS: Mapping[Task, int] = MappingProxyType({Task.CLASSIFY: 120, Task.DETECT: 24})
 """Exemplars of one stream, all classes together: crops, or frames, each as large as 120 crops."""
-
-_LOG = logging.getLogger(__name__)
-_CROPS, _FRAMES = "crops", "frames"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,76 +92,3 @@ def normalised_features(model: EdgeModel, crops: NDArray[np.uint8]) -> NDArray[n
     features: NDArray[np.float32] = np.concatenate(rows)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     return features
-
-
-def save_exemplars(path: Path, memory: ExemplarMemory) -> None:
-    """Writes the exemplars of a memory that has any, as safetensors.
-
-    Raises:
-        UserError: full disk, no permission and the like.
-    """
-    columns: dict[str, NDArray[Any]]
-    match memory.kept:
-        case LabelledCrops() as crops:
-            columns = {"images": crops.crops, "classes": crops.classes}
-            written = _written(_CROPS, (), crops, columns)
-        case LabelledFrames() as frames:
-            objects = frames.objects
-            columns = {
-                "images": frames.images,
-                "boxes": np.concatenate([of.boxes for of in objects]),
-                "classes": np.concatenate([of.classes for of in objects]),
-                "doubtful": np.concatenate([of.doubtful for of in objects]),
-                "objects": np.array([len(of.classes) for of in objects], np.int64),
-                "doubts": np.array([len(of.doubtful) for of in objects], np.int64),
-            }
-            written = _written(_FRAMES, frames.names, frames, columns)
-        case _:
-            return
-    write_bytes_atomic(path, written)
-
-
-def load_exemplars(path: Path, memory: ExemplarMemory) -> ExemplarMemory:
-    """Returns the memory with the exemplars of a file, as it is where there is none that can be read."""
-    if not path.is_file():
-        return memory
-    try:
-        with safe_open(path, framework="numpy") as file:
-            columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            kept = _examples((file.metadata() or {}).get("kind", ""), file.metadata() or {}, columns)
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        _LOG.warning("%s: the exemplars of earlier windows cannot be read (%s)", path, error)
-        return memory
-    return ExemplarMemory(memory.budget, kept)
-
-
-def _written(
-    kind: str, names: tuple[str, ...], examples: Examples, columns: dict[str, NDArray[Any]]
-) -> bytes:
-    given = {**columns, "tracks": examples.tracks, "t_us": examples.t_us}
-    whole = {name: np.ascontiguousarray(column) for name, column in given.items()}
-    content: bytes = save(whole, {"kind": kind, "names": "\n".join(names)})
-    return content
-
-
-def _examples(kind: str, about: dict[str, str], columns: dict[str, NDArray[Any]]) -> Examples:
-    images, tracks, t_us = (columns[name] for name in ("images", "tracks", "t_us"))
-    if kind == _CROPS:
-        return LabelledCrops(images, columns["classes"], tracks, t_us)
-    if kind != _FRAMES:
-        raise ValueError(f"unknown kind {kind!r}")
-    objects = tuple(
-        FrameObjects(boxes, classes, doubtful)
-        for boxes, classes, doubtful in zip(
-            _parts(columns["boxes"], columns["objects"]),
-            _parts(columns["classes"], columns["objects"]),
-            _parts(columns["doubtful"], columns["doubts"]),
-            strict=True,
-        )
-    )
-    names = tuple(about["names"].split("\n"))
-    return LabelledFrames(images, objects, names, tracks, t_us)
-
-
-def _parts(rows: NDArray[Any], counts: NDArray[Any]) -> list[NDArray[Any]]:
-    return np.split(rows, np.cumsum(counts)[:-1])

@@ -7,7 +7,8 @@ import cv2
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
 from ekya.models.training.answered import Answered, validation_of
-from ekya.models.training.exemplars import ExemplarMemory, load_exemplars, save_exemplars
+from ekya.models.training.exemplar_file import load_exemplars, save_exemplars
+from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import KeptValidation, forget_validations, keep_validation

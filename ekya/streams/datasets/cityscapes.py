@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, ValidationError
 
-from ekya.core.configs import UniqueTuple
 from ekya.core.errors import UserError
+from ekya.core.unique_tuple import UniqueTuple
 from ekya.streams.datasets.dataset import Dataset, Survey
 from ekya.streams.datasets.labelled import (
     Frames,

@@ -29,7 +29,8 @@ from ekya.fleet.run.training.server import ServedEpoch
 from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.fleet.run.training.workers import EpochWork, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
-from ekya.models.training.trainee import Snapshot, Trainee, restore_weights
+from ekya.models.training.snapshot import Snapshot, restore_weights
+from ekya.models.training.trainee import Trainee
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import optimizer_of
-from ekya.models.training.trainee import Lesson, Snapshot, Trainee, restore_weights, take_snapshot
+from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
+from ekya.models.training.trainee import Lesson, Trainee
 from ekya.models.training.trainer import EpochResult
 
 Scope = Callable[[], AbstractContextManager[None]]

@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from ekya.core.configs import require_distinct
 from ekya.core.errors import UserError
+from ekya.core.unique_tuple import require_distinct
 from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
 from ekya.streams.datasets.labelled import LabelledSource, examine_source
 from ekya.streams.datasets.waymo.catalogue import (

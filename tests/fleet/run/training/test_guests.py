@@ -20,7 +20,7 @@ from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.trainee import Snapshot
+from ekya.models.training.snapshot import Snapshot
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings

@@ -14,7 +14,7 @@ from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import LoneWorker
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.trainee import Snapshot
+from ekya.models.training.snapshot import Snapshot
 
 
 def lone(task):

@@ -26,7 +26,7 @@ from ekya.fleet.run.training.messages import Push
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.optimizer import SgdRecipe
-from ekya.models.training.trainee import Snapshot
+from ekya.models.training.snapshot import Snapshot
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 
