@@ -328,10 +328,11 @@ def test_streams_of_a_process_are_answered_in_one_call(two, common, monkeypatch)
         MultiModelPredictor, "predict", lambda self, asked: calls.append(len(asked)) or predict(self, asked)
     )
     configure_all(two)
-    common.bucket.charge(400_000_000)
+    common.bucket.charge(10**15)
     for stream in (CAM, OTHER):
         show(stream, 0)
     wait_until(lambda: two.shared.models.queued == 2)
+    common.bucket.release()
     wait_until(lambda: calls)
     two.end_run(10**9)
     assert calls == [2]

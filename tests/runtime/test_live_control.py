@@ -79,7 +79,7 @@ def test_added_camera_is_in_the_fleet_with_its_terms_and_the_base_model(run):
     assert [row.version for row in run.store.read_models(NEW)] == [0]
 
 
-@pytest.mark.parametrize("change", ["pause", "freeze"])
+@pytest.mark.parametrize("change", ["pause_camera", "freeze_model"])
 def test_change_is_answered_when_it_is_in_the_journal(run, change):
     asked = run.begin(getattr(run.control, change), FIRST, True)
     while not (events := run.executor.wait(run.actors.clock.now + 1).events):
@@ -251,9 +251,9 @@ def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("remove", ()),
-        ("pause", (True,)),
-        ("freeze", (True,)),
+        ("remove_camera", ()),
+        ("pause_camera", (True,)),
+        ("freeze_model", (True,)),
         ("change_terms", ({"weight": 2.0},)),
         ("ask_labels", ()),
         ("roll_back", ()),
@@ -537,7 +537,7 @@ def test_full_disk_changes_nothing(run, full_disk):
     before = run.folder.fleet.read_text()
     full_disk()
     for method, *arguments in (
-        ("remove", FIRST),
+        ("remove_camera", FIRST),
         ("change_terms", FIRST, {"weight": 2.0}),
         ("change_fleet", {"min_accuracy": 0.5}),
     ):

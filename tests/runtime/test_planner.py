@@ -38,7 +38,7 @@ class Actors:
         return SimpleNamespace(
             number=number,
             plan=SimpleNamespace(remote=plan),
-            ready=SimpleNamespace(remote=lambda: number),
+            confirm_ready=SimpleNamespace(remote=lambda: number),
         )
 
 

@@ -92,7 +92,7 @@ def test_streams_train_concurrently_at_their_own_shares(actor, trainers):
     assert first.inside.wait(HANG_GUARD_S)
     assert second.inside.wait(HANG_GUARD_S), "the other one's batch is not waited for"
     answers = []
-    resize = actor.streams["cam-2"].resize
+    resize = actor.streams["cam-2"].resize_retraining
     resizing = threading.Thread(target=lambda: answers.append(resize(JobId(2), 900, 3)))
     resizing.start()
     resizing.join(HANG_GUARD_S)
@@ -142,7 +142,7 @@ def test_threads_that_have_saved_weights_are_not_kept(actor, trainers, monkeypat
 def test_leave_ends_the_job_of_its_stream_only(actor, trainers):
     leaving, staying = (start(actor, trainers, f"cam-{n}", n) for n in (1, 2))
     assert leaving.inside.wait(HANG_GUARD_S)
-    left = threading.Thread(target=actor.streams["cam-1"].leave)
+    left = threading.Thread(target=actor.streams["cam-1"].stop_and_save)
     left.start()
     wait_until_blocked(left)  # its batch is not over
     leaving.may_end.set()

@@ -80,7 +80,7 @@ def start(folder, monkeypatch):
             self.session = RunSession(run, shares)
             opened.append(run)
 
-        def play(self, console):
+        def run_windows(self, console):
             with StateStore(folder.state, of_run=True) as store:
                 self.session._first_weights(store)
             self.session._journal().close()

@@ -360,7 +360,7 @@ def test_time_is_what_servers_say_where_this_machine_was_off_as_well(town) -> No
     north, south = Server(), Server()
     both = town(north, south)
     both.live.go_on(COORDINATOR, 0, {})
-    north.state = lambda: RunState("running" if not north.over.is_set() else "ended", 40_000_000, ENDS_US)
+    north.run_state = lambda: RunState("running" if not north.over.is_set() else "ended", 40_000_000, ENDS_US)
     south.lead_us = 0
     both.after(0.2, north.over.set)
     both.after(0.2, south.over.set)

@@ -250,7 +250,7 @@ def test_a_process_that_is_given_back_answers_with_no_other_trainings_checkpoint
     one.assemble()
     (process,) = one.source.made[EAST]
     _, checkpoint = one.run_epoch(0)
-    other.source.take = lambda node: process
+    other.source.take_process = lambda node: process
     other.assemble()
     other.run_epoch(0)
     with pytest.raises(CallError):
