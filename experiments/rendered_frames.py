@@ -112,7 +112,7 @@ class FrameStudio:
             scene, scene.model_copy(update={"lighting": _any(rng, get_args(Lighting))}), rng.random(), 0
         )
         traffic = StreetTraffic(rng)
-        traffic.cut(moment)
+        traffic.replace_actors(moment)
         canvas = Canvas.over(self._street(rng, scene.view).copy())
         lamps: list[Lamp] = []
         for actor in traffic:

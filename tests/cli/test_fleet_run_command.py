@@ -83,7 +83,7 @@ def test_fleet_run_here_asks_for_at_most_the_first_gpu(
         server["changes"] = {"gpus": its, "preparation": {"share_milli": 100, "fraction": 0.15}}
     file.write_text(yaml.safe_dump(raw))
     monkeypatch.setattr(registry, "choose_backend", on_a_machine_with(here))
-    monkeypatch.setattr(FoundSites, "start", raises(UserError("sites begin")))
+    monkeypatch.setattr(FoundSites, "start_sites", raises(UserError("sites begin")))
     assert cli.main(["fleet", "run", str(file)]) == 2
     assert (said or "sites begin") in " ".join(capfd.readouterr().err.replace("│", " ").split())
 
@@ -104,7 +104,7 @@ def test_fleet_run_finds_out_before_it_starts_anything(
     words, said, file, tmp_path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(FoundSites, "start", raises(AssertionError("it has begun")))
+    monkeypatch.setattr(FoundSites, "start_sites", raises(AssertionError("it has begun")))
     raw = yaml.safe_load(file.read_text())
     raw["servers"][0]["changes"] = {"gpus": 1}
     raw["servers"][1] |= {"address": "127.0.0.1:1"}

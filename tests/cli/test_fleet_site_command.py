@@ -114,9 +114,9 @@ def test_fleet_site_answers_who_it_is_and_ends_when_it_is_told(file, tmp_path) -
 
     def asks(told):
         handle = SiteHandle(told["address"], SITE, TOKEN)
-        heard.append((told, handle.call("who").result(HANG_GUARD_S)))
+        heard.append((told, handle.call("identify").result(HANG_GUARD_S)))
         with pytest.raises(CallError, match="has no run abc"):
-            handle.call("opened", "abc").result(HANG_GUARD_S)
+            handle.call("reopen_run", "abc").result(HANG_GUARD_S)
 
     assert served(file, tmp_path, ["--site", "north", "--listen", "127.0.0.1:0"], asks) == 0
     ((told, (name, machine, _)),) = heard

@@ -235,14 +235,14 @@ def held_milli(loans, at_us):
 @pytest.fixture
 def granted(monkeypatch):
     """Loans that the coordinator grants to servers that do not ask at that moment."""
-    loans, grant = [], LendingExecutor.grant
+    loans, grant = [], LendingExecutor.grant_loan
 
     def granting(self, loan):
         assert loan.offer.site == self.room.__self__.site
         loans.append(loan)
         grant(self, loan)
 
-    monkeypatch.setattr(LendingExecutor, "grant", granting)
+    monkeypatch.setattr(LendingExecutor, "grant_loan", granting)
     return loans
 
 

@@ -84,7 +84,7 @@ def followed(monkeypatch):
             timer.calls += 1
             super().start_boxes(image, boxes)
 
-        def follow(self, image):
+        def follow_boxes(self, image):
             timer.calls += len(self.rows)
             return super().follow_boxes(image)
 

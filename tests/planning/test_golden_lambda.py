@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from test_tables import floor_milli
+from test_serial import floor_milli
 from views import GAMMAS, window_views
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig

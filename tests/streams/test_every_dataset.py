@@ -60,7 +60,7 @@ def examined(dataset, tmp_path):
         on_frame = Mock()
         found = dataset.examine(root, name, classes, index, on_frame)
         assert on_frame.call_count == count
-        yield name, found, dataset.source(root, name, index).open(classes)
+        yield name, found, dataset.make_indexed_spec(root, name, index).open(classes)
 
 
 def test_dataset_findings_match_its_source(dataset, tmp_path):
@@ -79,7 +79,7 @@ def test_dataset_index_gives_same_frames_as_listing(dataset, tmp_path):
     root = tmp_path / "data"
     classes = dataset.classes_in(root)
     for name, _, indexed in examined(dataset, tmp_path):
-        spec = dataset.source(root, name, tmp_path / f"{name}.jsonl")
+        spec = dataset.make_indexed_spec(root, name, tmp_path / f"{name}.jsonl")
         walked = spec.model_copy(update={"index": None}).open(classes)
         pairs = list(zip(indexed.frames(), walked.frames(), strict=True))
         assert pairs
@@ -105,4 +105,4 @@ def test_dataset_damaged_index_is_user_error(dataset, tmp_path, content):
     index = tmp_path / "broken.jsonl"
     index.write_text(content)
     with pytest.raises(UserError, match=r"broken\.jsonl.*ekya prepare"):
-        list(dataset.source(root, name, index).open(dataset.classes_in(root)).frames())
+        list(dataset.make_indexed_spec(root, name, index).open(dataset.classes_in(root)).frames())

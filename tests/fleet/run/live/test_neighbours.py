@@ -22,7 +22,7 @@ class Host:
     """A server that lends processes."""
 
     def __init__(self, machine_id, takes=True):
-        self.machine_id, self.takes, self.given_back = machine_id, takes, []
+        self._machine, self.takes, self.given_back = machine_id, takes, []
 
     def take_process(self, borrower):
         if not self.takes:
@@ -33,7 +33,7 @@ class Host:
         self.given_back.append((borrower, process))
 
     def machine_id(self):
-        return self.machine_id
+        return self._machine
 
 
 def met(**hosts):

@@ -67,7 +67,7 @@ class Guests:
         self.living += 1
         return "a process"
 
-    def warm(self):
+    def warm_process(self):
         self.warmed += 1
 
     def close(self):
@@ -343,7 +343,10 @@ def test_its_files_are_read_in_parts_and_nothing_beside_them(run, world) -> None
 
 def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp_path) -> None:
     heard = []
-    before, now = (ByHand(SimpleNamespace(ready=lambda who=who: heard.append(who))) for who in ("old", "new"))
+    before, now = (
+        ByHand(SimpleNamespace(wait_for_earlier_calls=lambda who=who: heard.append(who)))
+        for who in ("old", "new")
+    )
     order = replace(ORDER, coordinator=before)
     run = SiteRun(server, tmp_path, RunOptions(), order, "this process", Doors())
     run.meet_neighbours({SOUTH: Neighbour("its run", "s")}, None)

@@ -15,7 +15,6 @@ from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
 from ekya.gpu.mps.service import MpsEnvironment, MpsGpu
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.models.edge.forward import PLAIN
 
 GPUS = GpuInventory(tuple(Gpu(place, "a GPU", 8, 7, f"GPU-{place}") for place in (0, 1)), "600.1", "2 GPUs")
 ROOMS = tuple(MpsGpu(gpu.uuid, Path(f"/pipes/{gpu.index}")) for gpu in GPUS.gpus)
@@ -76,7 +75,7 @@ def test_a_process_is_a_client_on_its_nodes_gpu_from_the_beginning(gpu, ray, pro
     assert environment[VISIBLE_VARIABLE] == f"GPU-{gpu}"
     assert environment[PIPE_VARIABLE] == f"/pipes/{gpu}"
     assert int(environment[PERCENTAGE]) * 10 == TRAINER_CAP_MILLI, "at a share that nobody knows yet"
-    assert process.kept.arguments[1:] == (OPENED, gpu, PLAIN)
+    assert process.kept.arguments[1:] == (OPENED, gpu)
 
 
 def test_one_that_waits_is_taken_again_on_its_gpu_and_on_no_other(processes) -> None:
