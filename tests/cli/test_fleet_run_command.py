@@ -115,7 +115,7 @@ def test_fleet_run_finds_out_before_it_starts_anything(
 
 
 def test_fleet_run_takes_up_only_what_is_a_run(tmp_path, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(watched_servers, "AWAY_S", 0.5)
+    monkeypatch.setattr(watched_servers, "AWAY_S", 5.0)
     monkeypatch.setattr(watched_servers, "WAITED_S", 0.0)
     assert cli.main(["fleet", "run", "--resume", str(tmp_path)]) == 2
     said = " ".join(capfd.readouterr().err.split())

@@ -238,7 +238,7 @@ def granted(monkeypatch):
     loans, grant = [], LendingExecutor.grant_loan
 
     def granting(self, loan):
-        assert loan.offer.site == self.room.__self__.site
+        assert loan.offer.site == self.spare_room.__self__.site
         loans.append(loan)
         grant(self, loan)
 
