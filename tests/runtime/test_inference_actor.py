@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
-from waiting import HANG_GUARD_S, call_at, wait_until
+from waiting import HANG_GUARD_S, call_at, wait_until, wait_until_blocked
 
 import ekya.pipeline.golden_inference
 import ekya.runtime.actors.inference_actor
@@ -271,10 +272,15 @@ def test_share_zero_waits_for_the_frame_in_analysis(actor, common):
     """Otherwise the loop would wait for the share, and the camera's return would never be reported."""
     cam = actor.streams[CAM]
     cam.set_inference(EVERY, 1000, 1)
-    common.bucket.charge(400_000_000)  # more than is earned: the next batch waits
+    common.bucket.charge(10**15)  # more than is earned: the next batch waits
     show(CAM, 0)
     wait_until(lambda: actor.shared.models.queued)
-    assert cam.set_inference(EVERY, 0, 3).share_milli == 0
+    with ThreadPoolExecutor(1) as threads:
+        at_zero = threads.submit(cam.set_inference, EVERY, 0, 3)
+        wait_until_blocked(*threads._threads)
+        assert not at_zero.done()
+        common.bucket.release()
+        assert at_zero.result().share_milli == 0
     assert not actor.shared.models.queued
     show_and_wait(CAM, 1)
     actor.end_run(10**9)
