@@ -30,8 +30,8 @@ from ekya.streams.synthetic import KINDS, CitySpec
 pytestmark = pytest.mark.live
 
 WINDOW_S, FPS = 8, 5
-WINDOWS = {"classify": 3, "detect": 6}
-"""Of a run. Workers that detect take longer to start again, on a busy machine two windows."""
+WINDOWS = {"classify": 6, "detect": 6}
+"""Of a run. Workers take long to start again, on a busy machine two windows each time."""
 
 EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
 
@@ -107,6 +107,12 @@ def has_opened(folder, windows):
     return len(events_of(folder, ev.WindowOpened)) >= windows
 
 
+def wait_in_run(process, said, condition):
+    """Waits for what a run does, and fails at once if it has ended before."""
+    wait_until(lambda: process.poll() is not None or condition(), guard_s=LONG_GUARD_S)
+    assert process.poll() is None, said.read_text()
+
+
 @pytest.mark.parametrize(
     ("task", "processes", "dying"),
     [
@@ -127,18 +133,18 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
             start_new_session=True,
         )
     folder = RunFolder(runs / "two")
-    wait_until(lambda: has_opened(folder, 1), guard_s=LONG_GUARD_S)
+    wait_in_run(process, said, lambda: has_opened(folder, 1))
     assert has_torch(an_actor(mark, "InferenceActor"))
     assert not has_torch(an_actor(mark, "SchedulerActor"))
     # The plan after the death of the inference is made without the scheduler.
     kill_an_actor(mark, "SchedulerActor")
     kill_an_actor(mark, "InferenceActor")
-    wait_until(lambda: len(events_of(folder, ev.WorkerBack)) == dying, guard_s=LONG_GUARD_S)
+    wait_in_run(process, said, lambda: len(events_of(folder, ev.WorkerBack)) == dying)
     kill_an_actor(mark, "RetrainingActor")
-    wait_until(lambda: len(events_of(folder, ev.WorkerBack)) == 2 * dying, guard_s=LONG_GUARD_S)
+    wait_in_run(process, said, lambda: len(events_of(folder, ev.WorkerBack)) == 2 * dying)
     # Restarting can take more than a window on a busy machine; let frames arrive after it before Ctrl-C.
     time.sleep(0.75 * WINDOW_S)
-    wait_until(lambda: has_opened(folder, 2), guard_s=LONG_GUARD_S)
+    wait_in_run(process, said, lambda: has_opened(folder, 2))
     assert not has_torch(psutil.Process(process.pid)), "the driver computes nothing"
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(LONG_GUARD_S) == 130
