@@ -1,8 +1,5 @@
 """Mean accuracy of executed windows with exact estimates, planned again at every completion.
 
-    python experiments/bench_executed.py
-    python experiments/bench_executed.py --full --json -
-
 The 200 windows are those of ``problems.yaml``: ten streams on 0.2 to 1 GPU each, with a linear speed curve
 and with one measured on a V100; nothing is trained. Beside the accuracy of each scheduler are an upper bound
 of all plans (``experiments/optimum/bound.py``) and the factor of GPUs that `thief` and `uniform` need to
@@ -11,31 +8,18 @@ from two held-out streams; which one is best is not available beforehand.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated
 
-import typer
 from matplotlib.figure import Figure
 from optimum.bound import upper_bound
 from optimum.executed import execute
 from optimum.pareto import pareto_points, uniform_baselines
 from optimum.problems import Problem, ProblemSet, load_problems
 from played import STYLES, fewest_gpus
-from recipe import (
-    RESULTS,
-    Beside,
-    Finding,
-    Json,
-    Out,
-    accuracy_axis,
-    channel,
-    legend,
-    new_figure,
-    percent,
-    run,
-)
+from recipe import Beside, accuracy_axis, legend, name_axes, new_figure, percent
+from recipe_table import Asked, FigureRecipe
 
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
@@ -185,39 +169,21 @@ def median_of(times: Iterator[float | None]) -> float | None:
     return None if middle == float("inf") else middle
 
 
-def found(rows: Sequence[Row]) -> Finding:
-    """Returns the table, the figure and the reported numbers."""
+def beside_windows(rows: Sequence[Row]) -> Iterator[Beside]:
+    """Yields means by number of GPUs and speed curve."""
     every = list(combinations(rows))
-    below = sum(row.ekya < row.thief for row in rows)
-    return Finding(
-        name="bench_executed",
-        title="Windows carried out with exact estimates: ten streams, planned again at every completion",
-        rows=[asdict(row) for row in rows],
-        beside=[
-            line
-            for per_stream in sorted({one.gpus_per_stream for one in every})
-            for line in lines([one for one in every if one.gpus_per_stream == per_stream])
-        ],
-        why=f"ekya is below thief in {below} of {len(rows)} windows. Paper: 4x the GPUs for uniform to equal "
-        "thief; here each window is alone, estimates hold, and uniform is the best of six baselines.",
-        figure=drawn(every),
-        more={"below_thief": below, "combinations": [asdict(one) for one in every]},
-    )
-
-
-def lines(own: Sequence[Combination]) -> Iterator[Beside]:
-    """Yields the reported numbers of one number of GPUs, by speed curve."""
-    at = f"{own[0].gpus_per_stream:g} GPUs a stream"
-    for name in ("uniform", "thief", "ekya", "bound"):
-        yield Beside(f"{at}: {name}", "", {one.speed: percent(one.means[name]) for one in own})
-    yield Beside(
-        f"{at}: of the way from thief to the bound", "", {one.speed: f"{one.closed:.0%}" for one in own}
-    )
-    yield Beside(
-        f"{at}: least above thief", "", {one.speed: f"{100 * one.least_above:+.2f} points" for one in own}
-    )
-    yield Beside(f"{at}: thief needs", "", {one.speed: told(one.thief_times) for one in own})
-    yield Beside(f"{at}: uniform needs", "", {one.speed: told(one.uniform_times) for one in own})
+    for per_stream in sorted({one.gpus_per_stream for one in every}):
+        own = [one for one in every if one.gpus_per_stream == per_stream]
+        at = f"{per_stream:g} GPUs a stream"
+        for name in ("uniform", "thief", "ekya", "bound"):
+            yield Beside(f"{at}: {name}", "", {one.speed: percent(one.means[name]) for one in own})
+        for what, of in (
+            ("of the way from thief to the bound", lambda one: f"{one.closed:.0%}"),
+            ("least above thief", lambda one: f"{100 * one.least_above:+.2f} points"),
+            ("thief needs", lambda one: told(one.thief_times)),
+            ("uniform needs", lambda one: told(one.uniform_times)),
+        ):
+            yield Beside(f"{at}: {what}", "", {one.speed: of(one) for one in own})
 
 
 def told(times: float | None) -> str:
@@ -225,8 +191,9 @@ def told(times: float | None) -> str:
     return f"over {TIMES_MORE[-1]:g}x the GPUs" if times is None else f"{times:.1f}x the GPUs"
 
 
-def drawn(every: Sequence[Combination]) -> Figure:
+def draw_windows(rows: Sequence[Row]) -> Figure:
     """Draws accuracy by GPUs above, factors of GPUs below; a column for each speed curve."""
+    every = list(combinations(rows))
     speeds = list(dict.fromkeys(one.speed for one in every))
     figure, axes = new_figure(len(speeds), 2, 2.7, foot=1.4, sharex=True, sharey="row")
     for column, speed in enumerate(speeds):
@@ -236,48 +203,40 @@ def drawn(every: Sequence[Combination]) -> Figure:
         for name, (color, style) in DRAWN:
             values = [one.means[name] for one in own]
             above.plot(gpus, values, style, color=color, label=name.replace("_", "-"), markersize=5)
-        above.set_title(f"{speed} speed curve", fontsize=10, loc="left", color=LIGHT.ink)
+        name_axes(above, f"{speed} speed curve", size=10)
         for name in ("thief", "uniform"):
             color, style = dict(DRAWN)[name]
             times = [
                 TIMES_MORE[-1] if t is None else t for t in (getattr(one, f"{name}_times") for one in own)
             ]
             below.plot(gpus, times, style, color=color, markersize=5)
-        below.set_xlabel("GPUs a stream", fontsize=9, color=LIGHT.ink)
+        name_axes(below, x="GPUs a stream")
     accuracy_axis(axes[0][0])
-    axes[1][0].set_ylabel(f"times ekya's GPUs ({TIMES_MORE[-1]:g}: or more)", fontsize=9.5, color=LIGHT.ink)
+    name_axes(axes[1][0], y=f"times ekya's GPUs ({TIMES_MORE[-1]:g}: or more)", size=9.5)
     legend(figure, axes[0][0])
     return figure
 
 
-def a_few(chosen: ProblemSet) -> list[Problem]:
+def a_few(problems: ProblemSet) -> list[Problem]:
     """Returns the first ``QUICK_EACH`` problems of each combination."""
-    each = chosen.seeds_each
-    return [one for place, one in enumerate(chosen.problems()) if place % each < QUICK_EACH]
+    each = problems.seeds_each
+    return [one for place, one in enumerate(problems.problems()) if place % each < QUICK_EACH]
 
 
-def main(
-    full: Annotated[bool, typer.Option("--full", help="All 200 windows instead of 20.")] = False,
-    problems: Annotated[Path, typer.Option(help="Which windows.")] = PROBLEMS,
-    json_to: Json = None,
-    out: Out = RESULTS,
-) -> None:
-    """Execute windows under every scheduler and compare with the upper bound."""
-    with channel(json_to, out) as tell:
-        chosen = load_problems(problems)
-        uniform = uniform_schedulers(chosen)
-        every = list(chosen.problems()) if full else a_few(chosen)
-        rows = []
-        with tell.steps("Carrying out", len(every)) as step:
-            for one in every:
-                rows.append(measured(chosen, one, uniform))
-                step()
-        tell.publish(replace(found(rows), name="bench_executed" if full else "bench_executed_quick"))
+def execute_windows(asked: Asked) -> Iterator[Row]:
+    """Executes windows under every scheduler."""
+    problems = load_problems(PROBLEMS)
+    uniform = uniform_schedulers(problems)
+    for one in problems.problems() if asked.full else a_few(problems):
+        yield measured(problems, one, uniform)
 
 
-if __name__ == "__main__":
-    run(
-        main,
-        "python experiments/bench_executed.py",
-        "python experiments/bench_executed.py --full --json -",
-    )
+EXECUTED = FigureRecipe(
+    "Carrying out windows",
+    "Windows carried out with exact estimates: ten streams, planned again at every completion",
+    execute_windows,
+    beside_windows,
+    "Paper: 4x the GPUs for uniform to equal thief; here each window is alone, estimates hold, and uniform "
+    "is the best of six baselines.",
+    draw_windows,
+)

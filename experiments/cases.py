@@ -9,6 +9,8 @@ from typing import Annotated, TypeVar
 
 import typer
 from city_windows import one_thread
+from rich.console import Console
+from rich.progress import track
 
 Jobs = Annotated[int, typer.Option(min=1, help="Cases at a time, each in a process of its own.")]
 
@@ -16,12 +18,14 @@ _CaseT = TypeVar("_CaseT")
 _FoundT = TypeVar("_FoundT")
 
 
-def run_cases(work: Callable[[_CaseT], _FoundT], cases: Sequence[_CaseT], jobs: int) -> Iterator[_FoundT]:
+def run_cases(
+    work: Callable[[_CaseT], _FoundT], cases: Sequence[_CaseT], jobs: int, console: Console
+) -> Iterator[_FoundT]:
     """Yields the results of all cases in their order; several at a time run in processes of one thread."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, fresh, initializer=_begin_worker) as pool:
         try:
-            yield from pool.map(work, cases)
+            yield from track(pool.map(work, cases), "cases", len(cases), console=console, transient=True)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -33,7 +33,6 @@ from cases import Jobs, run_cases
 from detect_gains import ADAPTED, FROZEN, Gain, Row, gains, lower
 from numpy.typing import NDArray
 from recipe import Json, run, table_of_rows
-from rich.progress import Progress
 
 from ekya.cli.options import parse_integers, refuse_repeats
 from ekya.cli.output import open_output
@@ -348,10 +347,7 @@ def main(
             for video in videos
             for price in prices.split(",")
         ]
-        rows: list[Row] = []
-        with Progress(console=out.console, transient=True) as bars:
-            for found in bars.track(run_cases(rows_of, cases, jobs), total=len(cases), description="runs"):
-                rows += found
+        rows = [row for found in run_cases(rows_of, cases, jobs, out.console) for row in found]
         every = {price: list(gains(rows, price, tuned)) for price in prices.split(",")}
         out.write_json(
             {

@@ -29,7 +29,6 @@ import numpy as np
 import typer
 from cases import Jobs, run_cases
 from recipe import Json, run, table_of_rows
-from rich.progress import Progress
 from scipy.stats import chi2
 
 from ekya.cli.options import parse_integers
@@ -386,12 +385,7 @@ def main(
         raise UserError("--video: a detector must see it; name its weights with --student.")
     cases = list(_cases(hours, parse_integers(seeds), video or (), student, seen))
     with open_output(json_to) as out:
-        rows: list[Alarms] = []
-        with Progress(console=out.console, transient=True) as bars:
-            for found in bars.track(
-                run_cases(alarms_of, cases, jobs), total=len(cases), description="cameras"
-            ):
-                rows += found
+        rows = [row for found in run_cases(alarms_of, cases, jobs, out.console) for row in found]
         points = [point_of(rows, rate) for rate in RATES]
         out.write_json({"points": [asdict(point) for point in points], "rows": [asdict(row) for row in rows]})
         title = "false alarms of steady scenes; changes that were noticed, and the median delay"

@@ -25,13 +25,19 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from over_trace import accuracies_of, durations_of
-from recipe import RESULTS, as_csv, run
+from recipe import (
+    RESULTS,
+    accuracy_axis,
+    as_csv,
+    legend,
+    name_axes,
+    new_figure,
+    run,
+    table_of_rows,
+)
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
 
 from ekya.cli.compare import CompareConfig
 from ekya.cli.fleet_from_options import read_fleet
@@ -224,50 +230,26 @@ def _differences(rows: Sequence[Row]) -> dict[str, float]:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draws simulated over real accuracy, one panel for each scheduler."""
     names = list(dict.fromkeys(row.scheduler for row in rows))
-    figure = Figure(figsize=(3.6 * len(names), 4.2))
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)
-    for panel, name in zip(panels[0], names, strict=True):
+    figure, axes = new_figure(len(names), 1, 3.4, foot=1.0, sharey=True)
+    for panel, name in zip(axes[0], names, strict=True):
         own = [row for row in rows if row.scheduler == name]
         for place, stream in enumerate(dict.fromkeys(row.stream for row in own)):
-            points = [(100 * row.real, 100 * row.simulated) for row in own if row.stream == stream]
-            panel.plot(*zip(*points, strict=True), "o", color=f"C{place}", label=stream, alpha=0.8)
-        panel.plot([0, 100], [0, 100], "k:", linewidth=1)
-        panel.set(title=name, xlabel="accuracy as it was, %", xlim=(0, 100), ylim=(0, 100), aspect="equal")
-        panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("simulated, %")
-    panels[0][0].legend(fontsize=8)
-    figure.tight_layout()
+            dots = [(row.real, row.simulated) for row in own if row.stream == stream]
+            panel.plot(*zip(*dots, strict=True), "o", color=f"C{place}", label=stream, alpha=0.8)
+        panel.plot([0, 1], [0, 1], "k:", linewidth=1)
+        name_axes(panel, name, "accuracy as it was")
+        accuracy_axis(panel, "")
+    name_axes(axes[0][0], y="simulated")
+    legend(figure, axes[0][0])
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
     """Prints the comparison as a table."""
-    table = Table(
-        title=f"Simulated and {result['world']} accuracy, by stream and window", title_justify="left"
-    )
-    for name in (
-        "scheduler",
-        result["world"],
-        "simulated",
-        "mean |d|",
-        "median |d|",
-        "same decisions",
-        "others",
-    ):
-        table.add_column(name, justify="left" if name == "scheduler" else "right")
-    for name, of in result["schedulers"].items():
-        table.add_row(
-            name,
-            f"{100 * of['real']:.1f}%",
-            f"{100 * of['simulated']:.1f}%",
-            f"{of['mean_difference']:.4f}",
-            f"{of['median_difference']:.4f}",
-            f"{of['same_decisions_mean_difference']:.4f}",
-            str(of["other_retrainings"]),
-        )
-    console.print(table)
+    rows = [{"scheduler": name, **of} for name, of in result["schedulers"].items()]
+    title = f"Simulated and {result['world']} accuracy, by stream and window"
+    console.print(table_of_rows(title, rows, {"real": ".1%", "simulated": ".1%"}))
     own, same = result["median_time_difference"], result["same_shares_median_time_difference"]
     in_time = (
         "no retraining to compare" if own is None else f"{own:.1%} in time, {same:.1%} at the same shares"

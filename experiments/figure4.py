@@ -1,7 +1,5 @@
 """Two streams on three GPUs: even shares beside a plan for accuracy (Figure 4, Table 1).
 
-    python experiments/figure4.py
-
 The paper's example (§3.2), executed by its own rules: two windows of 120 s; inference needs one GPU a
 stream, and below that its accuracy falls in proportion; a retraining has the cost and the outcome of Table
 1. `uniform` gives each stream half of the GPUs, and half of that to a retraining with the most accurate γ;
@@ -10,25 +8,14 @@ asterisk, video B first, no stream below 40%); it is played here as the thief wi
 schedulers choose freely.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from optimum.executed import execute
-from recipe import (
-    RESULTS,
-    Beside,
-    Finding,
-    Json,
-    Out,
-    accuracy_axis,
-    channel,
-    legend,
-    new_figure,
-    percent,
-    run,
-)
+from recipe import Beside, accuracy_axis, legend, name_axes, new_figure, percent
+from recipe_table import Asked, FigureRecipe
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
@@ -208,39 +195,37 @@ PLANS: Mapping[str, Callable[[], Noted]] = {
 """Plans of the example; the names of ours are those of the schedulers."""
 
 
-def found(plans: Mapping[str, Sequence[Span]]) -> Finding:
-    """Returns the table, the figure and the paper's numbers beside ours."""
-    means = {name: mean_accuracy(spans) for name, spans in plans.items()}
-    lowest = {name: min(span.accuracy for span in spans) for name, spans in plans.items()}
-    beside = [
-        Beside(f"{name}, mean accuracy", f"{PAPER[name]:.0%}", {"example": percent(means[name])})
-        for name in PAPER
-    ]
-    ours = [name for name in plans if name not in PAPER]
-    beside += [Beside(f"{name}, mean accuracy", "", {"example": percent(means[name])}) for name in ours]
-    return Finding(
-        name="figure4",
-        title="Figure 4: two streams, three GPUs, two windows of 120 s (Table 1)",
-        rows=[asdict(span) for spans in plans.values() for span in spans],
-        beside=beside,
-        why="The paper's shares are in a picture only, so its plan is played as the thief with the γ of "
-        "its asterisks; ours retrain one video at a time on a whole GPU while inference keeps the "
-        "other two.",
-        figure=_drawn(plans, means),
-        more={"mean_accuracy": means, "lowest_accuracy": lowest},
-    )
+def play_plans(_: Asked) -> Iterator[Span]:
+    """Plays every plan."""
+    for name, made in PLANS.items():
+        yield from play(name, made())
 
 
-def _drawn(plans: Mapping[str, Sequence[Span]], means: Mapping[str, float]) -> Figure:
-    shown = ("uniform", "paper's plan", "ekya")
+def by_plan(spans: Sequence[Span]) -> dict[str, list[Span]]:
+    """Returns the spans of each plan."""
+    return {name: [span for span in spans if span.plan == name] for name in PLANS}
+
+
+def beside_plans(spans: Sequence[Span]) -> Iterator[Beside]:
+    """Yields the mean accuracy of each plan, those of the paper first."""
+    plans = by_plan(spans)
+    for name in (*PAPER, *(one for one in plans if one not in PAPER)):
+        paper = f"{PAPER[name]:.0%}" if name in PAPER else ""
+        yield Beside(f"{name}, mean accuracy", paper, {"example": percent(mean_accuracy(plans[name]))})
+
+
+def draw_plans(spans: Sequence[Span]) -> Figure:
+    """Draws shares and accuracy of three plans."""
+    plans, shown = by_plan(spans), ("uniform", "paper's plan", "ekya")
     figure, axes = new_figure(len(shown), 2, 2.3, sharex=True, sharey="row")
     for column, name in enumerate(shown):
+        mean = mean_accuracy(plans[name])
         _draw_shares(axes[0][column], plans[name])
-        _draw_accuracy(axes[1][column], plans[name], means[name])
-        told = f"{percent(means[name])}, paper {PAPER[name]:.0%}" if name in PAPER else percent(means[name])
-        axes[0][column].set_title(f"{name}: {told}", fontsize=10, loc="left", color=LIGHT.ink)
-        axes[1][column].set_xlabel("seconds", fontsize=9, color=LIGHT.ink)
-    axes[0][0].set_ylabel("GPUs", fontsize=9.5, color=LIGHT.ink)
+        _draw_accuracy(axes[1][column], plans[name], mean)
+        told = f"{percent(mean)}, paper {PAPER[name]:.0%}" if name in PAPER else percent(mean)
+        name_axes(axes[0][column], f"{name}: {told}", size=10)
+        name_axes(axes[1][column], x="seconds")
+    name_axes(axes[0][0], y="GPUs", size=9.5)
     axes[0][0].set_yticks(range(4))
     accuracy_axis(axes[1][0], "inference accuracy")
     legend(figure, axes[0][0])
@@ -288,11 +273,13 @@ def _draw_accuracy(axes: Axes, spans: Sequence[Span], mean: float) -> None:
     axes.set(ylim=(0.3, 1.0), xlim=(0, 240), xticks=range(0, 241, 60))
 
 
-def main(json_to: Json = None, out: Out = RESULTS) -> None:
-    """Play the paper's example of two streams on three GPUs: Figure 4 and Table 1."""
-    with channel(json_to, out) as tell:
-        tell.publish(found({name: play(name, made()) for name, made in PLANS.items()}))
-
-
-if __name__ == "__main__":
-    run(main, "python experiments/figure4.py", "python experiments/figure4.py --json - | jq .mean_accuracy")
+FIGURE4 = FigureRecipe(
+    "Two streams on three GPUs",
+    "Figure 4: two streams, three GPUs, two windows of 120 s (Table 1)",
+    play_plans,
+    beside_plans,
+    "The paper's shares are in a picture only, so its plan is played as the thief with the γ of "
+    "its asterisks; ours retrain one video at a time on a whole GPU while inference keeps the "
+    "other two.",
+    draw_plans,
+)

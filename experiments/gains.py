@@ -30,7 +30,6 @@ import typer
 from cases import Jobs, run_cases
 from estimate import Estimate
 from recipe import RESULTS, Json, Out, as_csv, run, table_of_rows
-from rich.progress import track
 
 from ekya.cli.options import parse_integers
 from ekya.cli.output import open_output
@@ -216,10 +215,7 @@ def main(
     known = {case: _measured(case, kept) for case in cases}
     missing = [case for case in cases if known[case] is None]
     with open_output(json_to) as channel:
-        measured = run_cases(measure, missing, jobs)
-        for case, rows in zip(
-            missing, track(measured, "cases", len(missing), console=channel.console), strict=True
-        ):
+        for case, rows in zip(missing, run_cases(measure, missing, jobs, channel.console), strict=True):
             known[case] = rows
             if kept is not None:
                 kept.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ SHARED = 1.2
 _DAEMON, _STARTS = "an MPS daemon", "starts, or says why not"
 
 _PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-_CLIENT = Path(__file__).with_name("gpu_check_client.py")
+_CLIENT = Path(__file__).with_name("gpu_check_kernels.py")
 
 
 def mps() -> Iterator[Finding]:

@@ -1,7 +1,5 @@
 """Ten cameras with the paper's windows, every γ really trained: all schedulers on 1 to 4 GPUs.
 
-    python experiments/paper_size.py
-
 The traces in ``experiments/traces/paper_size``, one of each seed in ``SEEDS``, which were fixed before any
 result, were recorded in two core-hours each; one that is interrupted goes on with ``--resume``:
 
@@ -18,14 +16,11 @@ them; each is played as in the paper, where a model serves when its retraining i
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
-from typing import Annotated, Any
 
-import typer
 from estimate import Estimate
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
@@ -47,29 +42,18 @@ from played import (
     paper_baselines,
     play,
 )
-from recipe import (
-    RESULTS,
-    Beside,
-    Finding,
-    Json,
-    Out,
-    accuracy_axis,
-    channel,
-    legend,
-    new_figure,
-    percent,
-    run,
-)
+from recipe import Beside, accuracy_axis, legend, name_axes, new_figure, percent
+from recipe_table import Asked, FigureRecipe, Row, row_where, rows_where
 
-from ekya.cli.options import parse_gpu_counts
 from ekya.cli.simulate import open_trace
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
-from ekya.core.units import us_to_seconds
-from ekya.results.report.themes import LIGHT
 
 SEEDS = (41, 42, 43)
 """Seeds of the recordings."""
+
+EMULATED_GPUS = 2.0
+"""GPUs of the runs that really trained."""
 
 NAME = "ten cameras"
 TRACED, EMULATED = "trace", "emulated"
@@ -142,9 +126,7 @@ def players(data: Data) -> dict[str, Who]:
     }
 
 
-def play_all(
-    traces: dict[int, Trace], gpus: Sequence[float], step: Callable[[], None] = lambda: None
-) -> Iterator[Played]:
+def play_all(traces: dict[int, Trace], gpus: Sequence[float]) -> Iterator[Played]:
     """Plays every scheduler over every trace on every number of GPUs."""
     schedulers = players(Data(NAME, tuple(traces.values()), next(iter(traces.values()))))
     for count in gpus:
@@ -152,7 +134,6 @@ def play_all(
             for seed, trace in traces.items():
                 accuracy = play(Data(NAME, (trace,), trace), who, conditions(count, seed)).accuracy
                 yield Played(TRACED, count, name, seed, accuracy)
-                step()
 
 
 def emulated_of(folder: Path, gpus: float) -> Iterator[Played]:
@@ -163,7 +144,7 @@ def emulated_of(folder: Path, gpus: float) -> Iterator[Played]:
     """
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise UserError(f"--emulated {folder}: it has no results; make them with gains.py --kept {folder}")
+        raise UserError(f"{folder}: it has no results; make them with gains.py --kept {folder}")
     for file in files:
         for row in json.loads(file.read_text(encoding="utf-8")):
             yield Played(EMULATED, gpus, row["scheduler"], row["seed"], row["accuracy"])
@@ -176,12 +157,7 @@ def gain(rows: Iterable[Played], other: str) -> Estimate:
     return Estimate.over_seeds([by_seed[EKYA, seed] - by_seed[other, seed] for seed in seeds])
 
 
-def mean_of(rows: Iterable[Played], scheduler: str) -> float:
-    """Returns a scheduler's mean over seeds."""
-    return fmean(row.accuracy for row in rows if row.scheduler == scheduler)
-
-
-def table_of(rows: Sequence[Played]) -> list[dict[str, Any]]:
+def table_of(rows: Sequence[Played]) -> list[Row]:
     """Returns a row for each world, number of GPUs and scheduler, with 95% intervals over seeds."""
     table = []
     for (world, gpus), every in _by_place(rows):
@@ -200,26 +176,33 @@ def table_of(rows: Sequence[Played]) -> list[dict[str, Any]]:
     return table
 
 
-def beside_of(rows: Sequence[Played]) -> Iterator[Beside]:
+def beside_size(rows: Sequence[Row]) -> Iterator[Beside]:
     """Yields accuracy and gains of ``ekya`` at each number of GPUs."""
-    for (world, gpus), every in _by_place(rows):
+
+    def gain_of(row: Row) -> str:
+        return Estimate(*(row[f"ekya_above{end}"] for end in ("", "_low", "_high"))).in_points()
+
+    for world, gpus in dict.fromkeys((row["world"], row["gpus"]) for row in rows):
+        every = rows_where(rows, world=world, gpus=gpus)
         where = f"{gpus:g} GPU{'' if gpus == 1 else 's'}" + (", emulated" if world == EMULATED else "")
-        names = list(dict.fromkeys(row.scheduler for row in every))
-        yield Beside(f"{where}: accuracy of {EKYA}", "", {NAME: percent(mean_of(every, EKYA))})
-        for name in names:
+        own = row_where(every, scheduler=EKYA)
+        yield Beside(f"{where}: accuracy of {EKYA}", "", {NAME: percent(own["accuracy"])})
+        for row in every:
+            name = row["scheduler"]
             if name not in (EKYA, *OTHERS) and not name.startswith(PAPER_BASELINES):
-                yield Beside(
-                    f"{where}: {EKYA} above {name}, points", "", {NAME: gain(every, name).in_points()}
-                )
+                yield Beside(f"{where}: {EKYA} above {name}, points", "", {NAME: gain_of(row)})
         for kind, checkpoints in (("", False), (WITH_CHECKPOINTS, True)):
-            own = [
-                name
-                for name in names
-                if name.startswith(PAPER_BASELINES) and name.endswith(WITH_CHECKPOINTS) == checkpoints
-            ]
-            ranked = sorted(own, key=lambda name: mean_of(every, name))
-            for which, name in zip(("best", "worst"), ranked[-1:] + ranked[:1], strict=False):
-                told = f"{gain(every, name).in_points()}, {name.removesuffix(WITH_CHECKPOINTS)}"
+            ranked = sorted(
+                (
+                    row
+                    for row in every
+                    if row["scheduler"].startswith(PAPER_BASELINES)
+                    and row["scheduler"].endswith(WITH_CHECKPOINTS) == checkpoints
+                ),
+                key=lambda row: float(row["accuracy"]),
+            )
+            for which, row in zip(("best", "worst"), ranked[-1:] + ranked[:1], strict=False):
+                told = f"{gain_of(row)}, {row['scheduler'].removesuffix(WITH_CHECKPOINTS)}"
                 what = f"{where}: {EKYA} above the {which} uniform baseline{kind}, points"
                 yield Beside(what, "", {NAME: told})
 
@@ -234,61 +217,34 @@ def _interval(name: str, of: Estimate) -> dict[str, float | None]:
     return {name: of.mean, f"{name}_low": of.low, f"{name}_high": of.high}
 
 
-def _drawn(rows: Sequence[dict[str, Any]], streams: int) -> Figure:
+def draw_size(rows: Sequence[Row]) -> Figure:
+    """Draws schedulers over GPUs."""
     figure, axes = new_figure(1, 1, 3.4)
     panel = axes[0][0]
-    shown = [row for row in rows if row["world"] == TRACED and row["scheduler"] in SHOWN]
+    shown = [row for row in rows_where(rows, world=TRACED) if row["scheduler"] in SHOWN]
     draw_schedulers(panel, shown, "gpus")
-    panel.set_xlabel(f"GPUs for {streams} cameras", fontsize=9, color=LIGHT.ink)
+    name_axes(panel, x="GPUs for all cameras")
     panel.xaxis.set_major_locator(MultipleLocator(1))
     accuracy_axis(panel)
     legend(figure, panel, columns=4)
     return figure
 
 
-def main(
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Recorded trace, one of each seed, instead of those shipped."),
-    ] = None,
-    gpus: Annotated[str, typer.Option(metavar="N,...", help="Numbers of GPUs.")] = "1,2,3,4",
-    emulated: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Runs with training, as gains.py keeps them; shipped ones otherwise."
-        ),
-    ] = None,
-    emulated_gpus: Annotated[float, typer.Option(metavar="N", help="Number of GPUs of these runs.")] = 2.0,
-    out: Out = RESULTS,
-    json_to: Json = None,
-) -> None:
-    """Play all schedulers over recordings of ten cameras, and name the best and the worst baseline."""
-    counts, traces = sorted(parse_gpu_counts(gpus)), traces_of(trace or TEN_CAMERAS)
-    first = next(iter(traces.values()))
-    with channel(json_to, out) as tell:
-        runs = len(counts) * len(traces) * len(players(Data(NAME, tuple(traces.values()), first)))
-        with tell.steps("Ten cameras", runs) as step:
-            rows = list(play_all(traces, counts, step))
-        if emulated is not None or trace is None:
-            rows += emulated_of(emulated or TEN_CAMERAS_EMULATED, emulated_gpus)
-        table, streams = table_of(rows), len(first.streams)
-        tell.publish(
-            Finding(
-                name="paper_size",
-                title=f"{streams} cameras, windows of {us_to_seconds(first.window_us):g} s, every γ trained",
-                rows=table,
-                beside=list(beside_of(rows)),
-                why=f"Mean over {len(traces)} seeds, in brackets the 95% interval. Baselines' γ are found on "
-                "the traces that are played.",
-                figure=_drawn(table, streams),
-                more={"played": [asdict(row) for row in rows]},
-            )
-        )
+def play_size(asked: Asked) -> Iterator[Row]:
+    """Plays all schedulers; those that really trained are added to what is shipped."""
+    rows = list(play_all(traces_of(asked.traces or TEN_CAMERAS), asked.at or (1.0, 2.0, 3.0, 4.0)))
+    if not asked.traces:
+        rows += emulated_of(TEN_CAMERAS_EMULATED, EMULATED_GPUS)
+    yield from table_of(rows)
 
 
-if __name__ == "__main__":
-    run(
-        main,
-        "python experiments/paper_size.py",
-        "python experiments/paper_size.py --trace ten_cameras-41.parquet --gpus 2",
-    )
+PAPER_SIZE = FigureRecipe(
+    "Ten cameras",
+    "Ten cameras, windows of 200 s, every γ trained",
+    play_size,
+    beside_size,
+    "Mean over the seeds, in brackets the 95% interval. Baselines' γ are found on the traces that are "
+    "played.",
+    draw_size,
+    takes=("trace", "at"),
+)

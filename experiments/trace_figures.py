@@ -13,6 +13,10 @@ from dataclasses import replace
 import baseline_figures as baseline
 import planning_figures as planning
 import sweep_figures as sweep
+from bench_executed import EXECUTED
+from estimate_figures import FIGURE11A
+from figure4 import FIGURE4
+from paper_size import PAPER_SIZE
 from played import SEEDS, generated, over_traces
 from recipe import run
 from recipe_table import command_of
@@ -30,6 +34,7 @@ FIGURES = {
         "says, with fewer epochs and parts of the data.",
         planning.draw_gammas,
     ),
+    "figure4": FIGURE4,
     "figure6": over_traces(
         "1 to 8 streams on one and on two GPUs: Figure 6 and Table 3",
         "Figure 6: accuracy by the number of streams, on one and on two GPUs",
@@ -83,6 +88,7 @@ FIGURES = {
         planning.draw_by_quantum,
         traces=False,
     ),
+    "figure11a": FIGURE11A,
     "figure11b": over_traces(
         "Ten streams with erroneous estimates",
         "Figure 11b: accuracy when estimates are off by a controlled error",
@@ -93,6 +99,8 @@ FIGURES = {
         "18 γ errs by itself here, so that the luckiest of them looks best.",
         sweep.draw_by_error,
     ),
+    "bench_executed": EXECUTED,
+    "paper_size": PAPER_SIZE,
     "pareto": over_traces(
         "γ on held-out streams",
         "Uniform's two configurations, on two held-out streams",

@@ -273,7 +273,7 @@ MORE = {
 
 
 @pytest.mark.parametrize(
-    "module", sorted({check.module for check in CHECKS} | {"gpu_check", "gpu_check_client"})
+    "module", sorted({check.module for check in CHECKS} | {"gpu_check", "gpu_check_kernels"})
 )
 def test_check_module_imports_only_torch_and_listed_packages(module):
     assert imported_by(module) <= BROUGHT | MORE.get(module, set())

@@ -1,11 +1,11 @@
 """Ten cameras at the paper's size: traces that belong together, gains over seeds, best and worst baseline."""
 
-import csv
 import json
 from dataclasses import replace
 
 import pytest
-from paper_size import EKYA, EMULATED, TRACED, Played, beside_of, main, table_of, traces_of
+from paper_size import EKYA, EMULATED, PAPER_SIZE, TRACED, Played, emulated_of, table_of, traces_of
+from recipe_table import Asked
 
 from ekya.core.errors import UserError
 from ekya.results.storage.trace_file import write_trace
@@ -64,7 +64,7 @@ def test_beside_names_best_and_worst_baseline_with_and_without_checkpoints():
         *played(f"{BEST} with checkpoints", 0.65),
         *played(f"{WORST} with checkpoints", 0.75),
     ]
-    told = {one.what: one.ours["ten cameras"] for one in beside_of(rows)}
+    told = {one.what: one.ours["ten cameras"] for one in PAPER_SIZE.beside(table_of(rows))}
     assert told == {
         "1 GPU: accuracy of ekya": "80.0%",
         "1 GPU: ekya above no-retrain, points": "+30.0",
@@ -75,23 +75,19 @@ def test_beside_names_best_and_worst_baseline_with_and_without_checkpoints():
     }
 
 
-def test_recipe_writes_all_schedulers_and_the_emulated_runs(traces, tmp_path):
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    row = {"script": "ten_cameras", "seed": 41, "scheduler": EKYA, "accuracy": 0.9, "back_s": []}
-    (kept / "ten_cameras-41.json").write_text(json.dumps([row]))
-    main(traces, gpus="1", emulated=kept, out=tmp_path)
-    with (tmp_path / "paper_size.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    names = {row["scheduler"] for row in rows if row["world"] == TRACED}
+def test_recipe_plays_all_schedulers_over_every_seed(traces):
+    rows = list(PAPER_SIZE.play(Asked(at=(1.0,), traces=tuple(traces))))
+    names = {row["scheduler"] for row in rows}
     assert {EKYA, "thief", "no-retrain", "oracle", WORST, f"{WORST} with checkpoints"} <= names
-    assert {row["seeds"] for row in rows if row["world"] == TRACED} == {"2"}
-    assert [(row["gpus"], row["accuracy"]) for row in rows if row["world"] == EMULATED] == [
-        ("2.0000", "0.9000")
-    ]
-    assert (tmp_path / "paper_size.png").stat().st_size > 10_000
+    assert {(row["world"], row["gpus"], row["seeds"]) for row in rows} == {(TRACED, 1.0, 2)}
 
 
-def test_emulated_folder_without_runs_is_refused(traces, tmp_path):
+def test_emulated_runs_are_those_that_gains_kept(tmp_path):
+    row = {"script": "ten_cameras", "seed": 41, "scheduler": EKYA, "accuracy": 0.9, "back_s": []}
+    (tmp_path / "ten_cameras-41.json").write_text(json.dumps([row]))
+    assert list(emulated_of(tmp_path, 2.0)) == [Played(EMULATED, 2.0, EKYA, 41, 0.9)]
+
+
+def test_emulated_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match="it has no results"):
-        main(traces[:1], gpus="1", emulated=tmp_path, out=tmp_path)
+        list(emulated_of(tmp_path, 2.0))
