@@ -321,7 +321,7 @@ def _camera(folder: Path, detector: Path, stack: ExitStack) -> Camera:
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
+    """Returns a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

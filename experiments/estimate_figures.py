@@ -1,4 +1,4 @@
-"""What the micro-profiler's estimates are worth, on recorded traces: Figure 11a (§6.4).
+"""Measures what the micro-profiler's estimates are worth, on recorded traces: Figure 11a (§6.4).
 
 A trace of `ekya profile` has the true outcome of every γ, trained to its end in each window of each stream,
 and the trials of both profilers. ``ekya`` is the default; ``paper`` is the plain version: five epochs on a

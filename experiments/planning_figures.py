@@ -1,4 +1,4 @@
-"""What plans choose, and from what: costs of γ, shares, and the quantum (Figures 3, 9 and 10)."""
+"""Draws what plans choose, and from what: costs of γ, shares, and the quantum (Figures 3, 9 and 10)."""
 
 import time
 from collections.abc import Iterator, Sequence

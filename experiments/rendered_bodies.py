@@ -59,7 +59,7 @@ def draw_body(
     boxes = np.array([box for box, _ in parts])
     x0, y0 = boxes[:, :2].min(axis=0).tolist()
     x1, y1 = boxes[:, 2:].max(axis=0).tolist()
-    # Layers hide each other: of a solid nobody sees more than the pixels inside its outline.
+    # Layers hide each other: of a solid only the pixels inside its outline show.
     area = parts[0][1] if len(parts) == 1 else 0.7 * (x1 - x0) * (y1 - y0)
     canvas.note(KINDS.index(kind), (x0, y0, x1, y1), area)
 

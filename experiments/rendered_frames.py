@@ -220,7 +220,7 @@ def _colour(rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _clutter(rng: np.random.Generator, picture: Picture, owner: NDArray[np.int16] | None) -> None:
-    """Paints a shape that is no object; what it hides belongs to nobody."""
+    """Paints a shape that is no object; what it hides belongs to no object."""
     side = len(picture)
     x, y = rng.uniform(0, side, 2)
     size = side * math.exp(float(rng.uniform(math.log(0.015), math.log(0.35))))

@@ -1,4 +1,4 @@
-"""Which frame of a stream is analysed, followed or passed over: one rule for live and for virtual time.
+"""Decides which frame of a stream is analysed, followed or passed over, live and on virtual time.
 
 Every frame gets an answer, its own or that of the newest frame with boxes. Of frames that come faster than
 the share serves them, the newest goes first and those that waited are passed over: live,

@@ -1,4 +1,4 @@
-"""What the labelling of crops and of whole frames have in common: its inputs, its interface, its budget."""
+"""Inputs, interface and budget of labelling, the same for crops and for whole frames."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Files of JSON objects, one a line, to which objects are only appended.
 
 An object is on the disk before anyone acts on it. So a line that a crash has cut off, the last one, is that
-of an object on which nobody acted: it is left out when the file is read, and removed before more is appended.
+of an object without effect yet: it is left out when the file is read, and removed before more is appended.
 """
 
 import json

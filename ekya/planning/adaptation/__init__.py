@@ -1,1 +1,1 @@
-"""What a stream learns from, and which model serves: drift, pooled labels, kept models, the shadow gate."""
+"""Choice of training data and serving model: drift, pooled labels, kept models, the shadow gate."""

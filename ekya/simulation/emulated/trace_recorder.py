@@ -321,7 +321,7 @@ class StreamRecorder:
         )
 
     def _frame_costs(self, objects: float, followed: float) -> FrameCosts:
-        """Returns the costs of frames with this number of objects, and of following so many boxes."""
+        """Returns the costs of frames with this number of objects, and of following as many boxes."""
         golden, card, configs = self.common.golden, self.common.card, self.common.inference_configs
         return cost_of_frames(golden, card, self.proposer_operations, objects, followed, configs)
 

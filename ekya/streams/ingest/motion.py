@@ -1,4 +1,4 @@
-"""What moves in a camera's pictures: boxes that sparse optical flow follows, and regions of a fixed camera.
+"""Follows boxes by sparse optical flow, and finds the regions in which a fixed camera's picture moves.
 
 Boxes are followed by median flow (Kalal, Mikolajczyk and Matas, "Forward-Backward Error: Automatic Detection
 of Tracking Failures", ICPR'10) over OpenCV's pyramidal Lucas-Kanade: a grid of points in each box is followed

@@ -7,8 +7,7 @@ from contextlib import suppress
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.orders import Neighbour
-from ekya.fleet.run.training.crew import NoProcessError
-from ekya.fleet.run.training.protocol import FleetNode
+from ekya.fleet.run.training.protocol import FleetNode, NoProcessError
 
 ANSWERS_WITHIN_S = 60.0
 """Timeout of a request for a process: the server may have to load torch first."""

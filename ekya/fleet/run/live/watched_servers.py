@@ -80,7 +80,7 @@ class LiveServers:
         opened: their runs.
         updates: of stored models; None without stores.
         now_s: a clock that is never set.
-        sleep: waits for so many seconds of that clock.
+        sleep: waits for a number of seconds of that clock.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
 from ekya.fleet.run.training.homecoming import RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
-from ekya.fleet.run.training.protocol import FleetNode
+from ekya.fleet.run.training.protocol import FleetNode, NoProcessError, ProcessSource
 from ekya.fleet.run.training.server import ServedEpoch, server_of
 from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.fleet.run.training.workers import EpochWork, Positions, Shard, WorkerId
@@ -28,30 +28,6 @@ SILENT_S = 60.0
 """A process that does not answer a heartbeat for this long counts as dead."""
 
 _SILENT = f"no answer for {SILENT_S:g} s"
-
-
-class NoProcessError(Exception):
-    """A node provides no process; the message says why, in one line."""
-
-
-class ProcessSource(Protocol):
-    """Source of the processes of trainings, which are ``TrainingActor``s."""
-
-    def take_process(self, node: FleetNode) -> Handle:
-        """Returns a process on a node; it may not have started yet, and errors appear in calls to it.
-
-        Raises:
-            NoProcessError: there is none for this training.
-        """
-
-    def give_back_process(self, node: FleetNode, process: Handle) -> None:
-        """Takes back a live process that is not used any more."""
-
-    def is_there(self, machine_id: str) -> bool:
-        """Returns whether the machine is alive under this id."""
-
-    def close(self) -> None:
-        """Ends all idle processes."""
 
 
 class Ledger(Protocol):

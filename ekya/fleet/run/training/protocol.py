@@ -1,12 +1,13 @@
-"""Messages about trainings on a fleet: nodes, tasks, progress and failures."""
+"""Trainings on a fleet: nodes and their processes, tasks, progress and failures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.training.traffic import TrainingTraffic
 from ekya.fleet.run.training.workers import EpochWork
 from ekya.models.training.exemplars import ExemplarMemory
@@ -35,6 +36,30 @@ class FleetNode:
     machine_id: str
     share_milli: int
     gpu: int = 0
+
+
+class NoProcessError(Exception):
+    """A node provides no process; the message says why, in one line."""
+
+
+class ProcessSource(Protocol):
+    """Source of the processes of trainings, which are ``TrainingActor``s."""
+
+    def take_process(self, node: FleetNode) -> Handle:
+        """Returns a process on a node; it may not have started yet, and errors appear in calls to it.
+
+        Raises:
+            NoProcessError: there is none for this training.
+        """
+
+    def give_back_process(self, node: FleetNode, process: Handle) -> None:
+        """Takes back a live process that is not used any more."""
+
+    def is_there(self, machine_id: str) -> bool:
+        """Returns whether the machine is alive under this id."""
+
+    def close(self) -> None:
+        """Ends all idle processes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.assignment import JobAssignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.strikes import Strikes
-from ekya.fleet.run.training.crew import Crew, CrewLostError, ProcessSource
+from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
@@ -20,6 +20,7 @@ from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
+    ProcessSource,
     State,
     TrainingFailedError,
     TrainingProgress,

@@ -11,8 +11,7 @@ from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.live import neighbours
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
-from ekya.fleet.run.training.crew import NoProcessError
-from ekya.fleet.run.training.protocol import FleetNode
+from ekya.fleet.run.training.protocol import FleetNode, NoProcessError
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
 IN_SOUTH = FleetNode(NodeName("a loan"), SOUTH, "s", 300)

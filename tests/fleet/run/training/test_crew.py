@@ -14,10 +14,10 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import crew as crew_module
-from ekya.fleet.run.training.crew import SILENT_S, Crew, CrewLostError, Dead, NoProcessError
+from ekya.fleet.run.training.crew import SILENT_S, Crew, CrewLostError, Dead
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.protocol import FleetNode
+from ekya.fleet.run.training.protocol import FleetNode, NoProcessError
 
 NODES = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
 
