@@ -15,12 +15,12 @@ _MAIN = """
 import json, logging, signal, sys
 from pathlib import Path
 from ekya.core.errors import UserError
-from ekya.service.supervisor import Patience, supervise
+from ekya.service.supervisor import Patience, supervise_service
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 for number in (signal.SIGHUP, signal.SIGINT):  # these may be ignored in the tests themselves
     signal.signal(number, signal.SIG_IGN if number in json.loads(sys.argv[4]) else signal.SIG_DFL)
 try:
-    sys.exit(supervise(json.loads(sys.argv[1]), Path(sys.argv[2]), Patience(**json.loads(sys.argv[3]))))
+    sys.exit(supervise_service(json.loads(sys.argv[1]), Path(sys.argv[2]), Patience(**json.loads(sys.argv[3]))))
 except UserError as error:
     sys.stderr.write(f"refused: {error}")
     sys.exit(9)
