@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.checkpointing import gpu_s_left
-from ekya.control.diff import after_command, diff_plan
-from ekya.control.grant_plan import at_granted_shares
 from ekya.control.immediate_commands import immediate_commands
 from ekya.control.loop_state import LoopState, as_asked, options_known
 from ekya.control.options import LoopOptions
+from ekya.control.plan_commands import after_command, at_granted_shares, diff_plan
 from ekya.control.preparation_timing import plan_mid_window_preparation, time_limit_us
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (

@@ -89,7 +89,7 @@ def _of_edge_model(fleet: FleetConfig, found: tuple[str, ...]) -> tuple[str, ...
     if fleet.edge.task is Task.CLASSIFY:
         return (*found, BACKGROUND)
     # Imported here: the driver of a run does without torch.
-    from ekya.pipeline.default_student import detector_outputs
+    from ekya.pipeline.base_model import detector_outputs
 
     outputs = detector_outputs(fleet)
     known = tuple(name for name in found if name in outputs)

@@ -44,8 +44,7 @@ from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
-from ekya.pipeline.base_model import base_model
-from ekya.pipeline.default_student import teacher_warnings
+from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key

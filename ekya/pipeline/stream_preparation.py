@@ -1,7 +1,7 @@
 """Preparation of a window of one stream: labels, λ profile and γ micro-profile (paper §4.3)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,13 +18,14 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, LabelledCrops
 from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
-from ekya.models.training.trainer import Compute, training_precision
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData, training_precision
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.crop_labelling import CropLabelling
 from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs, Scope
 from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.kept_models import expected_accuracies, prior_accuracy, why_offered
 from ekya.planning.adaptation.shadow_gate import NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import BurstFrame
@@ -306,3 +307,51 @@ def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, flo
     curve = trial.priced(trial.run(), card.retraining_gpu_s)
     prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(trial.cost())
     return curve, prepare_gpu_s + trial.epochs * epoch_gpu_s
+
+
+def data_of(
+    start: EdgeModel,
+    labels: StreamLabels,
+    memory: ExemplarMemory,
+    settings: PreparationSettings,
+    window: int,
+) -> RetrainingData:
+    """Returns the data of ``retraining_of`` for the same arguments."""
+    fleet = settings.classes
+    classes = outputs_of(start, labels, fleet)
+    pooled = labels.pooled
+    return RetrainingData(
+        in_classes(labels.training.examples, classes, fleet),
+        in_classes(labels.validation.examples, classes, fleet),
+        classes,
+        memory_in_classes(memory, classes, fleet),
+        settings.seed + window,
+        in_classes(pooled, classes, fleet) if pooled is not None and len(pooled) else None,
+    )
+
+
+def retraining_of(
+    start: EdgeModel,
+    config: RetrainConfig,
+    labels: StreamLabels,
+    memory: ExemplarMemory,
+    settings: PreparationSettings,
+    window: int,
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+    passed: ActivationCache | None = None,
+) -> Retraining:
+    """Returns the retraining that every world runs; the same arguments train the same weights.
+
+    Args:
+        start: the model that serves.
+        config: γ.
+        labels: of the window before; their classes index the fleet's.
+        memory: exemplars of earlier windows.
+        settings: of the stream.
+        window: in which it runs.
+        scope: context of every batch.
+        passed: the micro-profiler's forward passes of the same model; None if there are none.
+    """
+    data = data_of(start, labels, memory, settings, window)
+    compute = Compute(settings.device, scope, training_precision(settings.device, scope))
+    return Retraining(start, config, data, compute, passed=passed)

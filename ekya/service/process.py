@@ -25,7 +25,7 @@ from ekya.pipeline.host_probe import keep_host, kept_host
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock, record_start
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock
 from ekya.runtime.driver.live import start_ray
 from ekya.runtime.driver.open_run import OpenRun, open_run, start_probe
 from ekya.runtime.driver.operator_control import OperatorControl

@@ -7,7 +7,7 @@ from byhand import EVERY, FAULTS, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, A, B, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.control.diff import after_command, diff_plan
+from ekya.control.plan_commands import after_command, diff_plan
 from ekya.control.views import window_view
 from ekya.core import commands as cmd
 from ekya.core.plan import Assignment

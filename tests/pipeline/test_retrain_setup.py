@@ -9,8 +9,8 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels
-from ekya.pipeline.retrain_setup import data_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import data_of
 
 A, B = StreamId("a"), StreamId("b")
 FLEET = ("car", "bus", "truck")

@@ -16,8 +16,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.proposer import NoProposals
-from ekya.pipeline.base_model import base_model
-from ekya.pipeline.default_student import teacher_warnings
+from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.discover_classes import with_classes
 from ekya.pipeline.setup import proposer_for, stream_setup
 from ekya.streams.ingest.frame import Frame

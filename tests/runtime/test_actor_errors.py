@@ -9,7 +9,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core.errors import FullDiskError, UserError
 from ekya.core.units import StreamId
-from ekya.runtime.actors.actor_errors import (
+from ekya.runtime.actors.actor_messages import (
     in_words,
     received_warning,
     reporting_user_errors,

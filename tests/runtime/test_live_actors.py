@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from ekya.core.events import Warned
-from ekya.runtime.actors.actor_errors import reporting_user_errors
+from ekya.runtime.actors.actor_messages import reporting_user_errors
 from ekya.runtime.driver.actor_processes import EVENTS, GPU_PART, SHARES, end_process, make_actor
 
 pytestmark = pytest.mark.live

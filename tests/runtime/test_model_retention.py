@@ -18,7 +18,7 @@ from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.runtime.weights.model_retention import ModelPruner, WindowKeeper
+from ekya.runtime.driver.observers import ModelPruner, WindowKeeper
 
 CAM = StreamId("cam")
 

@@ -23,7 +23,7 @@ from bars import (
 from bright import FLEET, BrightDetector, kept, serving_detector
 
 import ekya.runtime.actors.preparation_actor
-import ekya.runtime.weights.known_models
+import ekya.runtime.actors.preparation_work
 from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -474,8 +474,8 @@ PASSING = tuple(kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car
 def detecting(monkeypatch):
     """Actor of a student that finds the passing cars, and of a golden detector that finds none."""
     made = made_actor(monkeypatch, detector_model(FLEET, Blind(), 0.4, names_boxes=False), FLEET)
-    monkeypatch.setattr(ekya.runtime.weights.known_models, "from_bytes", lambda weights: weights)
-    monkeypatch.setattr(ekya.runtime.weights.known_models, "serving", lambda *_: serving_detector())
+    monkeypatch.setattr(ekya.runtime.actors.preparation_work, "from_bytes", lambda weights: weights)
+    monkeypatch.setattr(ekya.runtime.actors.preparation_work, "serving", lambda *_: serving_detector())
     made.start_run(0)
     return made
 

@@ -17,7 +17,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.actor_messages import Mailbox
 
 JOB, ONE = JobId(7), ModelVersion(1)
 START = cmd.StartRetraining(CAM, JOB, 3, RetrainConfig(2, 8, 0, 0, 1.0), 0, 0.5, 1.0, Elsewhere(9))

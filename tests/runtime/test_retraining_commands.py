@@ -11,7 +11,7 @@ import ekya.runtime.actors.stream_retraining as module
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.actor_messages import Mailbox
 
 JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
 

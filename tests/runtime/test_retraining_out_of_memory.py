@@ -12,7 +12,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.actor_messages import Mailbox
 
 BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
 

@@ -19,7 +19,7 @@ from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import read_validation, validated_jobs
-from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.actor_messages import Mailbox
 from ekya.runtime.actors.retraining_pictures import RetrainingPictures
 from ekya.runtime.actors.stream_retraining import StreamRetraining
 

@@ -15,7 +15,7 @@ from ekya.core.units import JobId, ModelVersion
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.actor_messages import Mailbox
 
 JOB, ONE = JobId(7), ModelVersion(1)
 

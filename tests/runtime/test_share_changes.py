@@ -13,8 +13,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
 from ekya.core.units import JobId, StreamId
 from ekya.gpu.backends.backend import Resized
-from ekya.runtime.driver.actor_processes import SHARES
-from ekya.runtime.driver.remote_calls import RemoteCalls
+from ekya.runtime.driver.actor_processes import SHARES, RemoteCalls
 from ekya.runtime.shares.share_changes import TIMEOUTS, ShareChanges, ledger_for, release_timeouts
 
 A, B = StreamId("a"), StreamId("b")

@@ -6,7 +6,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from ekya.core import events as ev
 from ekya.core.units import JobId, ModelVersion
-from ekya.runtime.driver.remote_calls import RemoteCalls
+from ekya.runtime.driver.actor_processes import RemoteCalls
 from ekya.runtime.weights.weight_transfer import WeightTransfer
 
 CAM, JOB = "cam", JobId(1)

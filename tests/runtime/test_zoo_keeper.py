@@ -13,7 +13,7 @@ from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
 from ekya.pipeline.zoo_folder import ZooFolder, ZooIndex, ZooKind
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.weights.zoo_keeper import ZooKeeper
+from ekya.runtime.weights.weight_transfer import ZooKeeper
 
 CAM = StreamId("cam")
 KIND = ZooKind("resnet18", ("car",), 32)
@@ -64,7 +64,7 @@ def test_kept_weights_that_serve_have_a_file_in_the_run(keeper, folder):
 
 
 def test_model_that_cannot_be_kept_is_warned_of(keeper, folder, monkeypatch, caplog):
-    monkeypatch.setattr("ekya.runtime.weights.zoo_keeper._WRITTEN_S", 0.0)
+    monkeypatch.setattr("ekya.runtime.weights.weight_transfer._WRITTEN_S", 0.0)
     keeper.keep_model(cmd.KeepModel(CAM, model(3), ()))
     settled(keeper)
     assert "a model cannot be kept" in caplog.text

@@ -20,7 +20,8 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 for number in (signal.SIGHUP, signal.SIGINT):  # these may be ignored in the tests themselves
     signal.signal(number, signal.SIG_IGN if number in json.loads(sys.argv[4]) else signal.SIG_DFL)
 try:
-    sys.exit(supervise_service(json.loads(sys.argv[1]), Path(sys.argv[2]), Patience(**json.loads(sys.argv[3]))))
+    patience = Patience(**json.loads(sys.argv[3]))
+    sys.exit(supervise_service(json.loads(sys.argv[1]), Path(sys.argv[2]), patience))
 except UserError as error:
     sys.stderr.write(f"refused: {error}")
     sys.exit(9)

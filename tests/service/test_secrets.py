@@ -24,7 +24,7 @@ from ekya.core.errors import UserError
 from ekya.core.events import Warned
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import record_start
-from ekya.runtime.actors.actor_errors import received_warning
+from ekya.runtime.actors.actor_messages import received_warning
 from ekya.service.answers import publisher, registry
 from ekya.service.answers.publisher import Publisher
 from ekya.service.logs import log_file, logging_to_folder, secrets_hidden

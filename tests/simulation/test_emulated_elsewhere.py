@@ -17,9 +17,8 @@ from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.stream_preparation import StreamPreparation
+from ekya.pipeline.stream_preparation import StreamPreparation, retraining_of
 from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch
 from ekya.simulation.emulated.training import KeptModels, training_steps

@@ -23,8 +23,8 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import retraining_of
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.emulated.camera import EmulatedCamera

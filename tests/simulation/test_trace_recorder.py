@@ -23,9 +23,8 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.stream_preparation import StreamPreparation
+from ekya.pipeline.stream_preparation import StreamPreparation, retraining_of
 from ekya.simulation.emulated.courses import Common, Course, courses_of
 from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch

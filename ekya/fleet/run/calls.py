@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from ekya.core.errors import UserError
-from ekya.runtime.actors.actor_errors import in_words
+from ekya.runtime.actors.actor_messages import in_words
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.optimizer import recipe_of
-from ekya.pipeline.retrain_setup import data_of
+from ekya.pipeline.stream_preparation import data_of
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings, StreamRetrainInputs
 
 FETCHED_WITHIN_S = 20.0

@@ -20,7 +20,7 @@ from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import Processes
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.actor_errors import make_hosting_class
+from ekya.runtime.actors.actor_messages import make_hosting_class
 
 
 @dataclass(frozen=True, slots=True)

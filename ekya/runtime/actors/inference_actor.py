@@ -23,8 +23,8 @@ from ekya.pipeline.inference import serving
 from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actors.actor_kinds import ProcessConfig, Ready, StreamActorConfig
+from ekya.runtime.actors.actor_messages import Mailbox
 from ekya.runtime.actors.frame_analysis import InferenceProcess
-from ekya.runtime.actors.mailbox import Mailbox
 from ekya.runtime.actors.stream_inference import StreamInference
 from ekya.runtime.shares.job_share import SharedUse, VersionedShare
 from ekya.runtime.weights.model_batcher import ModelBatcher

@@ -34,12 +34,10 @@ from ekya.pipeline.setup import crop_side
 from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.runtime.actors.actor_kinds import ActorConfig, LentWeights
-from ekya.runtime.actors.auditor import Auditor
-from ekya.runtime.actors.mailbox import Mailbox, RunClock
-from ekya.runtime.actors.preparation_job import PreparationJob
-from ekya.runtime.actors.preparation_work import PreparationWork
+from ekya.runtime.actors.actor_messages import Mailbox, RunClock
+from ekya.runtime.actors.preparation_job import Auditor, PreparationJob
+from ekya.runtime.actors.preparation_work import KnownModels, PreparationWork
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
-from ekya.runtime.weights.known_models import KnownModels
 from ekya.runtime.weights.model_batcher import PreparedWeights
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority

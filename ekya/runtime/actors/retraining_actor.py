@@ -8,7 +8,7 @@ from ekya.core.units import StreamId
 from ekya.models.edge.architectures import get_ready_to_build
 from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.runtime.actors.actor_kinds import ProcessConfig, StreamActorConfig
-from ekya.runtime.actors.mailbox import Mailbox
+from ekya.runtime.actors.actor_messages import Mailbox
 from ekya.runtime.actors.stream_retraining import StreamRetraining
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
 

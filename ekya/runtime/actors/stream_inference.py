@@ -27,9 +27,8 @@ from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_s
 from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actors.actor_kinds import Ready, StreamActorConfig
-from ekya.runtime.actors.frame_analysis import FrameAnalysis, InferenceProcess
-from ekya.runtime.actors.mailbox import RunClock
-from ekya.runtime.actors.stream_reports import StreamReports
+from ekya.runtime.actors.actor_messages import RunClock
+from ekya.runtime.actors.frame_analysis import FrameAnalysis, InferenceProcess, StreamReports
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived

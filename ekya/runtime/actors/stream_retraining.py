@@ -24,10 +24,10 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.answered import Answered
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
+from ekya.pipeline.stream_preparation import retraining_of
 from ekya.runtime.actors.actor_kinds import StreamActorConfig
-from ekya.runtime.actors.mailbox import Mailbox, RunClock
+from ekya.runtime.actors.actor_messages import Mailbox, RunClock
 from ekya.runtime.actors.retraining_pictures import RetrainingPictures
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.system.memory import give_back_freed

@@ -19,12 +19,11 @@ from ekya.core import events as ev
 from ekya.core.shares import retraining_holder
 from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.pipeline.labels import StreamLabels
-from ekya.runtime.actors.actor_errors import received_warning
 from ekya.runtime.actors.actor_kinds import Ready
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock, received_warning
+from ekya.runtime.driver.actor_processes import RemoteCalls, log_failure
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.profiler_calls import ProfilerCalls
-from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.driver.remote_retrainings import (
     RemoteRetrainings,
     RetrainInputs,
@@ -32,8 +31,7 @@ from ekya.runtime.driver.remote_retrainings import (
 from ekya.runtime.driver.stream_changes import LateStreams, StreamChanges
 from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
 from ekya.runtime.shares.share_changes import ShareChanges
-from ekya.runtime.weights.weight_transfer import WeightTransfer
-from ekya.runtime.weights.zoo_keeper import ZooKeeper
+from ekya.runtime.weights.weight_transfer import WeightTransfer, ZooKeeper
 
 _LOG = logging.getLogger(__name__)
 

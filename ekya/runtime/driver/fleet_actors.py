@@ -22,7 +22,6 @@ from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Role as JobRole
 from ekya.gpu.backends.backend import ShareJob
 from ekya.planning.placement.homes import PREPARATION_GPU, Processes, home_of_next
-from ekya.runtime.actors.actor_errors import in_words
 from ekya.runtime.actors.actor_kinds import (
     INFERENCE,
     PREPARATION,
@@ -33,6 +32,7 @@ from ekya.runtime.actors.actor_kinds import (
     Ready,
     StreamActorConfig,
 )
+from ekya.runtime.actors.actor_messages import in_words
 from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses
 
 _LOG = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.results.storage.validation_files import forget_validations
-from ekya.runtime.actors.actor_errors import in_words, unwrapping_user_error
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock, in_words, unwrapping_user_error
 from ekya.runtime.driver.executor import RayExecutor
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class

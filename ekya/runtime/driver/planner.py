@@ -13,7 +13,7 @@ from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.runtime.actors.actor_errors import in_words, reporting_user_errors
+from ekya.runtime.actors.actor_messages import in_words, reporting_user_errors
 from ekya.runtime.driver.actor_processes import end_process, make_actor
 from ekya.system.memory import freeze_loaded
 

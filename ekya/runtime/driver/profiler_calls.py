@@ -14,16 +14,14 @@ from ekya.core import events as ev
 from ekya.core.shares import Work, preparation_holder
 from ekya.core.units import StreamId
 from ekya.core.weights import LabelBudget
-from ekya.runtime.actors.actor_errors import in_words
 from ekya.runtime.actors.actor_kinds import Ready
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock, in_words
+from ekya.runtime.driver.actor_processes import RemoteCalls, log_failure
 from ekya.runtime.driver.fleet_actors import FleetActors
-from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.driver.remote_retrainings import RetrainInputs
 from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
 from ekya.runtime.shares.share_changes import ShareChanges
-from ekya.runtime.weights.weight_transfer import WeightTransfer
-from ekya.runtime.weights.zoo_keeper import ZooKeeper
+from ekya.runtime.weights.weight_transfer import WeightTransfer, ZooKeeper
 
 _LOG = logging.getLogger(__name__)
 

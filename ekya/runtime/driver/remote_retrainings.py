@@ -15,10 +15,10 @@ from ekya.core.units import JobId, StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.runtime.actors.actor_errors import in_words
 from ekya.runtime.actors.actor_kinds import Ready
+from ekya.runtime.actors.actor_messages import in_words
+from ekya.runtime.driver.actor_processes import RemoteCalls, log_failure
 from ekya.runtime.driver.fleet_actors import FleetActors, StreamActors
-from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 
 if TYPE_CHECKING:
     from ekya.models.training.exemplars import ExemplarMemory

@@ -36,13 +36,12 @@ from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal
-from ekya.runtime.actors.actor_errors import unwrapping_user_error
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock, unwrapping_user_error
 from ekya.runtime.driver.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import RunLimits
-from ekya.runtime.driver.observers import LoopFacts, ModelKeeper, RunMetrics
+from ekya.runtime.driver.observers import LoopFacts, ModelKeeper, ModelPruner, RunMetrics, WindowKeeper
 from ekya.runtime.driver.open_run import OpenRun
 from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.runtime.driver.planner import ActorPlanner
@@ -50,8 +49,7 @@ from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weights
 from ekya.runtime.shares.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.shares.share_changes import ledger_for
-from ekya.runtime.weights.model_retention import ModelPruner, WindowKeeper
-from ekya.runtime.weights.zoo_keeper import ZooKeeper
+from ekya.runtime.weights.weight_transfer import ZooKeeper
 from ekya.system.memory import loaded_frozen
 
 _LOG = logging.getLogger(__name__)

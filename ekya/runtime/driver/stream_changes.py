@@ -15,12 +15,11 @@ from ekya.core.host import StreamCosts
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.pipeline.setup import first_inference_options
-from ekya.runtime.actors.actor_errors import in_words
 from ekya.runtime.actors.actor_kinds import Ready
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock, in_words
+from ekya.runtime.driver.actor_processes import RemoteCalls, log_failure
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.profiler_calls import ProfilerCalls
-from ekya.runtime.driver.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
 from ekya.runtime.shares.share_changes import ShareChanges
 from ekya.runtime.weights.weight_transfer import WeightTransfer

@@ -12,11 +12,9 @@ from ray.exceptions import RayActorError, RayError
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.units import US_PER_S, StreamId
-from ekya.runtime.actors.actor_errors import in_words
-from ekya.runtime.actors.mailbox import RunClock
-from ekya.runtime.driver.actor_processes import EVENTS
+from ekya.runtime.actors.actor_messages import RunClock, in_words
+from ekya.runtime.driver.actor_processes import EVENTS, RemoteCalls
 from ekya.runtime.driver.fleet_actors import FleetActors
-from ekya.runtime.driver.remote_calls import RemoteCalls
 from ekya.runtime.shares.share_changes import ShareChanges
 
 _LOG = logging.getLogger(__name__)

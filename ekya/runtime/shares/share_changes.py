@@ -18,11 +18,9 @@ from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.placement.pack import free_milli_by_gpu
-from ekya.runtime.actors.actor_errors import in_words
-from ekya.runtime.actors.mailbox import RunClock
-from ekya.runtime.driver.actor_processes import SHARES
+from ekya.runtime.actors.actor_messages import RunClock, in_words
+from ekya.runtime.driver.actor_processes import SHARES, RemoteCalls
 from ekya.runtime.driver.fleet_actors import FleetActors
-from ekya.runtime.driver.remote_calls import RemoteCalls
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
+from ekya.pipeline.base_model import warn_of_teacher
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.default_student import warn_of_teacher
 from ekya.pipeline.discover_classes import with_classes
 from ekya.results.finalize import labelled_in_any, score_run
 from ekya.results.metrics.accuracy import mean_or_none, rounded

@@ -16,9 +16,8 @@ from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, seconds_to_us
 from ekya.models.golden.golden_model import GoldenModel, open_golden
-from ekya.pipeline.base_model import base_model
+from ekya.pipeline.base_model import base_model, warn_of_teacher
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.default_student import warn_of_teacher
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.reference import Referee
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup

@@ -31,9 +31,8 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
-from ekya.pipeline.base_model import base_model
+from ekya.pipeline.base_model import base_model, warn_of_teacher
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.default_student import warn_of_teacher
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps, serving

@@ -35,9 +35,8 @@ from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.models.training.operations import retraining_cost
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
+from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve, retraining_of
 from ekya.pipeline.window_preparation import (
     FrameCosts,
     LabelledStream,

@@ -13,8 +13,8 @@ from ekya.models.training.operations import retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import retraining_of
 from ekya.simulation.retraining import DoesNotFitError, EpochEnd, TrainingStep
 
 

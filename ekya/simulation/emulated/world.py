@@ -16,7 +16,7 @@ from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.stream_preparation import retraining_of
 from ekya.pipeline.zoo_folder import ZooFolder
 from ekya.planning.adaptation.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera

@@ -17,7 +17,7 @@ from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import ServerConfig
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.runtime.actors.mailbox import RunClock
+from ekya.runtime.actors.actor_messages import RunClock
 from ekya.runtime.driver.open_run import OpenRun
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 

@@ -22,8 +22,8 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.snapshot import Snapshot
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.stream_preparation import retraining_of
 from ekya.runtime.driver.remote_retrainings import StreamRetrainInputs
 
 FLEET = ("bus", "truck", "person", "car", "tram")
