@@ -41,8 +41,7 @@ from ekya.models.edge.checkpoints import load_model
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.pipeline.inference import serving
 from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR, Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.crops import crop_objects, square_frame
-from ekya.streams.ingest.picture_descriptor import describe_picture
+from ekya.streams.ingest.crops import crop_objects, describe_picture, square_frame
 from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic.scene import KINDS, StreetScene
 from ekya.streams.synthetic.source import CitySpec

@@ -11,8 +11,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import GpuUse
 from ekya.core.profile import family_of
 from ekya.gpu.nvml import list_gpus
-from ekya.gpu.reader import SM_UTILISATION, GpuReader, NvmlReader
-from ekya.gpu.window_meter import GpuMeter
+from ekya.gpu.window_meter import SM_UTILISATION, GpuMeter, GpuReader, NvmlReader
 from ekya.models.edge.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.model import build_edge_model

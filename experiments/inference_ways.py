@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.models.edge.batched import BatchedPredictor
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
-from ekya.models.edge.multi_model import MultiModelPredictor, Request
-from ekya.models.edge.packed import can_pack
-from ekya.models.edge.predictor import Predictor, half_error, prepared
+from ekya.models.edge.multi_model import BatchedPredictor, MultiModelPredictor, Request
+from ekya.models.edge.predictor import Predictor, can_pack, half_error, prepared
 from ekya.system.numeric_result import MOST_ERROR
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float32]]

@@ -18,7 +18,6 @@ from rendered_canvas import Canvas
 
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.streams.synthetic.bodies import Lamp
-from ekya.streams.synthetic.light import LightBox, levels_between
 from ekya.streams.synthetic.scene import (
     KINDS,
     Clothing,
@@ -29,6 +28,7 @@ from ekya.streams.synthetic.scene import (
     StreetScene,
     View,
 )
+from ekya.streams.synthetic.source import LightBox, levels_between
 from ekya.streams.synthetic.street import BASE_HEIGHT, BASE_WIDTH, paint_street
 from ekya.streams.synthetic.traffic import StreetTraffic
 

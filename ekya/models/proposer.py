@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.detections import Detector, Proposals
-from ekya.models.golden.nms import covered_part, nms
+from ekya.models.golden.detections import Detector, Proposals, covered_part, nms
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow, MotionRegions
 

@@ -17,8 +17,8 @@ from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import LONGEST_SIDE
 from ekya.pipeline.labelling import affordable_count
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.crops import shrink_by_area
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.pictures import shrink_by_area
 
 BUDGET_PART = 0.1
 """Part of the golden model's budget for a stream's window that its audit may take beside it."""

@@ -11,10 +11,14 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.crops import crop_objects, shrink_by_area
+from ekya.streams.ingest.crops import (
+    crop_objects,
+    describe_picture,
+    describe_pictures_in_brief,
+)
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.picture_descriptor import describe_picture, describe_pictures_in_brief
-from ekya.streams.ingest.tracking import IouTracker
+from ekya.streams.ingest.motion import IouTracker
+from ekya.streams.ingest.pictures import shrink_by_area
 
 SAMPLED_FRAMES = 48
 """Frames kept of a window, one from each equal part of it."""

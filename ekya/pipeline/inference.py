@@ -27,10 +27,9 @@ from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.planning.adaptation.drift import Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.crops import crop_objects, square_frame
+from ekya.streams.ingest.crops import crop_objects, describe_picture, describe_pictures_in_brief, square_frame
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
-from ekya.streams.ingest.picture_descriptor import describe_picture, describe_pictures_in_brief
 
 SHADOW_EVERY = 2
 """Of every this many sampled frames, one is used to measure the base model at the end."""

@@ -16,8 +16,8 @@ from ekya.models.golden.golden_model import GoldenModel
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import REFERENCE, merge_parts, reference_writer
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import IouTracker
 from ekya.streams.ingest.process import SourceProcess
-from ekya.streams.ingest.tracking import IouTracker
 
 _LOG = logging.getLogger(__name__)
 _LOG_EVERY = 500

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ekya.system.memory import freeze_loaded
+from ekya.system.host import freeze_loaded
 
 INFERENCE_NICENESS = 5
 

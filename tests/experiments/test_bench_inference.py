@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ekya.models.edge.batched import common_blocks
 from ekya.models.edge.model import build_edge_model
+from ekya.models.edge.multi_model import common_blocks
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 

@@ -1,6 +1,6 @@
 """Fake of a GPU's counters."""
 
-from ekya.gpu.reader import Reading
+from ekya.gpu.window_meter import Reading
 
 
 class Reader:

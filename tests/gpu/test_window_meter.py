@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from waiting import HANG_GUARD_S
 
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
-from ekya.gpu.reader import NvmlReader, Reading
-from ekya.gpu.window_meter import GpuMeter, TimedReading, open_meter, sum_up
+from ekya.gpu.window_meter import GpuMeter, NvmlReader, Reading, TimedReading, open_meter, sum_up
 from ekya.system.host import HostMemory
 
 GIB = 1 << 30

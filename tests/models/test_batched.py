@@ -7,10 +7,9 @@ from other_weights import retrained
 from torch import nn
 
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
-from ekya.models.edge.batched import BatchedPredictor, common_blocks
 from ekya.models.edge.forward import ForwardWay
 from ekya.models.edge.model import adapt, build_edge_model, clone
-from ekya.models.edge.multi_model import MultiModelPredictor, Request
+from ekya.models.edge.multi_model import BatchedPredictor, MultiModelPredictor, Request, common_blocks
 from ekya.models.edge.predictor import Predictor
 
 

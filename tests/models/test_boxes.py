@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.nms import covered_part, nms
+from ekya.models.golden.detections import covered_part, nms
 
 corners = arrays(
     np.float32, st.tuples(st.integers(0, 12), st.just(4)), elements=st.integers(0, 30).map(float)

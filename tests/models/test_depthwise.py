@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ekya.models.edge.detection.depthwise import DepthwiseConv2d
+from ekya.models.edge.detection.fastestdet import DepthwiseConv2d
 from ekya.models.edge.predictor import fuse
 
 

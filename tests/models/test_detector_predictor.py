@@ -10,13 +10,18 @@ import torch
 from numpy.typing import NDArray
 
 from ekya.models.edge.architecture_table import FASTESTDET
-from ekya.models.edge.batched import BatchedPredictor, SharedTrunk
 from ekya.models.edge.detection import predictor as module
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import Candidates, found_in
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone
-from ekya.models.edge.multi_model import MultiModelPredictor, Predictors, Request
+from ekya.models.edge.multi_model import (
+    BatchedPredictor,
+    MultiModelPredictor,
+    Predictors,
+    Request,
+    SharedTrunk,
+)
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
 
@@ -189,7 +194,7 @@ def test_ways_of_classifiers_refuse_detectors() -> None:
     with pytest.raises(ValueError, match="detectors run one by one"):
         BatchedPredictor([model, model])
     with pytest.raises(ValueError, match="only classifiers share"):
-        SharedTrunk.of(model, 0, images(1, 0), SIDE)
+        SharedTrunk.from_crops(model, 0, images(1, 0), SIDE)
 
 
 def test_self_test_of_a_detector_reports_its_engine() -> None:

@@ -10,9 +10,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import CUTS, block_names
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
-from ekya.models.edge.batched import BatchedPredictor, SharedTrunk
 from ekya.models.edge.checkpoints import from_bytes, from_torchvision, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
+from ekya.models.edge.multi_model import BatchedPredictor, SharedTrunk
 from ekya.models.edge.predictor import Predictor
 from ekya.models.training.activation_cache import features_of
 from ekya.models.training.operations import (
@@ -136,7 +136,7 @@ def test_edge_model_cut_anywhere_predicts_the_same(models, make_bars, name: str)
     crops = make_bars(3, 4).crops
     expected, _ = Predictor(models[name]).predict(crops, 32)
     for left in (0, 1, len(block_names(name))):
-        shared = SharedTrunk.of(models[name], left, crops, 32)
+        shared = SharedTrunk.from_crops(models[name], left, crops, 32)
         np.testing.assert_array_equal(shared.predict(models[name]), expected)
 
 

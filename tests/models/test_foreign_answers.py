@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_networks import CELLS, SIDE, frame_size, write
 
-from ekya.models.golden import nms as suppression
-from ekya.models.golden.detections import Detections, Detector
+from ekya.models.golden import detections as suppression
+from ekya.models.golden.detections import Detections, Detector, nms
 from ekya.models.golden.golden_model import open_detector
-from ekya.models.golden.nms import nms
 
 WIDTH, HEIGHT = 80, 40
 IMAGE = np.zeros((HEIGHT, WIDTH, 3), np.uint8)

@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from ekya.models.edge import packed as packed_module
+from ekya.models.edge import predictor as predictor_module
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
-from ekya.models.edge.packed import PackedConvolution, can_pack, pack
-from ekya.models.edge.predictor import Predictor, half_error, prepared
+from ekya.models.edge.predictor import PackedConvolution, Predictor, can_pack, half_error, pack, prepared
 from ekya.system.numeric_check import relative_error
 
 EVERY_WAY = [
@@ -46,7 +45,7 @@ def test_pack_changes_heavy_kernels_of_the_copy_only(fresh_model: EdgeModel) -> 
 
 
 def test_pack_without_library_changes_nothing(monkeypatch) -> None:
-    monkeypatch.setattr("ekya.models.edge.packed._ONE_DNN", object())
+    monkeypatch.setattr("ekya.models.edge.predictor._ONE_DNN", object())
     convolution = nn.Conv2d(64, 64, 3)
     model = nn.Sequential(convolution)
     pack(model)
@@ -68,13 +67,13 @@ def test_packed_convolution_equals_the_convolution(how) -> None:
 
 
 def test_can_pack_with_other_arguments_is_false(monkeypatch) -> None:
-    monkeypatch.setattr("ekya.models.edge.packed._ONE_DNN", torch.ops.aten)
+    monkeypatch.setattr("ekya.models.edge.predictor._ONE_DNN", torch.ops.aten)
     assert not can_pack()
     if hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
-        renamed = {name: takes + " more" for name, takes in packed_module._TAKES.items()}
-        monkeypatch.setattr("ekya.models.edge.packed._ONE_DNN", torch.ops.mkldnn)
+        renamed = {name: takes + " more" for name, takes in predictor_module._TAKES.items()}
+        monkeypatch.setattr("ekya.models.edge.predictor._ONE_DNN", torch.ops.mkldnn)
         assert can_pack()
-        monkeypatch.setattr("ekya.models.edge.packed._TAKES", renamed)
+        monkeypatch.setattr("ekya.models.edge.predictor._TAKES", renamed)
         assert not can_pack()
 
 

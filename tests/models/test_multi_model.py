@@ -15,8 +15,7 @@ from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import adapt, build_edge_model, clone
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors, Request
-from ekya.models.edge.packed import can_pack
-from ekya.models.edge.predictor import Predictor
+from ekya.models.edge.predictor import Predictor, can_pack
 
 PACKED = ForwardWay(channels_last=True, packed_for=(6, 32), crops_a_pass=128)
 EVERY_WAY = [PACKED, PLAIN, ForwardWay(grouped=True)]

@@ -6,7 +6,7 @@ import torch
 import torchvision
 
 from ekya.models.edge.architecture_table import CUTS
-from ekya.models.edge.resnet import RESNETS
+from ekya.models.edge.architectures import RESNETS
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet101"])

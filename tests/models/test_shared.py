@@ -5,7 +5,7 @@ import pytest
 import torch
 from other_weights import retrained
 
-from ekya.models.edge.batched import SharedTrunk
+from ekya.models.edge.multi_model import SharedTrunk
 from ekya.models.edge.predictor import Predictor
 
 
@@ -13,7 +13,7 @@ from ekya.models.edge.predictor import Predictor
 @pytest.mark.parametrize("blocks", [0, 2, 5])
 def test_shared_trunk_predicts_from_the_boundary(tiny_model, make_bars, blocks, resolution) -> None:
     crops = make_bars(40, 3).crops
-    trunk = SharedTrunk.of(tiny_model, blocks, crops, resolution)
+    trunk = SharedTrunk.from_crops(tiny_model, blocks, crops, resolution)
     assert trunk.blocks_left == blocks
     different = set()
     for seed in range(3):
@@ -27,7 +27,7 @@ def test_shared_trunk_predicts_from_the_boundary(tiny_model, make_bars, blocks, 
 def test_shared_trunk_without_blocks_predicts_by_heads(tiny_model, make_bars) -> None:
     crops = make_bars(30, 4).crops
     shared = retrained(tiny_model, 2, 1)
-    features = SharedTrunk.of(tiny_model, 2, crops, 32).without_blocks(shared)
+    features = SharedTrunk.from_crops(tiny_model, 2, crops, 32).without_blocks(shared)
     assert features.activations.shape == (30, tiny_model.features)
     model = retrained(shared, 0, 2)
     np.testing.assert_array_equal(features.predict(model), Predictor(model).predict(crops, 32)[0])
@@ -35,15 +35,17 @@ def test_shared_trunk_without_blocks_predicts_by_heads(tiny_model, make_bars) ->
 
 def test_shared_trunk_take_returns_rows_or_none(tiny_model, make_bars) -> None:
     crops = make_bars(9, 5).crops
-    trunk = SharedTrunk.of(tiny_model, 2, crops, 32)
+    trunk = SharedTrunk.from_crops(tiny_model, 2, crops, 32)
     rows = np.array([7, 2, 2])
-    np.testing.assert_array_equal(trunk.take(rows).predict(tiny_model), trunk.predict(tiny_model)[rows])
-    assert SharedTrunk.of(tiny_model, 2, crops[:0], 32).predict(tiny_model).shape == (0,)
+    np.testing.assert_array_equal(
+        trunk.select_crops(rows).predict(tiny_model), trunk.predict(tiny_model)[rows]
+    )
+    assert SharedTrunk.from_crops(tiny_model, 2, crops[:0], 32).predict(tiny_model).shape == (0,)
 
 
 def test_shared_trunk_leaves_models_unchanged(tiny_model, make_bars) -> None:
     before = {name: tensor.clone() for name, tensor in tiny_model.state_dict().items()}
-    trunk = SharedTrunk.of(tiny_model, 2, make_bars(5, 6).crops, 32)
+    trunk = SharedTrunk.from_crops(tiny_model, 2, make_bars(5, 6).crops, 32)
     trunk.without_blocks(tiny_model).predict(tiny_model)
     after = tiny_model.state_dict()
     assert list(after) == list(before)

@@ -18,7 +18,7 @@ from ekya.models.edge.detection.read_objects import (
     calibrated,
     found_in,
 )
-from ekya.models.golden.nms import nms
+from ekya.models.golden.detections import nms
 
 IN_FLEET = np.array([1, -1, 0, 0], np.int64)
 ANY = st.floats(width=32) | st.floats(-0.5, 1.5, width=32)

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from ekya.models.golden.detections import Detections
-from ekya.models.golden.nms import suppressed
+from ekya.models.golden.detections import Detections, suppressed
 
 WIDTH, HEIGHT = 80, 40
 BOX = (10.0, 5.0, 30.0, 25.0)

@@ -11,7 +11,7 @@ from ekya.models.edge.detection.read_objects import Candidates
 from ekya.models.golden.detections import Detections
 from ekya.pipeline.collector import LONGEST_SIDE, CollectedFrame
 from ekya.pipeline.inference import ServingDetector
-from ekya.streams.ingest.crops import shrink_by_area
+from ekya.streams.ingest.pictures import shrink_by_area
 
 FLEET = ("car", "person")
 NAMES = ("person", "kite", "car")

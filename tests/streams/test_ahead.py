@@ -3,7 +3,7 @@ from contextlib import closing
 
 import pytest
 
-from ekya.streams.datasets.waymo.scan import read_ahead
+from ekya.streams.datasets.waymo.dataset import read_ahead
 
 
 class Made:

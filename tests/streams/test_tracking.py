@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.streams.ingest.tracking import IouTracker
+from ekya.streams.ingest.motion import IouTracker
 
 
 @settings(max_examples=60, deadline=None)

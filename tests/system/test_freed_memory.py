@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ekya.system.memory import give_back_freed
+from ekya.system.host import give_back_freed
 
 PIECE, PIECES = 100_000, 1000
 """Pieces small enough that the C library keeps them when they are freed; 100 MB in total."""

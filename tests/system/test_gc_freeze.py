@@ -6,7 +6,7 @@ import sys
 
 SCRIPT = """
 import gc, json, torch
-from ekya.system.memory import freeze_loaded
+from ekya.system.host import freeze_loaded
 class Round: pass
 lasting, rubbish = Round(), Round()
 rubbish.itself = rubbish
@@ -28,7 +28,7 @@ def test_freeze_collection_visits_only_later_objects():
 
 ENDS = """
 import gc, ekya.runtime.driver.run_session
-from ekya.system.memory import loaded_frozen
+from ekya.system.host import loaded_frozen
 with loaded_frozen(): inside = gc.get_freeze_count()
 print(inside, gc.get_freeze_count())
 """

@@ -16,7 +16,7 @@ from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import ServerConfig, Servers
 from ekya.pipeline.discover_classes import with_classes
 from ekya.simulation.emulated.run import EmulatedRun, open_emulated
-from ekya.system.memory import give_back_freed
+from ekya.system.host import give_back_freed
 
 
 @contextmanager

@@ -16,14 +16,14 @@ class ForwardWay:
     Attributes:
         channels_last: memory format of images and kernels.
         packed_for: (crops, side in pixels) of the pass for whose shape kernels are packed in advance, in the
-            layout of the CPU's library (``models/edge/packed.py``); None keeps torch's layout.
+            layout of the CPU's library (``models/edge/predictor.py``); None keeps torch's layout.
         half: torch's name of the type to compute in if the model's outputs allow it, ``float16`` or
             ``bfloat16`` (``models/edge/predictor.py``); None computes in 32 bits.
         graphs: record a pass once per level and batch size as a CUDA graph, and replay it from then on
             (``models/edge/graphs.py``).
         crops_a_pass: maximum number of crops in one pass.
         grouped: join different blocks of several models in one call into grouped convolutions
-            (``models/edge/batched.py``), where that is possible; otherwise these run one after the other.
+            (``models/edge/multi_model.py``), where that is possible; otherwise these run one after the other.
         engine: library that runs a detector, ``TORCH`` or ``ONNXRUNTIME``; None is the fastest that works.
     """
 

@@ -230,6 +230,14 @@ def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
     )
 
 
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Returns whether two modules of one kind have the same weights and statistics."""
+    if one is other:
+        return True
+    pairs = zip([*one.parameters(), *one.buffers()], [*other.parameters(), *other.buffers()], strict=True)
+    return all(torch.equal(mine, its.to(mine.device)) for mine, its in pairs)
+
+
 def on_cpu(frozen: nn.Module) -> dict[int, Tensor]:
     """Returns a module's tensors on the CPU, by the ``id`` of each; tensors already there are not copied."""
     weights = {

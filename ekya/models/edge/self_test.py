@@ -20,8 +20,7 @@ from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay, SelfTest, Tried
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
-from ekya.models.edge.packed import can_pack
-from ekya.models.edge.predictor import Predictor
+from ekya.models.edge.predictor import Predictor, can_pack
 from ekya.system.numeric_result import MOST_ERROR
 
 BUDGET_S = 0.6

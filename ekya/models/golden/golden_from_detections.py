@@ -19,10 +19,10 @@ from ekya.models.golden.detections import (
     GoldenObjects,
     Proposals,
     Question,
+    nms,
     no_detections,
 )
 from ekya.models.golden.label_file import LabelFile
-from ekya.models.golden.nms import nms
 from ekya.models.proposer import MAX_BOXES, SAME_BOX_IOU
 from ekya.streams.ingest.frame import Frame
 

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from ekya.core.errors import UserError
 from ekya.models.golden.checksum import existing
 from ekya.models.golden.class_map import CLASS_OF_CATEGORY, coco_names
-from ekya.models.golden.detections import Detections, Detector
-from ekya.models.golden.nms import suppressed
+from ekya.models.golden.detections import Detections, Detector, suppressed
 from ekya.models.golden.onnx_file import SIZES_INPUT, Answers, OnnxFile, names_of, open_file
 
 _GREY = 114

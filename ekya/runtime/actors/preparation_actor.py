@@ -39,7 +39,7 @@ from ekya.runtime.actors.preparation_job import Auditor, PreparationJob
 from ekya.runtime.actors.preparation_work import KnownModels, PreparationWork
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.weights.model_batcher import PreparedWeights
-from ekya.system.memory import give_back_freed
+from ekya.system.host import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from ekya.runtime.actors.frame_analysis import FrameAnalysis, InferenceProcess, 
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
-from ekya.system.memory import give_back_freed
+from ekya.system.host import give_back_freed
 
 _LOG = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from ekya.runtime.actors.actor_kinds import StreamActorConfig
 from ekya.runtime.actors.actor_messages import Mailbox, RunClock
 from ekya.runtime.actors.retraining_pictures import RetrainingPictures
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError, NewestJob
-from ekya.system.memory import give_back_freed
+from ekya.system.host import give_back_freed
 
 MEASURE_EVERY_S = 5.0
 

@@ -15,7 +15,7 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.runtime.actors.actor_messages import in_words, reporting_user_errors
 from ekya.runtime.driver.actor_processes import end_process, make_actor
-from ekya.system.memory import freeze_loaded
+from ekya.system.host import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weigh
 from ekya.runtime.shares.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.shares.share_changes import ledger_for
 from ekya.runtime.weights.weight_transfer import ZooKeeper
-from ekya.system.memory import loaded_frozen
+from ekya.system.host import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import FrameReference, offsets_of
-from ekya.models.edge.batched import SharedTrunk
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import ClassAnswer
+from ekya.models.edge.multi_model import ClassAnswer, SharedTrunk
 from ekya.pipeline.inference import FleetAnswer, ServingDetector
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
@@ -113,7 +112,7 @@ def image_batch(
     """
     stored = images.get(resolution, images[max(images)])
     if base.detector is None:
-        return CropBatch(SharedTrunk.of(base, blocks_left, stored, resolution), classes)
+        return CropBatch(SharedTrunk.from_crops(base, blocks_left, stored, resolution), classes)
     return FrameBatch(stored, resolution, classes)
 
 
@@ -132,7 +131,7 @@ class CropBatch:
 
     def take(self, rows: NDArray[np.int64]) -> "CropBatch":
         """Returns these crops."""
-        return replace(self, trunk=self.trunk.take(rows))
+        return replace(self, trunk=self.trunk.select_crops(rows))
 
     def of_heads(self, model: EdgeModel) -> "CropBatch":
         """Returns the crops after all blocks of this model."""

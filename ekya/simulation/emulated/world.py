@@ -25,7 +25,7 @@ from ekya.simulation.emulated.training import training_steps
 from ekya.simulation.executor import Due, PreparedStep
 from ekya.simulation.retraining import Checkpoint, EpochEnd, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares
-from ekya.system.memory import give_back_freed
+from ekya.system.host import give_back_freed
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """Interval at which the used shares are reported."""

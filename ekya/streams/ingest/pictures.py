@@ -43,6 +43,14 @@ def shrink_frame(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
     return _resized(image, _size_within(image.shape[1], image.shape[0], max_side))
 
 
+def shrink_by_area(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
+    """Returns an (H, W, 3) uint8 image, resized in proportion if a side is longer than ``longest`` pixels."""
+    if max(image.shape[:2]) <= longest:
+        return image
+    size = _size_within(image.shape[1], image.shape[0], longest)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
 def decode_jpeg(data: bytes, max_side: int) -> DecodedPicture | None:
     """Decodes a JPEG so that no side is longer than ``max_side`` pixels; returns None if it does not decode.
 

@@ -13,7 +13,7 @@ from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled
 from ekya.fleet.run.deep_edge.states import Watch, host_use, watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
-from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.duty_cycle import CpuShares
 
 needs_stress = pytest.mark.skipif(
     shutil.which("stress-ng") is None, reason="Debian's package stress-ng is not installed"

@@ -11,7 +11,7 @@ import pynvml
 
 from ekya.fleet.policy.places import NodeState
 from ekya.gpu.nvml import list_gpus
-from ekya.gpu.reader import GpuReader, NvmlReader
+from ekya.gpu.window_meter import GpuReader, NvmlReader
 
 PERCENTILE = 95.0
 """Of the readings while something runs (§IV.C.1)."""

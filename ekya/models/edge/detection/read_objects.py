@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ekya.core.objects import SURE
 from ekya.models.edge.detection.detector import Decoded
-from ekya.models.golden.nms import nms
+from ekya.models.golden.detections import nms
 
 LEAST_CONFIDENCE = 0.2
 """Objects below are dropped, and so not ranked by AP50: a frame has dozens of them, and each is stored."""

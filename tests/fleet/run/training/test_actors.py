@@ -8,7 +8,7 @@ from crews import HALVES, task_of
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.material import Material
 from ekya.gpu.backends.backend import ShareJob
-from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.duty_cycle import CpuShares
 
 
 class Handle:
