@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import GAMMAS, window_views
+from views import GAMMAS, at_grants, window_views
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase
@@ -13,10 +13,6 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.core.weights import CachedModel, Elsewhere
-from ekya.planning.granting.regrant import regrant_plan
-from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import ShareSteps
-from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.cloud import (
     CELLULAR,
     Cloud,
@@ -53,14 +49,7 @@ FAST = Network(uplink_mbps=4.0, downlink_mbps=39.8)
 def cloud(seen, **options):
     scheduler = Cloud(network=FAST, **options)
     plan = scheduler.plan(seen)
-    grants = pack_shares(
-        Packing.POOL,
-        shares_of(plan.phases[0]),
-        capacity_milli=seen.capacity_milli,
-        held_milli=(),
-        steps=ShareSteps(1),
-    )
-    assert regrant_plan(seen, plan, grants, scheduler.needs).phases == plan.phases
+    assert at_grants(seen, plan, scheduler.needs).phases == plan.phases
     return plan.phases[0].assignments
 
 

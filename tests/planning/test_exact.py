@@ -125,57 +125,42 @@ def test_exact_with_more_gpus_scores_no_less(view, more):
     never_less(rank(replace(view, capacity_milli=view.capacity_milli + more)), rank(view))
 
 
-def better(draw, stream):
-    """Returns the stream with options that promise more and cost less."""
-    part = st.floats(0.0, 1.0)
+def with_better_retrainings(draw, stream):
+    """Returns the stream with retrainings that promise more and cost less."""
 
     def gamma(option):
-        after = option.accuracy_after + (1.0 - option.accuracy_after) * draw(part)
-        return replace(option, accuracy_after=after, gpu_s=option.gpu_s * draw(part))
+        after = option.accuracy_after + (1.0 - option.accuracy_after) * draw(st.floats(0.0, 1.0))
+        return replace(option, accuracy_after=after, gpu_s=option.gpu_s * draw(st.floats(0.0, 1.0)))
 
-    options = tuple(gamma(option) for option in stream.retrain_options)
     running = stream.running and replace(stream.running, option=gamma(stream.running.option))
-    return replace(stream, retrain_options=options, running=running)
+    return replace(stream, retrain_options=tuple(map(gamma, stream.retrain_options)), running=running)
 
 
+def with_better_inference(change):
+    """Returns what changes each λ of a stream by a drawn part."""
+    return lambda draw, stream: replace(
+        stream,
+        inference_options=tuple(change(o, draw(st.floats(0.0, 1.0))) for o in stream.inference_options),
+    )
+
+
+SHARPER = with_better_inference(
+    lambda o, part: replace(o, relative_accuracy=o.relative_accuracy + (1.0 - o.relative_accuracy) * part)
+)
+CHEAPER = with_better_inference(
+    lambda o, part: replace(o, share_needed_milli=int(o.share_needed_milli * part))
+)
+
+
+@pytest.mark.parametrize("better", [with_better_retrainings, SHARPER, CHEAPER])
 @settings(max_examples=30)
 @given(window_views(), st.data())
-def test_exact_with_better_retrainings_scores_no_less(view, data):
+def test_exact_with_better_options_scores_no_less(better, view, data):
+    """For inference without latency limits: a stream newly kept with a_MIN asks for a larger share."""
+    if better is not with_better_retrainings:
+        view = replace(view, streams=tuple(replace(stream, max_age_us=None) for stream in view.streams))
     richer = replace(view, streams=tuple(better(data.draw, stream) for stream in view.streams))
     never_less(rank(richer), rank(view))
-
-
-@settings(max_examples=30)
-@given(window_views(), st.data())
-def test_exact_with_more_accurate_inference_scores_no_less(view, data):
-    """Without latency limits, since a stream newly kept together with a_MIN asks for a larger share."""
-    ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
-    sharper = tuple(
-        replace(stream, inference_options=tuple(_sharper(data.draw, o) for o in stream.inference_options))
-        for stream in ageless
-    )
-    never_less(rank(replace(view, streams=sharper)), rank(replace(view, streams=ageless)))
-
-
-def _sharper(draw, option):
-    relative = option.relative_accuracy
-    return replace(option, relative_accuracy=relative + (1.0 - relative) * draw(st.floats(0.0, 1.0)))
-
-
-@settings(max_examples=30)
-@given(window_views(), st.data())
-def test_exact_with_cheaper_inference_scores_no_less(view, data):
-    """Without latency limits, as above."""
-    ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
-    cheaper = tuple(
-        replace(stream, inference_options=tuple(_cheaper(data.draw, o) for o in stream.inference_options))
-        for stream in ageless
-    )
-    never_less(rank(replace(view, streams=cheaper)), rank(replace(view, streams=ageless)))
-
-
-def _cheaper(draw, option):
-    return replace(option, share_needed_milli=int(option.share_needed_milli * draw(st.floats(0.0, 1.0))))
 
 
 def test_exact_crosses_shares_without_gain():

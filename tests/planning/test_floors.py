@@ -2,18 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import window_views
+from views import at_grants, window_views
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
-from ekya.planning.granting.regrant import regrant_plan
-from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import ShareSteps
 from ekya.planning.schedulers.allocation import (
     inference_floors,
     kept_floors,
@@ -33,10 +31,7 @@ def granted(name, view):
     shares = with_floors(
         shares_of(plan.phases[0]), inference_floors(view), view.capacity_milli, view.quantum_milli
     )
-    grants = pack_shares(
-        Packing.POOL, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=ShareSteps(1)
-    )
-    return regrant_plan(view, plan, grants, scheduler.needs)
+    return at_grants(view, plan, scheduler.needs, shares=shares)
 
 
 @settings(max_examples=200)
@@ -108,24 +103,16 @@ def test_ekya_with_floors_too_large_lowers_all_alike():
     assert {share for job, share in shares.items() if job.work is Work.INFERENCE} == {250}
 
 
-def test_inference_floor_without_ages_is_zero():
+@pytest.mark.parametrize(
+    ("changed", "floor_milli"),
+    [
+        pytest.param(lambda option: {"age_us": 0}, 0, id="without ages"),
+        pytest.param(lambda option: {"ample_milli": option.share_needed_milli * 6 // 5}, 250, id="ample"),
+        pytest.param(lambda option: {"age_us": 9_000_000}, 200, id="all too old: the cheapest"),
+    ],
+)
+def test_inference_floor_follows_ages_and_ample_shares(changed, floor_milli):
     stream = camera("cam-1", 0.5)
-    ageless = tuple(replace(option, age_us=0) for option in stream.inference_options)
-    view = overloaded(replace(stream, inference_options=ageless))
-    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 0}
-
-
-def test_inference_floor_with_ample_share_uses_it():
-    stream = camera("cam-1", 0.5)
-    measured = tuple(
-        replace(option, ample_milli=option.share_needed_milli * 6 // 5) for option in stream.inference_options
-    )
-    view = overloaded(replace(stream, inference_options=measured))
-    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 250}
-
-
-def test_inference_floor_with_old_lambdas_is_the_cheapest():
-    stream = camera("cam-1", 0.5)
-    old = tuple(replace(option, age_us=9_000_000) for option in stream.inference_options)
-    view = overloaded(replace(stream, inference_options=old))
-    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 200}
+    options = tuple(replace(option, **changed(option)) for option in stream.inference_options)
+    view = overloaded(replace(stream, inference_options=options))
+    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): floor_milli}

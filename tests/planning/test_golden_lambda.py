@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from test_serial import floor_milli
-from views import GAMMAS, window_views
+from views import GAMMAS, window_views, with_golden
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.plan import Assignment, Phase
@@ -21,23 +20,6 @@ from ekya.planning.schedulers.tables import value_tables
 EVERY = InferenceConfig(1, 32)
 FIFTH = InferenceConfig(5, GOLDEN_RESOLUTION)
 PLANNERS = ("ekya", "serial", "exact", "thief")
-
-
-def with_golden(view):
-    """Returns the view with the golden detector in place of the coarser resolution."""
-    streams = [
-        replace(
-            stream,
-            inference_options=tuple(
-                replace(o, config=InferenceConfig(o.config.every, GOLDEN_RESOLUTION))
-                if o.config.resolution == 16
-                else o
-                for o in stream.inference_options
-            ),
-        )
-        for stream in view.streams
-    ]
-    return replace(view, streams=tuple(streams))
 
 
 def camera(name, accuracy, golden_milli, *gammas):
@@ -64,13 +46,6 @@ def test_value_tables_hold_the_picked_detector_at_every_share(view):
             picked = choice.choose_inference(quanta * view.quantum_milli)
             best = max(accuracy * tables.part[row, quanta], tables.golden[row, quanta])
             assert picked.option.full_accuracy(accuracy) * picked.part == pytest.approx(best, abs=1e-9)
-
-
-@settings(max_examples=40)
-@given(window_views().map(with_golden))
-def test_kept_floors_are_first_shares_that_keep_constraints(view):
-    each = {job.stream: share for job, share in kept_floors(view, 10**9).items()}
-    assert each == {stream.stream: floor_milli(view, stream) for stream in view.streams}
 
 
 @settings(max_examples=40)

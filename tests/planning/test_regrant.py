@@ -3,16 +3,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import GAMMAS, window_views
+from views import GAMMAS, at_grants, window_views
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.planning.granting.regrant import regrant_plan
-from ekya.planning.placement.pack import Packing, pack_shares
-from ekya.planning.placement.rounding import ShareSteps
+from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
@@ -23,15 +21,7 @@ THIEF = make_scheduler("thief").needs
 def granted_plan(name, view, step, packing=Packing.POOL):
     scheduler = make_scheduler(name)
     plan = scheduler.plan(view)
-    return plan, at_grants(view, plan, step, packing, scheduler.needs)
-
-
-def at_grants(view, plan, step, packing, needs):
-    shares = shares_of(plan.phases[0])
-    grants = pack_shares(
-        packing, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=ShareSteps(step)
-    )
-    return regrant_plan(view, plan, grants, needs)
+    return plan, at_grants(view, plan, scheduler.needs, step=step, packing=packing)
 
 
 @settings(max_examples=60)
@@ -108,7 +98,7 @@ def test_regrant_gives_spare_to_crowded_frames(capacity_milli, shares):
     view = crowded_view(capacity_milli)
     needed = phase_of(view, [200, 200])
     plan = Plan((needed, needed), 0.9)
-    granted = at_grants(view, plan, 1, Packing.POOL, make_scheduler("ekya").needs)
+    granted = at_grants(view, plan, make_scheduler("ekya").needs)
     given = granted.phases[0].assignments
     assert [one.inference_share_milli for one in given] == shares
     assert [one.reason for one in given] == [
@@ -123,7 +113,7 @@ def test_regrant_gives_spare_to_crowded_frames(capacity_milli, shares):
 def test_regrant_keeps_fixed_shares():
     view = crowded_view(900)
     plan = Plan((phase_of(view, [200, 200]),), 0.9)
-    granted = at_grants(view, plan, 1, Packing.POOL, make_scheduler("uniform").needs)
+    granted = at_grants(view, plan, make_scheduler("uniform").needs)
     assert [one.inference_share_milli for one in granted.phases[0].assignments] == [200, 200]
 
 
@@ -171,8 +161,8 @@ def in_turn(view, share_milli, inference_milli=300):
 def test_regrant_of_fitting_plan_keeps_phases():
     view = waiting_view()
     plan = in_turn(view, 1000)
-    assert at_grants(view, plan, 50, Packing.POOL, THIEF) == plan
-    packed = at_grants(view, plan, 50, Packing.BEST_FIT, THIEF)
+    assert at_grants(view, plan, THIEF, step=50) == plan
+    packed = at_grants(view, plan, THIEF, step=50, packing=Packing.BEST_FIT)
     assert packed.expected_accuracy == plan.expected_accuracy
     assert packed.phases[1:] == plan.phases[1:]
     assert [(a.retrain_gpu, a.inference_gpu) for a in packed.phases[0].assignments] == [(0, 1), (None, 1)]
@@ -181,7 +171,7 @@ def test_regrant_of_fitting_plan_keeps_phases():
 def test_regrant_of_phased_plan_keeps_gamma_and_order():
     """Rounded to 500 the γ of ``a`` takes 20 s instead of 17; spare capacity makes it 1000 again."""
     view = waiting_view()
-    after = at_grants(view, in_turn(view, 600), 500, Packing.POOL, THIEF)
+    after = at_grants(view, in_turn(view, 600), THIEF, step=500)
     first, second = after.phases[0].assignments
     assert (first.retrain, first.retrain_share_milli) == (GAMMAS[0], 1000)
     assert (second.retrain, second.retrain_share_milli) == (None, 0)
@@ -198,7 +188,7 @@ def test_regrant_reports_rounding_cost():
         phases=(Phase(tuple(replace(a, inference_share_milli=300) for a in plan.phases[0].assignments)),),
         expected_accuracy=0.5,
     )
-    after = at_grants(view, lesser, 1, Packing.QUANTISED, fixed)
+    after = at_grants(view, lesser, fixed, packing=Packing.QUANTISED)
     assert [a.inference_share_milli for a in after.phases[0].assignments] == [250, 250]
     assert after.rounding_cost == pytest.approx(0.5 / 6)
     assert after.expected_accuracy == pytest.approx(0.5 * 5 / 6)
@@ -209,6 +199,6 @@ def test_regrant_reports_rounding_cost():
 def test_regrant_keeps_fixed_gamma_while_shares_grow(view, step):
     needs = replace(THIEF, fixed_gamma=True)
     plan = make_scheduler("thief").plan(view)
-    after = at_grants(view, plan, step, Packing.POOL, needs)
+    after = at_grants(view, plan, needs, step=step)
     for old, new in zip(plan.phases[0].assignments, after.phases[0].assignments, strict=True):
         assert new.retrain in (old.retrain, None)

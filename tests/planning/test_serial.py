@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import V100, options_of, window_views
+from views import V100, options_of, window_views, with_golden
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.speed import LINEAR
@@ -191,8 +191,8 @@ def test_value_tables_equal_picks_at_every_share(view):
         assert bool(tables.retrains[row]) == choice.has_retraining
 
 
-@settings(max_examples=40)
-@given(window_views())
+@settings(max_examples=60)
+@given(window_views() | window_views().map(with_golden))
 def test_kept_floors_are_first_shares_that_keep_constraints(view):
     each = {job.stream: share for job, share in kept_floors(view, 10**9).items()}
     assert each == {stream.stream: floor_milli(view, stream) for stream in view.streams}

@@ -1,10 +1,11 @@
-"""Views for tests: drawn by hypothesis, or taken from the paper."""
+"""Views for tests, drawn by hypothesis or taken from the paper, and plans at their grants."""
 
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import strategies as st
 
-from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import (
@@ -14,6 +15,10 @@ from ekya.core.view import (
     StreamView,
     WindowView,
 )
+from ekya.planning.granting.regrant import regrant_plan
+from ekya.planning.placement.pack import Packing, pack_shares
+from ekya.planning.placement.rounding import ShareSteps
+from ekya.planning.schedulers.allocation import shares_of
 
 V100 = SpeedCurve(((0, 0.0), (100, 0.36), (200, 0.51), (300, 0.65), (500, 0.83), (1000, 1.0)))
 """Approximate curve that the first public implementation measured on a V100."""
@@ -97,6 +102,35 @@ def window_views(draw):
 def value_of(choices, retrain_milli, inference_milli):
     """Returns the stream's part of the objective at the best choices for these shares."""
     return choices.choose_retraining(retrain_milli).serving * choices.choose_inference(inference_milli).part
+
+
+def with_golden(view):
+    """Returns the view with the golden detector in place of the coarser resolution."""
+    streams = [
+        replace(
+            stream,
+            inference_options=tuple(
+                replace(o, config=InferenceConfig(o.config.every, GOLDEN_RESOLUTION))
+                if o.config.resolution == 16
+                else o
+                for o in stream.inference_options
+            ),
+        )
+        for stream in view.streams
+    ]
+    return replace(view, streams=tuple(streams))
+
+
+def at_grants(view, plan, needs, *, step=1, packing=Packing.POOL, shares=None):
+    """Returns the plan at what is granted of the shares that its first phase, or ``shares``, asks for."""
+    grants = pack_shares(
+        packing,
+        shares_of(plan.phases[0]) if shares is None else shares,
+        capacity_milli=view.capacity_milli,
+        held_milli=(),
+        steps=ShareSteps(step),
+    )
+    return regrant_plan(view, plan, grants, needs)
 
 
 def options_of(stream):
