@@ -73,6 +73,13 @@ def test_docs_generated_parts_each_have_a_page():
     assert sorted(name for text in texts for name in generated.PLACE.findall(text)) == sorted(generated.PARTS)
 
 
+def test_docs_results_show_the_tables_of_the_csvs():
+    text = full_text("docs/results.md")
+    assert "| accuracy of ekya on 0.8 GPUs a stream |  | 75.4% | 75.1% | 59.5% |" in text
+    assert "points of ekya above the worst uniform," not in text, "it is left out"
+    assert "<!-- " not in text
+
+
 @pytest.mark.parametrize(
     ("root", "sections"), [(FleetConfig, generated.fleet_file), (ServersSpec, generated.servers_file)]
 )

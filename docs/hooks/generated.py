@@ -1,16 +1,21 @@
-"""Parts of pages that are generated from the code, by name.
+"""Parts of pages that are generated from the code and from results of experiments, by name.
 
-A page has ``<!-- generated: NAME -->`` in the place of such a part. All that the documentation imports from
-Ekya is imported here.
+A page has ``<!-- generated: NAME -->`` in the place of such a part, and ``<!-- results: figure7 -->`` in that
+of the table of ``experiments/results/figure7_paper.csv``: the paper's numbers with ours beside them. With
+``<!-- results: figure7 without: worst; 0.6 GPUs -->`` the rows whose first cell has one of these words are
+left out. All that the documentation imports from Ekya is imported here.
 """
 
+import csv
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import api_page
 import cli_page
 import metrics_page
 import settings_page
+from page_text import table
 from settings_page import Section
 from typer.main import get_command
 
@@ -25,6 +30,8 @@ from ekya.service.metrics import METRICS
 from ekya.service.monitoring_files import ALERTS
 
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+RESULTS_PLACE = re.compile(r"^<!-- results: (\w+)(?: without: (.*))? -->$", re.MULTILINE)
+RESULTS = Path(__file__).resolve().parents[2] / "experiments/results"
 
 
 def fleet_file() -> tuple[Section, ...]:
@@ -62,10 +69,24 @@ PARTS: Mapping[str, Callable[[], str]] = {
 """Each generated part."""
 
 
+def results_table(name: str, without: str | None) -> str:
+    """Returns the table of a recipe's numbers, without the rows whose first cell has one of some words.
+
+    Raises:
+        FileNotFoundError: no recipe has left a table of this name.
+    """
+    with (RESULTS / f"{name}_paper.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    left_out = [words.strip() for words in (without or "").split(";") if words.strip()]
+    return table(head, (row for row in rows if not any(words in row[0] for words in left_out)))
+
+
 def filled(markdown: str) -> str:
     """Returns a page with its generated parts.
 
     Raises:
         KeyError: the page names a part that does not exist.
+        FileNotFoundError: it names results that do not exist.
     """
-    return PLACE.sub(lambda place: PARTS[place.group(1)](), markdown)
+    markdown = PLACE.sub(lambda place: PARTS[place.group(1)](), markdown)
+    return RESULTS_PLACE.sub(lambda place: results_table(*place.groups()), markdown)

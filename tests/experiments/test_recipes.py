@@ -1,8 +1,11 @@
+import csv
 import importlib
 from pathlib import Path
 
+import gains
 import pytest
 import typer
+from recipe import RESULTS, as_csv
 from typer.testing import CliRunner
 
 from ekya.core.errors import UserError
@@ -151,3 +154,12 @@ def test_fewest_gpus_interpolates_between_played_counts(recipe):
     assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.6) == pytest.approx(1.5)
     assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.4) == 1.0
     assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.8) is None
+
+
+def test_gains_table_follows_from_the_rows():
+    with (RESULTS / "gains.csv").open(newline="", encoding="utf-8") as file:
+        rows = [
+            gains.Row(row["script"], int(row["seed"]), row["scheduler"], float(row["accuracy"]), ())
+            for row in csv.DictReader(file)
+        ]
+    assert as_csv(gains.shown(rows)) == (RESULTS / "gains_paper.csv").read_text(encoding="utf-8")
