@@ -55,7 +55,12 @@ def require_needs(fleet: FleetConfig, scheduler: str, *, live: bool) -> None:
             f"scheduler: {chosen.name} has to know what a retraining will give, and only a trace does; "
             f"use ekya simulate TRACE --scheduler {chosen.name}"
         )
-    if live and (chosen.needs.elsewhere or chosen.needs.kept_models):
+    if chosen.needs.kept_models:
+        raise UserError(
+            f"scheduler: {chosen.name} serves models of earlier windows, and only a trace has them; "
+            f"use ekya simulate TRACE --scheduler {chosen.name}"
+        )
+    if live and chosen.needs.elsewhere:
         raise UserError(
             f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and no server "
             "sends them to a live run; use --clock virtual, or choose another scheduler"

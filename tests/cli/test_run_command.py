@@ -40,7 +40,7 @@ def test_commands_that_live_cameras_do_not_allow_are_refused_at_once(
     [
         ("oracle", "use ekya simulate TRACE --scheduler oracle"),
         ("cloud:up=8", "scheduler: cloud serves weights that are not trained on the GPUs here"),
-        ("reuse", "use --clock virtual, or choose another scheduler"),
+        ("reuse", "use ekya simulate TRACE --scheduler reuse"),
     ],
 )
 def test_run_live_with_a_scheduler_it_cannot_serve_is_refused(name, says, world, fleet, capfd):

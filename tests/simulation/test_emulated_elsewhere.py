@@ -21,7 +21,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation, retraining_of
 from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch
-from ekya.simulation.emulated.training import KeptModels, training_steps
+from ekya.simulation.emulated.world import training_steps
 from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
 
 CAM, S = StreamId("cam"), 1_000_000
@@ -144,26 +144,6 @@ def test_snapshots_ended_retraining_gives_no_events(base, labels):
     home.end(2 * S)
     assert home.receive(2, 3 * S) == []
     assert home.best is not None
-
-
-def test_kept_models_train_from_the_previous_one(base, labels):
-    kept = KeptModels(GAMMA, base, ExemplarMemory())
-    first, second = (kept.keep(one, SETTINGS, None) for one in labels)
-    assert [(one.config, one.trained_in) for one in (first, second)] == [(GAMMA, 1), (GAMMA, 2)]
-    for cached, of in zip((first, second), labels, strict=True):
-        assert sum(cached.histogram) == len(of.training.examples) + len(of.validation.examples)
-    alone = KeptModels(GAMMA, base, ExemplarMemory())
-    alone.keep(labels[1], SETTINGS, None)
-    assert not same(alone.models[2], kept.models[2])
-    assert same(kept.model, kept.models[2])
-
-
-def test_kept_models_one_per_window(base, labels):
-    kept = KeptModels(GAMMA, base, ExemplarMemory())
-    kept.keep(labels[0], SETTINGS, None)
-    model, memory = kept.model, kept.memory
-    assert kept.keep(labels[0], SETTINGS, None) is None
-    assert (kept.model, kept.memory) == (model, memory)
 
 
 def test_histogram_background_is_not_counted(labels):

@@ -41,7 +41,7 @@ def events_of(golden, windows, empty=()):
     camera = SimpleNamespace(
         labels=None,
         earlier=None,
-        judge=lambda: None,
+        snapshot_serving=lambda: None,
         models=SimpleNamespace(add_labels=lambda _: None),
         inference=SimpleNamespace(forget_material=lambda: None),
         forget_material=lambda _: None,

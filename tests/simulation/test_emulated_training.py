@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starts import start_retraining
 
-import ekya.simulation.emulated.training
+import ekya.simulation.emulated.world
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import RetrainFinished, RetrainProgress
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, StreamId
 from ekya.models.training.operations import RetrainingCost
 from ekya.pipeline.costs import CostCard
-from ekya.simulation.emulated.training import training_steps
+from ekya.simulation.emulated.world import training_steps
 from ekya.simulation.retraining import VirtualRetraining
 
 CAM, JOB = StreamId("cam"), JobId(3)
@@ -54,7 +54,7 @@ class Trained:
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     monkeypatch.setattr(
-        ekya.simulation.emulated.training,
+        ekya.simulation.emulated.world,
         "retraining_cost",
         lambda _: RetrainingCost(3_000_000_000, 2_000_000_000, 5),
     )

@@ -29,7 +29,7 @@ from ekya.simulation.emulated.courses import Common, Course, courses_of
 from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch
 from ekya.simulation.emulated.trace_recorder import SCORED_PER_S, StreamRecorder
-from ekya.simulation.emulated.training import training_steps
+from ekya.simulation.emulated.world import training_steps
 from ekya.simulation.retraining import VirtualRetraining
 
 CAM = StreamId("cam")

@@ -6,7 +6,6 @@ from ekya.core import events as ev
 from ekya.core.commands import AdoptModel
 from ekya.core.units import ModelVersion
 from ekya.core.view import InferenceOption
-from ekya.core.weights import CachedModel
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import ExemplarMemory
@@ -14,7 +13,6 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.stream import EmulatedStream
-from ekya.simulation.emulated.training import KeptModels
 from ekya.simulation.retraining import Checkpoint, VirtualRetraining
 
 
@@ -31,7 +29,6 @@ class EmulatedCamera:
     """State of one stream.
 
     Attributes:
-        kept: kept models, if the scheduler wants any.
         joins_us: run time at which the stream is added.
         misfortunes: losses and returns of its camera, reported at their time.
         judged: weights that served when labels were last taken.
@@ -48,7 +45,6 @@ class EmulatedCamera:
     version: ModelVersion
     memory: ExemplarMemory
     labels: StreamLabels | None = None
-    kept: KeptModels | None = None
     joins_us: int = 0
     misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()
     added: bool = False
@@ -57,7 +53,7 @@ class EmulatedCamera:
     earlier: Served | None = None
     trained_on: StreamLabels | None = None
 
-    def judge(self) -> None:
+    def snapshot_serving(self) -> None:
         """Records the serving weights before new labels are taken, and keeps the previously recorded ones."""
         before = self.judged
         self.earlier = before if before is not None and before.version != self.version else None
@@ -104,12 +100,6 @@ class EmulatedCamera:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if best is not None and self.trained_on is not None:
             self.memory = self.memory.update(best.model, self.trained_on.training.examples)
-
-    def keep(self, background: int | None) -> CachedModel | None:
-        """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""
-        if self.kept is None or self.labels is None:
-            return None
-        return self.kept.keep(self.labels, self.settings, background)
 
     def _serve(self, model: EdgeModel, now_us: int) -> None:
         self.version, self.model = ModelVersion(self.version + 1), model

@@ -140,7 +140,7 @@ class PreparingWindows:
             camera = self._cameras[asked.stream]
             if asked.since_us is None:
                 camera.labels = None
-            camera.judge()
+            camera.snapshot_serving()
             prepared = self.of(camera, command.window, now_us, asked.since_us, asked.dose)
             settings = prepared.settings.under(command.budget)
             self.streams[asked.stream] = replace(prepared, settings=settings)

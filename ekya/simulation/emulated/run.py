@@ -59,7 +59,6 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.stream import EmulatedStream
-from ekya.simulation.emulated.training import KeptModels
 from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.camera import ASSUMED_FPS
@@ -132,7 +131,6 @@ def open_emulated(
     card = (card or load_card()).of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)
-    thorough = max(constants.retrain_configs, key=lambda config: config.thoroughness)
     classes = fleet_classes(fleet)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))
@@ -148,11 +146,9 @@ def open_emulated(
         for place, (stream, source) in enumerate(sources.items()):
             models = ModelRecord(folder, store, stream)
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
-            memory = ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task])
-            kept = KeptModels(thorough, base, memory) if chosen.needs.kept_models else None
             frames = FrameRecord(folder, stream)
             cameras[stream], counted = _camera(
-                fleet, place, source, seed, card, base, frames, models, kept, analyses
+                fleet, place, source, seed, card, base, frames, models, analyses
             )
             operations.append(counted)
         if all(source.died for source in sources.values()):
@@ -221,7 +217,6 @@ def _camera(
     base: EdgeModel,
     frames: FrameRecord,
     models: ModelRecord,
-    kept: KeptModels | None,
     golden: GoldenInference,
 ) -> tuple[EmulatedCamera, int]:
     """Returns a camera, and the counted operations of proposing the objects of its first frame."""
@@ -264,7 +259,6 @@ def _camera(
         ),
         version=BASE_VERSION,
         memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),
-        kept=kept,
         joins_us=stream.play.joins_us,
         misfortunes=misfortunes(stream),
     )

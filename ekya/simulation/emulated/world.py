@@ -2,28 +2,28 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, inference_holder
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId
+from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.operations import retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
-from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.stream_preparation import retraining_of
 from ekya.pipeline.zoo_folder import ZooFolder
 from ekya.planning.adaptation.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
-from ekya.simulation.emulated.training import training_steps
 from ekya.simulation.executor import Due, PreparedStep
-from ekya.simulation.retraining import Checkpoint, EpochEnd, TrainingStep, VirtualRetraining
+from ekya.simulation.retraining import Checkpoint, DoesNotFitError, EpochEnd, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares
 from ekya.system.host import give_back_freed
 
@@ -32,8 +32,6 @@ MEASURE_EVERY_US = 2 * US_PER_S
 
 NOTICE_EVERY_US = BLOCK_US
 """Interval at which frames are analysed at the latest, where drift is to be noticed."""
-
-_NOTHING_TO_SEND = "there is nothing that could be sent"
 
 
 class EmulatedWorld:
@@ -100,11 +98,8 @@ class EmulatedWorld:
     def prepare(
         self, command: cmd.BeginPreparation, now_us: int
     ) -> tuple[list[ev.Event], Iterator[PreparedStep]]:
-        """Returns models of the previous window, which can serve from the next one on, and the steps."""
-        cameras = self._cameras.items() if command.round == 0 else ()
-        kept = [(stream, of.keep(self._golden.background)) for stream, of in cameras]
-        events: list[ev.Event] = [ev.ModelCached(now_us, stream, model) for stream, model in kept if model]
-        return events, self._preparing.begin(command, now_us)
+        """Returns no events, and the steps."""
+        return [], self._preparing.begin(command, now_us)
 
     def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
         """Frees the data of a preparation."""
@@ -119,12 +114,12 @@ class EmulatedWorld:
         self, command: cmd.StartRetraining, now_us: int, remote: bool
     ) -> Iterator[TrainingStep[EdgeModel]] | str:
         """Returns the steps of a training, or the reason why there is none."""
-        camera, elsewhere = self._cameras[command.stream], command.elsewhere
-        if elsewhere is not None and elsewhere.trained_in is not None:
-            return self._kept(camera, command, elsewhere.trained_in, now_us) or _NOTHING_TO_SEND
+        camera = self._cameras[command.stream]
         if remote:
             retraining = self._trained_remotely(camera, command, now_us)
-            return _NOTHING_TO_SEND if retraining is None else training_steps(retraining, self._card)
+            if retraining is None:
+                return "there is nothing that could be sent"
+            return training_steps(retraining, self._card)
         if camera.labels is None:
             return "there are no labels to train on"
         passed = self._preparing.passed_by(command.stream, camera.model)
@@ -224,18 +219,6 @@ class EmulatedWorld:
             if drift is not None and camera.added:
                 yield drift
 
-    def _kept(
-        self, camera: EmulatedCamera, command: cmd.StartRetraining, trained_in: int, now_us: int
-    ) -> Iterator[TrainingStep[EdgeModel]] | None:
-        if camera.kept is None or camera.labels is None or trained_in not in camera.kept.models:
-            return None
-        model = camera.kept.models[trained_in]
-        now = self._preparing.of(camera, command.window, now_us)
-        kept = replace(now, serving=serving(model, camera.settings.classes))
-        camera.trained_on = camera.labels
-        end = EpochEnd(1, kept.serving_accuracy(camera.labels), 0.0, lambda: model)
-        return iter([TrainingStep(0.0, lambda: end)])
-
     def _trained_remotely(
         self, camera: EmulatedCamera, command: cmd.StartRetraining, now_us: int
     ) -> Retraining | None:
@@ -271,3 +254,32 @@ def _script(
     for stream, camera in cameras.items():
         yield ev.StreamAdded(camera.joins_us, stream, camera.options)
         yield from camera.misfortunes
+
+
+def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingStep[EdgeModel]]:
+    """Yields the preparation of a retraining and each of its epochs."""
+    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
+
+    def run_epoch() -> EpochEnd[EdgeModel]:
+        with _fits():
+            result = retraining.run_epoch()
+        gpu_s = prepare_gpu_s + result.epoch * epoch_gpu_s
+        return EpochEnd(result.epoch, result.validation_accuracy, gpu_s, retraining.model)
+
+    def prepare() -> None:
+        with _fits():
+            retraining.prepare()
+
+    yield TrainingStep(prepare_gpu_s, prepare)
+    for _ in range(retraining.config.epochs):
+        yield TrainingStep(epoch_gpu_s, run_epoch)
+
+
+@contextmanager
+def _fits() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise DoesNotFitError(f"{type(error).__name__}: {error}") from error
+        raise
