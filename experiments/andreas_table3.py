@@ -22,14 +22,12 @@ from recipe import Beside, legend, name_axes, new_figure, percent
 from recipe_table import Asked, FigureRecipe
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.papers.andreas.physics import AndreasPhysics
-from ekya.fleet.papers.andreas.workload import armida_workload
+from ekya.fleet.papers.andreas.workload import AndreasPhysics, armida_workload
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.policy.view import FleetView
+from ekya.fleet.policy.places import NodeName
+from ekya.fleet.policy.view import FleetPolicy, FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 

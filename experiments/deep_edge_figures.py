@@ -22,13 +22,18 @@ from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
 from ekya.core.units import us_to_seconds
 from ekya.fleet.fitting.judged import Models, split
-from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.laws import NANO, PI, TX2
 from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
-from ekya.fleet.papers.deep_edge.workload import SEEDS, EdgeExperiment, edge_experiment, pi_points
+from ekya.fleet.papers.deep_edge.workload import (
+    SEEDS,
+    EdgeExperiment,
+    EdgePhysics,
+    edge_experiment,
+    pi_points,
+)
 from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.deep_edge.policy import EdgePolicy
+from ekya.fleet.policy.deep_edge.task import EdgePolicy
 from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine

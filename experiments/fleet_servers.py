@@ -25,8 +25,8 @@ from ekya.cli.options import parse_integers
 from ekya.cli.output import open_output
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.lending import ARRIVED
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import ServerDeath

@@ -8,11 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import t
 
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
+from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, OkitaWorkload
 from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.papers.worlds import okita_terms
-from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.view import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 

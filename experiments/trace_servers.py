@@ -9,9 +9,9 @@ from ekya.core.trace import Trace
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import LinkSizes
-from ekya.fleet.policy.tiers import Tier
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.registry import Tier
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.peers import Made
 from ekya.fleet.run.server import ServerTerms

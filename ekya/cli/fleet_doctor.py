@@ -15,7 +15,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.results.report.formatting import NONE
 from ekya.system.files import write_text_atomic
 
@@ -54,7 +54,7 @@ def doctor(config: FleetDoctorConfig, output: Output) -> None:
     """
     from ekya.fleet.run.doctor import DOCTOR, examine_fleet
     from ekya.fleet.run.sites.client import SiteHandle
-    from ekya.fleet.run.sites.token import fleet_token
+    from ekya.fleet.run.sites.server import fleet_token
     from ekya.fleet.servers_file import load_servers
 
     if config.write is not None:

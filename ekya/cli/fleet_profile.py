@@ -14,7 +14,7 @@ from ekya.cli.command import command
 from ekya.cli.options import parse_fractions, parse_integers
 from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.profile import EdgeWork
+from ekya.fleet.policy.deep_edge.estimates import EdgeWork
 
 if TYPE_CHECKING:
     from ekya.fleet.fitting.judged import JudgedModel
@@ -57,10 +57,8 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
     Each combination of --batches, --cpu, --mem and --hold is a data point. After Ctrl-C, the same command
     goes on with what is missing.
     """
-    from ekya.fleet.fitting.measured import measured_models
-    from ekya.fleet.fitting.points_file import add_points, read_points, read_tried
-    from ekya.fleet.run.deep_edge.profiler import profiled
-    from ekya.fleet.run.deep_edge.stress import StressPoint, stress_ng
+    from ekya.fleet.fitting.points_file import add_points, measured_models, read_points, read_tried
+    from ekya.fleet.run.deep_edge.profiler import StressPoint, profiled, stress_ng
     from ekya.gpu.backends.registry import choose_backend
 
     run = _run_of(config)
@@ -116,8 +114,7 @@ def _run_of(config: FleetProfileConfig) -> "ProfileRun":
     Raises:
         UserError: the model is unknown, a batch is smaller than two, or a share is not in (0, 1].
     """
-    from ekya.fleet.run.deep_edge.profiler import ProfileRun
-    from ekya.fleet.run.deep_edge.stress import StressPoint
+    from ekya.fleet.run.deep_edge.profiler import ProfileRun, StressPoint
     from ekya.models.edge.architectures import EDGE_MODELS
 
     batches = parse_integers(config.batches, "--batches")

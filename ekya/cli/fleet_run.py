@@ -26,7 +26,7 @@ from ekya.cli.options import Clock, read_failing
 from ekya.cli.output import Output, open_bars, remember_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.results.report.formatting import NONE, format_percent, format_points
 from ekya.system.files import write_text_atomic
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ekya.control.loop import Observer
     from ekya.fleet.run.live.found_sites import FoundSites
     from ekya.fleet.run.servers import ServerDeath
-    from ekya.fleet.run.servers_folder import ServersFolder
-    from ekya.fleet.run.servers_summary import RanServers
+    from ekya.fleet.run.servers_folder import RanServers, ServersFolder
     from ekya.fleet.run.sites.server import SiteServer
     from ekya.fleet.servers_file import ServerConfig, Servers
 
@@ -121,7 +120,7 @@ def run(config: FleetRunConfig, output: Output) -> None:
     updated on the same servers, by themselves or when they are ordered over REST.
     """
     from ekya.fleet.run.loan_file import read_loans
-    from ekya.fleet.run.servers_summary import summarise_servers
+    from ekya.fleet.run.servers_folder import summarise_servers
 
     tier = make_tier(config.tier or DEFAULT_TIER)
     with remember_ctrl_c():
@@ -153,7 +152,7 @@ def make_tier(name: str) -> str | None:
     Raises:
         UserError: there is no such tier.
     """
-    from ekya.fleet.policy.tiers import TIERS
+    from ekya.fleet.policy.registry import TIERS
 
     if name not in (NO_TIER, *TIERS):
         known = ", ".join((*TIERS, NO_TIER))
@@ -189,7 +188,7 @@ def _run_emulated(
     failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
-    from ekya.fleet.policy.tiers import TIERS
+    from ekya.fleet.policy.registry import TIERS
     from ekya.fleet.run.emulated_servers import emulate_servers
 
     for option, value in (("--listen", config.listen), ("--stores", config.stores)):
@@ -249,9 +248,8 @@ def _run_live(
 def _resumed(
     config: FleetRunConfig, path: Path, output: Output
 ) -> "tuple[RanServers, ServersFolder, str | None, tuple[SiteName, ...]]":
-    from ekya.fleet.run.live.live_run import LiveRun
     from ekya.fleet.run.live.live_servers import resume_servers
-    from ekya.fleet.run.servers_folder import ServersFolder
+    from ekya.fleet.run.servers_folder import LiveRun, ServersFolder
 
     folder = ServersFolder(path)
     run = LiveRun.load(folder.live)
@@ -268,7 +266,7 @@ def _resumed(
 
 def _points_of(config: FleetRunConfig, tier: str | None) -> Path | None:
     """Returns the absolute path of ``--points``; fails where nothing would use them, or they fit nothing."""
-    from ekya.fleet.fitting.measured import fitted_to
+    from ekya.fleet.fitting.points_file import fitted_to
 
     if config.points is None:
         return None
@@ -291,8 +289,7 @@ def _reached(
 ) -> "Iterator[tuple[FoundSites, SiteServer]]":
     """Opens the way to sites and back, and ends those of this machine at the end."""
     from ekya.fleet.run.live.found_sites import FoundSites, address_towards
-    from ekya.fleet.run.sites.server import SiteServer
-    from ekya.fleet.run.sites.token import fleet_token
+    from ekya.fleet.run.sites.server import SiteServer, fleet_token
     from ekya.fleet.servers_file import split_address
 
     token = fleet_token(config.token_file)

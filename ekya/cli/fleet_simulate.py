@@ -18,7 +18,7 @@ from ekya.cli.options import parse_integers, read_failing, refuse_repeats, split
 from ekya.cli.output import Output, open_bars
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, seconds_to_us
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 
 if TYPE_CHECKING:
     from ekya.fleet.servers_file import ServerConfig
@@ -56,8 +56,7 @@ def site(config: SiteConfig, output: Output) -> None:
     from ekya.fleet.run.doctor import DOCTOR, HostDoctor
     from ekya.fleet.run.live.orders import SITE
     from ekya.fleet.run.live.site import Site
-    from ekya.fleet.run.sites.server import SiteServer
-    from ekya.fleet.run.sites.token import fleet_token
+    from ekya.fleet.run.sites.server import SiteServer, fleet_token
     from ekya.fleet.servers_file import load_servers, split_address
 
     name = SiteName(config.site)

@@ -41,7 +41,7 @@ def open_updates(
     if not stores:
         yield None
         return
-    from ekya.fleet.run.sites.token import fleet_token
+    from ekya.fleet.run.sites.server import fleet_token
     from ekya.fleet.run.stores.rest import application
     from ekya.fleet.run.stores.update_book import UpdateBook
     from ekya.fleet.run.stores.updates import StoreUpdates

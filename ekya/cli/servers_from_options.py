@@ -9,7 +9,7 @@ from ekya.cli.fleet_from_options import require_credentials, require_world
 from ekya.cli.options import Clock
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 
 if TYPE_CHECKING:
     from ekya.fleet.servers_file import ServerConfig, Servers, ServerSpec

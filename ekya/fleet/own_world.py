@@ -9,12 +9,11 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA
 from ekya.fleet.papers.worlds import Draw, WorkloadOptions, WorldKind, andreas_world, okita_world
-from ekya.fleet.policy.job import Left
+from ekya.fleet.policy.job import Left, Tardiness
 from ekya.fleet.policy.okita.ground import slot_of
 from ekya.fleet.policy.okita.placing import most_workers
 from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.workload_files import OwnWorkload, load_workload
 
 _BY_STAKE = ("oasis", "oasis-fixed")

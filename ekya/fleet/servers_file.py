@@ -16,7 +16,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import STORES, SiteName
+from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.run.server import ServerTerms
 from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name

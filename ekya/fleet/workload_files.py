@@ -12,10 +12,8 @@ from pydantic import Field
 from ekya.core.errors import UserError
 from ekya.core.units import seconds_to_us
 from ekya.fleet.described import DescribedPart, read_described
-from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.places import Node, Places
-from ekya.fleet.policy.waiting import Cliff, Growing, Linear, Tardiness, WaitingCost
+from ekya.fleet.policy.job import Cliff, Growing, Linear, Tardiness, TrainJob, WaitingCost
+from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
 
 GPU = "gpu"
 """Resource of a worker that a node has as many of as it has GPUs."""

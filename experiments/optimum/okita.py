@@ -17,7 +17,7 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.papers.okita.workload import OkitaWorkload
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName, SiteName
+from ekya.fleet.policy.places import JobName, SiteName
 
 
 @dataclass(frozen=True, slots=True)

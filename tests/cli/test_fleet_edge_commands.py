@@ -7,10 +7,10 @@ import pytest
 
 from ekya import cli
 from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
-from ekya.fleet.papers.deep_edge.devices import NANO
+from ekya.fleet.papers.deep_edge.laws import NANO
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
-from ekya.fleet.run.deep_edge import profiler, stress
+from ekya.fleet.policy.deep_edge.estimates import EdgeWork, ProfileSetting
+from ekya.fleet.run.deep_edge import profiler
 
 POINTS = profile_points(NANO, 40)
 WORK = EdgeWork(kind=NANO, architecture="mobilenet_v3_small", side=16, trainable_blocks=1)
@@ -40,7 +40,7 @@ def measures(monkeypatch):
                 yield point, replace(POINTS[len(asked)], kind=point.work.kind)
 
     monkeypatch.setattr(profiler, "profiled", profiled)
-    monkeypatch.setattr(stress, "stress_ng", lambda: "stress-ng")
+    monkeypatch.setattr(profiler, "stress_ng", lambda: "stress-ng")
     return asked
 
 

@@ -8,11 +8,11 @@ from ekya import cli
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.live import watched_servers
 from ekya.fleet.run.live.found_sites import FoundSites
-from ekya.fleet.run.live.live_run import LiveRun
-from ekya.fleet.run.sites.token import TOKEN_VARIABLE
+from ekya.fleet.run.servers_folder import LiveRun
+from ekya.fleet.run.sites.server import TOKEN_VARIABLE
 from ekya.gpu.backends import registry
 
 

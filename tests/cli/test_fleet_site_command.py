@@ -17,7 +17,7 @@ from ekya.config.shipped import shipped_path
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live.orders import SITE
 from ekya.fleet.run.sites.client import SiteHandle
-from ekya.fleet.run.sites.token import TOKEN_VARIABLE
+from ekya.fleet.run.sites.server import TOKEN_VARIABLE
 
 TOKEN = "t" * 40
 

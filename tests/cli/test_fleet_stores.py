@@ -13,13 +13,13 @@ from ekya.cli.fleet_stores import RestOptions, note_stores_file, open_updates, r
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.fleet.run.servers_folder import ServersFolder
-from ekya.fleet.run.sites.token import fleet_token
+from ekya.fleet.run.sites.server import fleet_token
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("EKYA_FLEET_TOKEN", raising=False)
-    monkeypatch.setattr("ekya.fleet.run.sites.token.WRONG_TOKEN_S", 0.01)
+    monkeypatch.setattr("ekya.fleet.run.sites.server.WRONG_TOKEN_S", 0.01)
     for name in ("car", "bus"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
     spec = "{samples: pictures, out: a.safetensors, model: mobilenet_v3_small, side: 16}"

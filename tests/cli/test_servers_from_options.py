@@ -6,7 +6,7 @@ from commands import live_camera, on_a_machine_with, write_fleet
 
 from ekya.cli.servers_from_options import read_all_servers, read_server_of_site, read_servers_here
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.gpu.backends import registry
 
 EAST, NORTH, SOUTH = map(SiteName, ("east", "north", "south"))

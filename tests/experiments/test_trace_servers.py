@@ -10,9 +10,9 @@ from trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.one_node import OneNode
-from ekya.fleet.policy.tiers import TIERS, Tier
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.registry import TIERS, Tier
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor
 from ekya.fleet.run.server import ServerTerms

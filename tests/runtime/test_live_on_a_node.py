@@ -24,8 +24,8 @@ from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remo
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
-from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.guests import guest_task
+from ekya.fleet.policy.places import JobName, NodeName
+from ekya.fleet.run.live.above_server import guest_task
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.training.trainer import Retraining, RetrainingData

@@ -6,10 +6,9 @@ from itertools import product
 from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.steps import Chosen, WholeSteps
+from ekya.fleet.policy.deep_edge.joint import Chosen, WholeSteps
 from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.places import Node, NodeState, Places
+from ekya.fleet.policy.places import Node, NodeName, NodeState, Places
 
 
 @dataclass(frozen=True, slots=True)

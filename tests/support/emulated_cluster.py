@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
 

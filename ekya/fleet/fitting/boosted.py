@@ -10,8 +10,7 @@ import numpy as np
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeTraining
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeTraining, ProfilePoint
 from ekya.fleet.policy.places import NodeState
 
 Row = tuple[float, ...]

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.fleet.fitting.boosted import QUANTITIES
-from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, ProfilePoint
 
 P = TypeVar("P")
 

@@ -1,13 +1,100 @@
 """Registry of all policies that can play in the papers' worlds: those of ``fleet.policy``, and baselines."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 
-from ekya.fleet.papers.andreas.first_principles import EDF, FIFO, PRIORITY
-from ekya.fleet.papers.deep_edge.compared import Fair
+import numpy as np
+
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.papers.okita.oasis import Bounds, Oasis
+from ekya.fleet.policy.andreas.construct import construct
+from ekya.fleet.policy.andreas.point import WAITS, point_of
+from ekya.fleet.policy.andreas.settle import decision_of
+from ekya.fleet.policy.assignment import Decision, NodePart, whole
+from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, Make, edge_policy
+from ekya.fleet.policy.view import FleetView, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """Gives equal shards, in the largest batches that fit into each machine's memory.
+
+    Attributes:
+        keeps_deadlines: whether it leaves out workers whose applications would be late; the schedulers of
+            Hadoop, Yarn and Mesos ignore them.
+    """
+
+    keeps_deadlines: bool = False
+
+    def __call__(self, task: EdgeTask) -> EdgePlan:
+        """Returns the plan over all workers that it may use."""
+        chosen, left_out = [], {}
+        for node in task.workers:
+            batch = task.max_batch(node)
+            late = task.pressure(node, batch) if batch and self.keeps_deadlines else None
+            if not batch or late is not None:
+                left_out[node.name] = late or NO_MEMORY
+            else:
+                chosen.append((node, batch, FULL_GPU_MILLI))
+        if not chosen:
+            return EdgePlan((), inf, left_out)
+        shards = whole({node.name: task.samples / len(chosen) for node, _, _ in chosen}, task.samples)
+        parts = [
+            NodePart(node.name, workers=1, chunks=shards[node.name], batch=batch)
+            for node, batch, _ in chosen
+            if shards[node.name]
+        ]
+        sample_s = task.sample_s(chosen)
+        epoch_s = max(
+            shards[node.name] * each_s for (node, _, _), each_s in zip(chosen, sample_s, strict=True)
+        )
+        return EdgePlan(tuple(parts), epoch_s, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrinciple:
+    """Places waiting jobs in a fixed order; started jobs are never moved, resized or preempted.
+
+    A new job's configuration is chosen and assigned by ANDREAS's rules without randomness, so these methods
+    differ from ANDREAS only in the order, in preemption and in building a single schedule. A job that finds
+    no place does not block the jobs behind it.
+
+    Attributes:
+        rank: sort key; the smallest goes first.
+    """
+
+    name: str
+    rank: Callable[[JobState], float]
+    on_events: bool = True
+    every_us: None = None
+
+    def decide(self, view: FleetView) -> Decision:
+        """Places waiting jobs on the free GPUs."""
+        point = point_of(view)
+        config, node = (now.copy() for now in point.places_now)
+        free = point.node_gpus
+        for row in np.flatnonzero(config != WAITS):
+            free[node[row]] -= int(point.gpus[config[row]])
+        waiting = sorted(
+            np.flatnonzero(config == WAITS),
+            key=lambda row: (self.rank(point.states[row]), point.states[row].job.name),
+        )
+        if waiting and point.shelves:
+            order = np.array([waiting], dtype=np.intp)
+            new = construct(point, order, point.keys.argmin(axis=1)[None, :], free)
+            config, node = np.maximum(config, new.config[0]), np.maximum(node, new.node[0])
+        return decision_of(point, config, node)
+
+
+FIFO = FirstPrinciple("fifo", lambda state: state.job.arrives_us)
+EDF = FirstPrinciple("edf", lambda state: np.inf if state.job.due_us is None else state.job.due_us)
+PRIORITY = FirstPrinciple("priority", lambda state: -state.job.waiting.per_s)
+"""In the order of arrival, the earliest due date first, and the highest tardiness weight first."""
+
 
 BASELINES: Mapping[str, Make] = MappingProxyType(
     {

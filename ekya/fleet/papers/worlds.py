@@ -6,24 +6,22 @@ from functools import partial
 from types import MappingProxyType
 
 from ekya.core.errors import UserError
-from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.papers.andreas.workload import (
     FOUR_GPUS,
     PROFILE_NAMES,
     TWO_GPUS,
+    AndreasPhysics,
     Scenario,
     andreas_workload,
 )
-from ekya.fleet.papers.deep_edge.physics import EdgePhysics
-from ekya.fleet.papers.deep_edge.workload import edge_experiment
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload, simulation
+from ekya.fleet.papers.deep_edge.workload import EdgePhysics, edge_experiment
+from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, OkitaWorkload, simulation
 from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED
 from ekya.fleet.policy.job import EpochUs, TrainJob
 from ekya.fleet.policy.places import Places
-from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.registry import Terms
-from ekya.fleet.sim.physics import Physics
+from ekya.fleet.policy.view import FleetPolicy
+from ekya.fleet.sim.engine import Physics
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import floor
 from typing import Literal
 
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import JobName, NodeName, SiteName
 
 SERVER_PART = 0.2
 """Part of a node's share that the parameter server gets beside workers; the workers split the rest evenly."""

@@ -6,8 +6,8 @@ from math import ceil
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import Mode
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room
 
 Way = tuple[SiteName, SiteName]

@@ -7,8 +7,8 @@ from typing import Protocol
 from ekya.core.units import StreamId
 from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
-from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import JobName, SiteName
 from ekya.fleet.policy.rooms import Room
 
 Key = tuple[SiteName, StreamId]

@@ -20,19 +20,16 @@ import numpy as np
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import JobAssignment, NodePart, whole
-from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.job import Left, Linear, TrainJob
 from ekya.fleet.policy.loans import Links, Loan, alone
 from ekya.fleet.policy.market import Deal, Market, carried_out, job_of, jobs_of, key_of
-from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.places import Node, NodeName, Places, SiteName
 from ekya.fleet.policy.prices import Hosts, Prices
-from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.splitting import dealt_in_words
 from ekya.fleet.policy.spreading import Spread
-from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Linear
+from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
 
 _SLOTS = 20
 """Slots of a window: as many as a job of the paper takes. The paper's slots are longer than a window here."""

@@ -8,7 +8,7 @@ from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.plan import Plan
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.planning.schedulers.objective import evaluate_phases
 
 Planner = Callable[[WindowView], Plan]

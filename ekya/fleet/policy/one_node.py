@@ -12,18 +12,14 @@ import numpy as np
 
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
-from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.job import Left, Tardiness, TrainJob
 from ekya.fleet.policy.loans import Loan, alone
 from ekya.fleet.policy.market import Deal, Market, carried_out, fits, job_of, jobs_of
-from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import Node, Places
-from ekya.fleet.policy.prices import Hosts
-from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.places import Node, NodeName, Places
+from ekya.fleet.policy.prices import Hosts, in_us
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Tardiness
-from ekya.fleet.policy.ways import in_us
+from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
 
 
 @dataclass(frozen=True, slots=True)

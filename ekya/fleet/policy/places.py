@@ -1,9 +1,20 @@
-"""Machines that can train, and the links between their sites."""
+"""Typed names; machines that can train, and the links between their sites."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NewType
 
-from ekya.fleet.policy.names import NodeName, SiteName
+JobName = NewType("JobName", str)
+"""Name of a training job."""
+
+NodeName = NewType("NodeName", str)
+"""Name of a machine that can train."""
+
+SiteName = NewType("SiteName", str)
+"""Name of a place with machines and data: an edge server, a cloudlet."""
+
+STORES = SiteName("stores")
+"""Site of the updates of stored models, which the driver of a run offers."""
 
 
 @dataclass(frozen=True, slots=True)

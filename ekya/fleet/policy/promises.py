@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import fsum
 
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 
 LEAST, MOST = 0.1, 1.0
 """Bounds of the margin. With the least a server still borrows what costs next to nothing, and may recover.

@@ -7,8 +7,7 @@ from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import StreamView, WindowView
-from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.places import Machine
+from ekya.fleet.policy.places import Machine, SiteName
 from ekya.planning.schedulers.objective import Evaluation, evaluate_phases
 
 

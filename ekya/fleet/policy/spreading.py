@@ -15,9 +15,8 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.loans import Links, Loan, LoanPart, Way
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.places import NodeState, SiteName
 from ekya.fleet.policy.rooms import Room
 
 _ROUNDS = 30

@@ -6,11 +6,11 @@ from dataclasses import replace
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
 from ekya.fleet.policy.market import Deal, Key, Market, key_of
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import Promises
+from ekya.fleet.policy.registry import Tier
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
 from ekya.fleet.run.peers import Answer, Made, Peer
 

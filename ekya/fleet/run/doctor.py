@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.host_facts import FleetFacts, Link, Pair, SiteHostFacts, link_of, steps_of
 from ekya.fleet.servers_file import ServerConfig

@@ -6,13 +6,12 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from ekya.control.loop import Observer
 from ekya.core.units import us_to_seconds
-from ekya.fleet.policy.tiers import Tier
+from ekya.fleet.policy.registry import Tier
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
-from ekya.fleet.run.servers_folder import ServersFolder
-from ekya.fleet.run.servers_summary import RanServers
+from ekya.fleet.run.servers_folder import RanServers, ServersFolder
 from ekya.fleet.servers_file import ServerConfig, Servers
 from ekya.pipeline.discover_classes import with_classes
 from ekya.simulation.emulated.run import EmulatedRun, open_emulated

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 
 Pair = tuple[SiteName, SiteName]
 """Origin and target of a transfer."""

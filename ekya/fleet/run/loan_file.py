@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ekya.fleet.policy.loans import Way
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.peers import Made

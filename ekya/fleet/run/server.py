@@ -1,6 +1,6 @@
 """A server of a fleet: offers jobs to other servers and quotes the capacity that it can lend."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,21 +16,118 @@ from ekya.control.remote_plan import (
 )
 from ekya.control.views import lendable_milli, window_view
 from ekya.core.plan import Phase, Plan
-from ekya.core.state import FleetState
-from ekya.core.units import StreamId
+from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import CropCounts, LinkSizes, TrainingOffer, offers
-from ekya.fleet.policy.places import Machine
-from ekya.fleet.policy.remembered import Remembered
+from ekya.fleet.policy.places import Machine, SiteName
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.elsewhere import Awaited
-from ekya.fleet.run.gains import Gains
 from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor
 from ekya.fleet.run.peers import Answer
 from ekya.planning.schedulers.scheduler import Scheduler
+
+Came = Callable[[Loan, float, int | None], None]
+"""Callback for a loan's gain, in accuracy times seconds, and the microseconds from the end of its training
+until its best weights served; None where they never did, or did before."""
+
+
+@dataclass(slots=True, eq=False)
+class _Borrowed:
+    """A retraining whose gain is not known yet, and the model that serves with its newest known accuracy."""
+
+    loan: Loan
+    job: JobId
+    version: ModelVersion
+    accuracy: float
+    came: float = 0.0
+    ended_us: int | None = None
+
+
+class Gains:
+    """Measures what each borrowed retraining brings by the end of its window, snapshots included."""
+
+    def __init__(self, came: Came) -> None:
+        self._came = came
+        self._borrowed: dict[StreamId, _Borrowed] = {}
+
+    def follow_state(self, fleet: FleetState, loans: Iterable[Loan], now_us: int) -> None:
+        """Takes over the state after a step of the loop, and the loans under which retrainings then run."""
+        streams = {stream.stream: stream for stream in fleet.streams}
+        for stream in sorted(self._borrowed):
+            self._measure(self._borrowed[stream], streams.get(stream), now_us)
+        for loan in loans:
+            state, known = streams.get(loan.offer.stream), self._borrowed.get(loan.offer.stream)
+            if known is not None:
+                known.loan = loan  # it may have moved
+            elif state is not None and state.job is not None:
+                begun = _Borrowed(loan, state.job.job, state.version, state.accuracy or 0.0)
+                self._borrowed[state.stream] = begun
+
+    def _measure(self, one: _Borrowed, state: StreamState | None, now_us: int) -> None:
+        job = None if state is None else state.job or state.finished
+        if state is None or job is None or job.job != one.job:
+            self._report(one, None)
+            return
+        served, accuracy = state.version != one.version, state.accuracy or 0.0
+        if state.job is None and one.ended_us is None:
+            one.ended_us = now_us
+        if served:
+            one.came += one.loan.offer.measured_gain(accuracy - one.accuracy, now_us)
+        if served or one.ended_us is None:  # afterwards the loop counts on weights that do not serve yet
+            one.version, one.accuracy = state.version, accuracy
+        if one.ended_us is not None and one.accuracy >= job.best_accuracy:
+            self._report(one, now_us - one.ended_us if served else None)
+        elif now_us >= one.loan.offer.until_us:
+            self._report(one, None)
+
+    def _report(self, one: _Borrowed, serves_after_us: int | None) -> None:
+        del self._borrowed[one.loan.offer.stream]
+        self._came(one.loan, round(one.came, 6), serves_after_us)
+
+
+class Remembered:
+    """Counts exemplars: a stream remembers crops of the windows in which it was retrained.
+
+    The loop does not receive the chosen crops. A rare class may have fewer crops than its part of the budget,
+    so the true number can be lower.
+
+    Args:
+        most: exemplars that a stream remembers.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._crops: dict[StreamId, int] = {}
+        self._newest: dict[StreamId, int] = {}
+
+    def follow_state(self, before: FleetState, after: FleetState) -> None:
+        """Records a step of the control loop."""
+        for stream in before.streams:
+            job = stream.job
+            if job is not None and _is_over(job, after.stream(stream.stream)):
+                self._add(stream, job.window)
+
+    def most_exemplars(self, stream: StreamId) -> int:
+        """Returns the upper bound for a stream."""
+        return min(self._most, self._crops.get(stream, 0))
+
+    def _add(self, stream: StreamState, window: int) -> None:
+        """Counts the labelled crops of a window once, also where several retrainings use them."""
+        if self._newest.get(stream.stream) != window:
+            self._newest[stream.stream] = window
+            self._crops[stream.stream] = self._crops.get(stream.stream, 0) + stream.labels.training_crops
+
+
+def _is_over(job: RetrainJob, now: StreamState) -> bool:
+    """Returns whether a job has ended after at least one epoch: its best weights choose the exemplars."""
+    if now.job is not None and now.job.job == job.job:
+        return False
+    ended = now.finished if now.finished is not None and now.finished.job == job.job else job
+    return bool(ended.accuracies)
+
 
 STEP_MILLI = 100
 """Unit in which shares are lent, in thousandths of a GPU."""

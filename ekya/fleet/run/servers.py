@@ -13,8 +13,8 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Journal, Planner
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import LinkSizes
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.elsewhere import AsForeseen, Home
 from ekya.fleet.run.server import LendingServer, ServerTerms

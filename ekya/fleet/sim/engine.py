@@ -7,17 +7,65 @@ that the physics keeps.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.policy.places import Places
-from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.policy.strikes import Strikes
-from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.policy.places import JobName, NodeName, Places
+from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState, Strikes
 from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
-from ekya.fleet.sim.physics import Kept, Physics, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the interruption of a stage leaves.
+
+    Attributes:
+        left: remaining work of the job at its last snapshot.
+        lost_us: work since that snapshot.
+    """
+
+    left: Left
+    lost_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The part of a running job between two snapshots.
+
+    Attributes:
+        left: remaining work of the job at its end; None where the job is done.
+        moved_mb: traffic over links between sites, charged at its beginning.
+        link_cost: of that traffic.
+        kept: state after an interruption, from the microseconds worked, for stages with snapshots in between;
+            None: an interruption loses the whole stage.
+        failed: the same for the failure of a node; None: as ``kept``.
+        late_apps: background applications that miss their deadline during the stage.
+        resume_us: time to fetch the snapshot where this is the first stage after a move or a pause.
+    """
+
+    takes_us: int
+    left: Left | None
+    moved_mb: float = 0.0
+    link_cost: float = 0.0
+    kept: Callable[[int], Kept] | None = None
+    failed: Callable[[int], Kept] | None = None
+    late_apps: int = 0
+    resume_us: int = 0
+
+
+class Physics(Protocol):
+    """Times, costs and constraints of one world."""
+
+    def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
+        """Returns the constraints that the assignments break together; empty where they keep all."""
+
+    def stage(
+        self, view: FleetView, state: JobState, assignment: JobAssignment, others: Sequence[JobAssignment]
+    ) -> Stage:
+        """Returns the next stage of a job under its assignment, beside those of other jobs."""
+
 
 IDLE_CALLS = 1000
 """Calls in a row while no job runs and nothing is to come, after which no further call will start one."""

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.places import JobName, NodeName
 
 
 @dataclass(slots=True, eq=False)

@@ -11,10 +11,9 @@ from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.fitting.judged import Models, reckoned, split
 from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, SIFT, TX2
+from ekya.fleet.papers.deep_edge.laws import NANO, SIFT, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining, EdgeWork, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 
 TRAIN, TEST = split(profile_points(TX2, 300))

@@ -6,12 +6,10 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import EXEC
-from ekya.fleet.fitting.measured import LEAST_POINTS, fitted_to, measured_models
-from ekya.fleet.fitting.points_file import add_points
-from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.fitting.points_file import LEAST_POINTS, add_points, fitted_to, measured_models
+from ekya.fleet.papers.deep_edge.laws import NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining, EdgeWork, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 
 STATE = NodeState(0.3, 0.0, 0.3)

@@ -6,7 +6,7 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import SCHEMA, add_points, read_points, read_tried, write_points
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, ProfileSetting
+from ekya.fleet.policy.deep_edge.estimates import EdgeWork, ProfilePoint, ProfileSetting
 from ekya.fleet.policy.places import NodeState
 
 POINT = ProfilePoint(

@@ -4,13 +4,10 @@ from dataclasses import replace
 from random import Random
 
 from ekya.fleet.papers.registry import PLAYED
-from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
+from ekya.fleet.policy.job import Growing, Left, Linear, Tardiness, TrainJob
+from ekya.fleet.policy.places import BackgroundApp, JobName, Node, NodeName, NodeState, Places, SiteName
 from ekya.fleet.policy.registry import Terms
-from ekya.fleet.policy.strikes import Strikes
-from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Growing, Linear, Tardiness
+from ekya.fleet.policy.view import FleetView, JobState, Strikes
 
 S = 1_000_000
 SLOT_US = 1800 * S

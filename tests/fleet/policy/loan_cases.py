@@ -9,13 +9,12 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
-from ekya.fleet.policy.fitted import FittedHosts
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.market import Market
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.places import NodeState, SiteName
 from ekya.fleet.policy.rooms import Room, ServedStream
+from ekya.fleet.policy.splitting import FittedHosts
 
 S = 1_000_000
 NOW_US = 10 * S

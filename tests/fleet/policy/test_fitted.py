@@ -25,15 +25,14 @@ from loan_cases import (
 
 from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, SIFT
+from ekya.fleet.papers.deep_edge.laws import NANO, SIFT
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
-from ekya.fleet.policy.deep_edge.profile import INFERENCE
-from ekya.fleet.policy.fitted import FittedHosts
+from ekya.fleet.policy.deep_edge.estimates import INFERENCE, EdgeLimits, EdgeTraining
 from ekya.fleet.policy.market import key_of
 from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.registry import TIERS, tiers_with
+from ekya.fleet.policy.splitting import FittedHosts
 from ekya.fleet.policy.spreading import late_streams
-from ekya.fleet.policy.tiers import TIERS, tiers_with
 
 NAME = "deep-edge"
 QUICK = links(1e6)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loan_cases import NOW_US, S, links, offer, room
 
 from ekya.fleet.policy.loans import alone
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.prices import Hosts, Prices
 from ekya.fleet.policy.promises import Lateness
 from ekya.fleet.policy.splitting import spread_of, spreads

@@ -10,17 +10,14 @@ from fleet_views import SLOT_US, drawn, later, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.papers.andreas.physics import AndreasPhysics
-from ekya.fleet.papers.andreas.workload import TWO_GPUS, andreas_workload
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import OkitaSetting, simulation
+from ekya.fleet.papers.andreas.workload import TWO_GPUS, AndreasPhysics, andreas_workload
+from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, simulation
 from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED
 from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName
+from ekya.fleet.policy.job import Linear, TrainJob
+from ekya.fleet.policy.places import JobName
 from ekya.fleet.policy.registry import POLICIES, Terms
-from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 DRAWN = (st.integers(1, 5), st.integers(1, 12), st.integers(0, 10_000))

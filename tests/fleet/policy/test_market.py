@@ -9,8 +9,8 @@ from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.loans import LoanPart, alone, beside, loan_cost
 from ekya.fleet.policy.market import settled, worth, worth_it
-from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.one_node import OneNode
+from ekya.fleet.policy.places import NodeName, SiteName
 
 A, B = SiteName("a"), SiteName("b")
 

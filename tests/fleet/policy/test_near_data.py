@@ -6,9 +6,9 @@ import pytest
 from loan_cases import HOME, links, market, offer, room
 
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
+from ekya.fleet.policy.places import NodeName, SiteName
 
 A, B, C, D = map(SiteName, "abcd")
 FOUR = [room(site, [0.002, 0.005]) for site in "abcd"]

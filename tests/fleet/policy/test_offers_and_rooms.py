@@ -13,8 +13,8 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import CropCounts, LinkSizes, best_with_room, offers
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import room as room_of
 from ekya.planning.schedulers.registry import make_scheduler
 

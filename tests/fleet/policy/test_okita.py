@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
 from ekya.fleet.papers.okita.oasis import Bounds, Oasis
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
+from ekya.fleet.papers.okita.workload import (
+    CLIFF,
+    GROWING,
+    LINEAR,
+    OkitaPhysics,
+    OkitaSetting,
+    of_testbed,
+    simulation,
+)
 from ekya.fleet.papers.registry import OF_OKITA, PLAYED
 from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.job import Left
@@ -20,9 +27,12 @@ from ekya.fleet.policy.okita import framework
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
 from ekya.fleet.policy.okita.ground import Ground, OkitaTask, room, room_beside
 from ekya.fleet.policy.okita.joint import filled_up, give_out, link_costs
-from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, place, quality
-from ekya.fleet.policy.okita.transfer import (
+from ekya.fleet.policy.okita.placing import (
+    OkitaWeights,
     least_transfer_costs,
+    most_workers,
+    place,
+    quality,
     this_slot,
     transfer_costs,
     transfers,

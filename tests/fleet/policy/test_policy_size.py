@@ -11,8 +11,7 @@ from counting import calls_of
 from fleet_views import drawn, made
 from loan_cases import crowded
 
-from ekya.fleet.policy.registry import POLICIES
-from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.policy.registry import POLICIES, TIERS
 
 SITES, JOBS = 30, 1000
 FEW = (JOBS // 8, JOBS // 4, JOBS // 2)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loan_cases import HOME, S, market, offer, room
 
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import LEAST, MOST, Promises
-from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.policy.registry import TIERS
 
 A, B, C = map(SiteName, "abc")
 loans = st.tuples(st.sampled_from([A, B]), st.floats(0.0, 50.0), st.floats(-5.0, 100.0))

@@ -9,7 +9,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.effects import apply_event
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
-from ekya.fleet.policy.remembered import Remembered
+from ekya.fleet.run.server import Remembered
 
 CAM = StreamId("cam")
 GAMMA = RetrainConfig(2, 16, 0, 1, 1.0)

@@ -24,8 +24,7 @@ from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.loans import left_behind
 from ekya.fleet.policy.market import worth
-from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.places import NodeState, SiteName
 from ekya.fleet.policy.prices import Hosts, Prices, worth_lending
 from ekya.fleet.policy.splitting import Splitter, best_alone, promising, spread_of, spreads
 from ekya.fleet.policy.spreading import Spread

@@ -1,6 +1,6 @@
 """The three-strike rule."""
 
-from ekya.fleet.policy.strikes import Strikes
+from ekya.fleet.policy.view import Strikes
 
 
 def test_after_three_failures_a_node_is_out_and_one_that_is_gone_is_out_at_once():

@@ -12,7 +12,7 @@ from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.loans import beside, loan_cost
 from ekya.fleet.policy.market import key_of, worth
 from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.tiers import TIERS, tiers_with
+from ekya.fleet.policy.registry import TIERS, tiers_with
 
 ALL = {**TIERS, "deep-edge, fitted": tiers_with(FITTED)["deep-edge"]}
 FOUR = [room(site, [0.002, 0.005]) for site in "abcd"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.waiting import Cliff, Growing, Linear, Tardiness
+from ekya.fleet.policy.job import Cliff, Growing, Linear, Tardiness
 
 COSTS = (Tardiness(5.0, 2.0), Growing(20.0, 0.25), Linear(30.0, 50.0), Cliff(20.0, 300.0, 4.0))
 

@@ -3,8 +3,8 @@
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Interrupted
 

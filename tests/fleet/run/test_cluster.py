@@ -2,7 +2,7 @@
 
 from emulated_cluster import EmulatedCluster
 
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 
 NORTH, SOUTH = NodeName("north"), NodeName("south")
 

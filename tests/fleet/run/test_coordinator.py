@@ -6,7 +6,7 @@ from peers_by_hand import CAM, EAST, HOME, THERE, WEST, S, Server, offer
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, alone
 from ekya.fleet.policy.market import Deal, key_of
-from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.peers import Answer
 

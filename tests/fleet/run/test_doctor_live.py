@@ -12,7 +12,7 @@ from waiting import HANG_GUARD_S, wait_until
 
 from ekya import cli
 from ekya.config.shipped import shipped_path
-from ekya.fleet.run.sites.token import TOKEN_VARIABLE
+from ekya.fleet.run.sites.server import TOKEN_VARIABLE
 from ekya.fleet.servers_file import load_servers
 
 pytestmark = [pytest.mark.live, pytest.mark.long]

@@ -8,11 +8,10 @@ import pytest
 from waiting import use_processor, wait_until
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.profile import EdgeWork
+from ekya.fleet.policy.deep_edge.estimates import EdgeWork
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled
+from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, StressPoint, profiled, stressed
 from ekya.fleet.run.deep_edge.states import Watch, host_use, watched
-from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
 from ekya.gpu.backends.duty_cycle import CpuShares
 
 needs_stress = pytest.mark.skipif(

@@ -9,9 +9,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.run.gains import Gains
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.run.server import Gains
 
 HERE, THERE = SiteName("here"), SiteName("there")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)

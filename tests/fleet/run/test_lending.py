@@ -11,8 +11,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, LendingExecutor, Lent
 

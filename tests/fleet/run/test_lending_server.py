@@ -26,9 +26,8 @@ from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.places import NodeState, SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.peers import Answer

@@ -6,8 +6,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, LoanRecord, read_loans
 from ekya.fleet.run.peers import Made
 

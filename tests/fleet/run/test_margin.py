@@ -10,11 +10,11 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, loan_cost
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import LEAST, Promises
+from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.loan_file import LoanFile, learnt, read_loans
 from ekya.fleet.run.server import ServerTerms

@@ -1,8 +1,8 @@
 """Summary of several servers, also where some died before they were measured."""
 
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.loan_file import LoanRecord
-from ekya.fleet.run.servers_summary import RanServers, summarise_servers
+from ekya.fleet.run.servers_folder import RanServers, summarise_servers
 
 S = 1_000_000
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))

@@ -7,12 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
-from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.places import Node, Places
-from ekya.fleet.policy.waiting import Tardiness
-from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, NodeOutage
-from ekya.fleet.sim.physics import Kept, Stage
+from ekya.fleet.policy.job import Tardiness, TrainJob
+from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
+from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Kept, NodeOutage, Stage
 
 S = 1_000_000
 HERE = SiteName("here")

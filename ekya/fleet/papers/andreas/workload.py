@@ -1,21 +1,22 @@
-"""ANDREAS's workloads (§V.B, §V.C): half the nodes V100, half TURING, and jobs that arrive in bursts.
+"""ANDREAS's world: how jobs run, and its workloads (§V.B, §V.C): V100 and TURING nodes, bursts of jobs.
 
 The paper's numbers are in an appendix that we do not have; those here are ours, fixed before any tuning, and
 in docs/fleet/andreas.md. A node's power is that of a ThunderX2 board with V100-PCIe or T4 cards. Both
 scenarios of a size and a seed have the same jobs.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.job import EpochUs, TrainJob
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.places import Node, Places
-from ekya.fleet.policy.waiting import Tardiness
+from ekya.fleet.policy.assignment import JobAssignment
+from ekya.fleet.policy.job import EpochUs, Left, Tardiness, TrainJob
+from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
+from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.sim.engine import Kept, Stage
 
 V100, TURING = "V100", "TURING"
 
@@ -172,3 +173,58 @@ def _job(rng: np.random.Generator, place: int, arrives_us: int, profiles: Mappin
         Tardiness(due_s, float(rng.uniform(*WEIGHTS_EUR_S))),
         epoch_us=profiles.get(name) or epoch_us,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AndreasPhysics:
+    """ANDREAS's physics: a stage is the remaining work of a job; each epoch in it ends with a snapshot (§V).
+
+    Attributes:
+        starts_again_us: time to start the container and load the snapshot after a migration, preemption or
+            failure.
+        snapshots: whether a moved or preempted job continues from its last snapshot. If not, it loses
+            nothing, as in the paper's own simulator, where a reconfiguration costs nothing (§V.C). When a
+            node fails, the work since the last snapshot is lost in both cases.
+        pace: real time of a job's epoch over the profiled one; 1 where it is missing.
+    """
+
+    starts_again_us: int = 0
+    snapshots: bool = True
+    pace: Mapping[JobName, float] = field(default_factory=dict)
+
+    def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
+        """Checks that each job is on one allowed node, on a number of GPUs that was profiled."""
+        faults = []
+        for assignment in assignments:
+            job, part = view.state(assignment.job).job, assignment.parts[0]
+            if len(assignment.parts) != 1:
+                faults.append(f"{job.name} is on {len(assignment.parts)} nodes")
+            elif job.allowed and part.node not in job.allowed:
+                faults.append(f"{job.name} may not be on {part.node}")
+            elif (kind := view.places.nodes[part.node].kind, part.gpus) not in job.epoch_us:
+                faults.append(f"{job.name} has no profile of {part.gpus} GPUs of {kind}")
+        return faults
+
+    def stage(
+        self, view: FleetView, state: JobState, assignment: JobAssignment, others: Sequence[JobAssignment]
+    ) -> Stage:
+        """Returns the stage to the job's end; other jobs do not slow it down."""
+        part, left = assignment.parts[0], state.left
+        profiled_us = state.job.epoch_us[view.places.nodes[part.node].kind, part.gpus]
+        epoch_us = profiled_us * self.pace.get(state.job.name, 1.0)
+
+        def leaves(worked_us: int, snapshots: bool) -> Kept:
+            done = left.begun + worked_us / epoch_us
+            # An interruption never completes the last epoch, also where rounding says so.
+            whole = min(int(done), left.epochs - 1)
+            begun = 0.0 if snapshots else min(done - whole, 1.0)
+            lost_us = round((done - whole) * epoch_us) if snapshots else 0
+            return Kept(Left(left.epochs - whole, left.chunks, begun), lost_us)
+
+        return Stage(
+            max(1, round((left.epochs - left.begun) * epoch_us)),
+            None,
+            kept=lambda worked_us: leaves(worked_us, self.snapshots),
+            failed=lambda worked_us: leaves(worked_us, snapshots=True),
+            resume_us=self.starts_again_us,
+        )

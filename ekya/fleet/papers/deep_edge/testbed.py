@@ -5,13 +5,12 @@ from itertools import count
 
 from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
 from ekya.fleet.fitting.judged import JudgedModel, Models, reckoned, row, split
-from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
+from ekya.fleet.papers.deep_edge.laws import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
-from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
-from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.registry import THROTTLING, Terms
+from ekya.fleet.policy.view import FleetPolicy
 
 KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
 """Limits for estimates without an error."""

@@ -24,10 +24,9 @@ from math import floor
 import numpy as np
 
 from ekya.fleet.policy.assignment import Decision, JobAssignment
-from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, OkitaTask, as_assignment, slot_of
-from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, place
-from ekya.fleet.policy.okita.transfer import moves_of, this_slot
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, moves_of, place, this_slot
+from ekya.fleet.policy.places import JobName
 from ekya.fleet.policy.view import FleetView
 
 

@@ -30,7 +30,6 @@ import numpy as np
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.okita.ground import (
     Floats,
     Ground,
@@ -42,8 +41,8 @@ from ekya.fleet.policy.okita.ground import (
     room_beside,
     slot_of,
 )
-from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, quality
-from ekya.fleet.policy.okita.transfer import moves_of
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, moves_of, quality
+from ekya.fleet.policy.places import JobName, SiteName
 from ekya.fleet.policy.view import FleetView
 
 _LONGEST = 400

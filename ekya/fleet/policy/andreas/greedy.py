@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.andreas.beside import FEW, Beside
-from ekya.fleet.policy.andreas.construct import Schedules, construct, proxy
+from ekya.fleet.policy.andreas.construct import FEW, Beside, Schedules, construct, proxy
 from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.places import Node, NodeName, Places
 from ekya.fleet.policy.view import FleetView, JobState
 
 Floats = NDArray[np.float64]

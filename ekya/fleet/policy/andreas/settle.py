@@ -5,7 +5,7 @@ from scipy.optimize import linear_sum_assignment
 
 from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 
 
 def packed(point: Point, worth: Floats, config: Ints) -> tuple[Ints, Ints]:

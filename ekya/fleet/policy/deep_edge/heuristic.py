@@ -11,8 +11,7 @@ from math import inf, sqrt
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import NodePart, whole
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.places import Node, NodeName
 
 
 @dataclass(frozen=True, slots=True)

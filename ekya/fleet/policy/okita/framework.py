@@ -32,8 +32,15 @@ from ekya.fleet.policy.okita.ground import (
     fits,
     slot_of,
 )
-from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, place
-from ekya.fleet.policy.okita.transfer import least_transfer_costs, moves_of, transfer_costs, workloads
+from ekya.fleet.policy.okita.placing import (
+    OkitaWeights,
+    least_transfer_costs,
+    most_workers,
+    moves_of,
+    place,
+    transfer_costs,
+    workloads,
+)
 from ekya.fleet.policy.view import FleetView
 
 _AT_ONCE = 8

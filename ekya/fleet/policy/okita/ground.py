@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.policy.view import FleetView, JobState
 
 Floats = NDArray[np.float64]

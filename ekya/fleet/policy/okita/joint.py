@@ -31,8 +31,7 @@ from ekya.fleet.policy.okita.ground import (
     room_beside,
     slot_of,
 )
-from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers
-from ekya.fleet.policy.okita.transfer import this_slot
+from ekya.fleet.policy.okita.placing import OkitaWeights, most_workers, this_slot
 from ekya.fleet.policy.view import FleetView
 
 _MORE_SLOTS = (0, 1, 2, 3, 5, 8)

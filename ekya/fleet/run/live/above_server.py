@@ -5,21 +5,78 @@ from contextlib import ExitStack
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
+from ekya.core.commands import StartRetraining
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
-from ekya.fleet.run.guests import guest_tasks
+from ekya.fleet.policy.places import JobName, NodeName
+from ekya.fleet.run.deep_edge.states import MachineState
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.machine_state import MachineState
-from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
+from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.servers_file import ServerConfig
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.training.optimizer import recipe_of
+from ekya.pipeline.stream_preparation import data_of
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime.actors.actor_messages import RunClock
 from ekya.runtime.driver.open_run import OpenRun
-from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
+from ekya.runtime.driver.remote_retrainings import RemoteRetrainings, StreamRetrainInputs
+
+FETCHED_WITHIN_S = 20.0
+"""Timeout for collecting crops and exemplars; later ones would be of no use."""
+
+
+def guest_tasks(
+    retrainings: RemoteRetrainings,
+) -> Callable[[StartRetraining, NodeName], Callable[[], TrainingTask]]:
+    """Returns what collects the inputs of streams' retrainings from other processes of their server."""
+
+    def gather(command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
+        material = retrainings.inputs_for_retraining(command.stream)
+        job = JobName(f"{command.stream}, retraining {command.job}")
+        return lambda: guest_task(job, command, material.fetch(FETCHED_WITHIN_S), home)
+
+    return gather
+
+
+def guest_task(
+    job: JobName,
+    command: StartRetraining,
+    material: StreamRetrainInputs,
+    home: NodeName,
+) -> TrainingTask:
+    """Builds the task; a single worker trains the same weights as the stream's own server, bit for bit.
+
+    The task contains labelled crops and exemplars, and no frames.
+
+    Args:
+        job: name of the training in the fleet.
+        command: of the stream's loop.
+        material: of the stream at the time of the command.
+        home: the stream's node, where all crops are.
+
+    Raises:
+        UserError: the weights are damaged.
+    """
+    start = from_bytes(material.weights)
+    data = data_of(start, material.labels, material.memory, material.settings, command.window)
+    return TrainingTask(
+        job,
+        command.config,
+        material.weights,
+        data.classes,
+        {home: data.training},
+        data.validation,
+        home,
+        data.memory,
+        data.seed,
+        recipe=recipe_of(start.architecture),
+    )
+
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""

@@ -13,10 +13,10 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.registry import Tier
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.calls import CallError, Handle, PartHandle
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.elsewhere import Interrupted

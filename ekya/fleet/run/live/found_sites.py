@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.orders import SITE, server_name
 from ekya.fleet.run.sites.client import SiteHandle
-from ekya.fleet.run.sites.token import TOKEN_VARIABLE
+from ekya.fleet.run.sites.server import TOKEN_VARIABLE
 from ekya.fleet.servers_file import split_address
 
 STARTS_WITHIN_S = 60.0

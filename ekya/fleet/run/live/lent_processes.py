@@ -12,12 +12,11 @@ from uuid import uuid4
 
 import psutil
 
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, Handle, public_methods
 from ekya.fleet.run.sites.server import SiteServer
-from ekya.fleet.run.training.actors import TrainingActor
+from ekya.fleet.run.training.actors import TrainingActor, TrainingProcesses
 from ekya.fleet.run.training.crew import SILENT_S
-from ekya.fleet.run.training.processes import TrainingProcesses
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.system.processes import find_process, still_runs

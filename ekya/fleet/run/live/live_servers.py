@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.measured import fitted_to
+from ekya.fleet.fitting.points_file import fitted_to
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.tiers import tiers_with
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.registry import tiers_with
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
 from ekya.fleet.run.live.coordination import live_coordinator, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
-from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.live.watched_servers import LiveServers
 from ekya.fleet.run.server import AboveServers
-from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.servers_folder import LiveRun, ServersFolder
 from ekya.fleet.run.sites.server import SiteServer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ekya import __version__
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, server_name
 from ekya.fleet.run.live.site_run import SiteRun, kept_folder

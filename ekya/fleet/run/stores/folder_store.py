@@ -15,8 +15,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.fitting.points_file import read_points, read_tried
-from ekya.fleet.policy.names import STORES, JobName, NodeName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import STORES, JobName, NodeName
 from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.stores.memory import StoredPicture, StoreMemory, pictures
 from ekya.fleet.run.training.protocol import TrainingTask

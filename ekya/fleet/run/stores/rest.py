@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
-from ekya.fleet.run.sites.token import require_token
+from ekya.fleet.run.sites.server import require_token
 from ekya.fleet.run.stores.update_book import UpdateBook
 from ekya.fleet.run.stores.updates import StoreUpdates
 

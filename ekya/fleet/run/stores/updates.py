@@ -13,17 +13,15 @@ from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, outlook
 from ekya.fleet.policy.loans import Loan
-from ekya.fleet.policy.names import STORES, JobName, NodeName, SiteName
+from ekya.fleet.policy.places import STORES, JobName, NodeName, SiteName
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
-from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.live.orders import Neighbour
+from ekya.fleet.run.live.orders import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.peers import Answer
-from ekya.fleet.run.stores.update import Update, crop_gpu_s
-from ekya.fleet.run.stores.update_book import UpdateBook
+from ekya.fleet.run.stores.update_book import Update, UpdateBook, crop_gpu_s
 from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
 
 _LOG = logging.getLogger(__name__)

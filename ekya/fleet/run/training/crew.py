@@ -11,13 +11,18 @@ from uuid import uuid4
 import numpy as np
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
 from ekya.fleet.run.training.homecoming import RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
-from ekya.fleet.run.training.protocol import FleetNode, NoProcessError, ProcessSource
+from ekya.fleet.run.training.protocol import (
+    FleetNode,
+    NoProcessError,
+    ProcessSource,
+    shares_of,
+    works_at_home,
+)
 from ekya.fleet.run.training.server import ServedEpoch, server_of
 from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.fleet.run.training.workers import EpochWork, Positions, Shard, WorkerId

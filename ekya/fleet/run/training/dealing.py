@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.fleet.policy.assignment import JobAssignment, NodePart, whole
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training.messages import ALWAYS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekya.fleet.policy.assignment import JobAssignment
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.training.dealing import Lying, workers_of
 from ekya.fleet.run.training.messages import LessonPlan, ValidationCrops
 from ekya.fleet.run.training.protocol import TrainingTask

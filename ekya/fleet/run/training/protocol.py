@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.policy.assignment import Mode
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.assignment import SERVER_PART, Mode
+from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.training.traffic import TrainingTraffic
-from ekya.fleet.run.training.workers import EpochWork
+from ekya.fleet.run.training.workers import EpochWork, Shard, WorkerId
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe, SgdRecipe
@@ -172,3 +172,28 @@ class TrainingProgress:
 
 class TrainingFailedError(Exception):
     """A training ended without weights; the message says why."""
+
+
+def works_at_home(
+    nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
+) -> bool:
+    """Returns whether the only worker is on the parameter server's node, so that one process can be both."""
+    return len(shards) == 1 and all(
+        nodes[worker.node].machine_id == nodes[server].machine_id for worker in shards
+    )
+
+
+def shares_of(
+    nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
+) -> dict[WorkerId | None, int]:
+    """Returns each worker's share of its node, in thousandths, and under None the parameter server's."""
+    counts: dict[NodeName, int] = {}
+    for worker in shards:
+        counts[worker.node] = counts.get(worker.node, 0) + 1
+    whole = nodes[server].share_milli
+    own = round(whole * SERVER_PART) if server in counts else whole
+    shares: dict[WorkerId | None, int] = {None: max(1, own)}
+    for worker, shard in shards.items():
+        left = nodes[worker.node].share_milli - (own if worker.node == server else 0)
+        shares[worker] = max(1, left * shard.share_milli // 1000 // counts[worker.node])
+    return shares

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 
 
 class PayloadKind(StrEnum):

@@ -10,8 +10,8 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.assignment import JobAssignment
-from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.policy.strikes import Strikes
+from ekya.fleet.policy.places import JobName, NodeName
+from ekya.fleet.policy.view import Strikes
 from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 from ekya.models.training.epochs import epoch_batches
 
 Positions = NDArray[np.int64]

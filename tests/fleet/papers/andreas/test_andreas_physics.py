@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.fleet.papers.andreas.physics import AndreasPhysics
-from ekya.fleet.papers.andreas.workload import TURING, V100, node, places
+from ekya.fleet.papers.andreas.workload import TURING, V100, AndreasPhysics, node, places
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
-from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.job import Left, Tardiness, TrainJob
+from ekya.fleet.policy.places import JobName, NodeName
 from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Tardiness
 
 S = 1_000_000
 JOB = TrainJob(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, SERVER, SIFT, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.laws import MEM_LIMIT, NANO, SERVER, SIFT, TX2, WORKERS
 from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.places import NodeState
 

@@ -6,15 +6,14 @@ import pytest
 from deep_edge_search import Force, as_it_is
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.compared import Fair
-from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.physics import EdgePhysics
-from ekya.fleet.papers.deep_edge.workload import edge_experiment
+from ekya.fleet.papers.deep_edge.laws import NANO, TX2
+from ekya.fleet.papers.deep_edge.workload import EdgePhysics, edge_experiment
+from ekya.fleet.papers.registry import Fair
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
-from ekya.fleet.policy.deep_edge.policy import EdgePolicy
-from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.deep_edge.task import EdgePolicy
+from ekya.fleet.policy.places import JobName, NodeName
 from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 S = 1_000_000

@@ -2,7 +2,7 @@
 
 from ekya.fleet.fitting.judged import split
 from ekya.fleet.papers.deep_edge import testbed
-from ekya.fleet.papers.deep_edge.devices import PI
+from ekya.fleet.papers.deep_edge.laws import PI
 from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server
 from ekya.fleet.papers.deep_edge.workload import POINTS, pi_points
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, PI, SIFT, TX2, WORKERS
-from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.laws import NANO, PI, SIFT, TX2, WORKERS
 from ekya.fleet.papers.deep_edge.workload import (
     DEADLINE_S,
     SEEDS,
+    EdgePhysics,
     edge_experiment,
     pi_points,
     profile_points,

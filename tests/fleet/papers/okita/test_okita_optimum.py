@@ -10,12 +10,19 @@ from optimum.programme import UnsolvedError
 
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.papers.okita.oasis import Oasis
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, OkitaWorkload, simulation
+from ekya.fleet.papers.okita.workload import (
+    CLIFF,
+    GROWING,
+    LINEAR,
+    OkitaPhysics,
+    OkitaSetting,
+    OkitaWorkload,
+    simulation,
+)
 from ekya.fleet.policy.assignment import Decision
+from ekya.fleet.policy.job import Linear
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.sim.engine import FleetEngine
 
 SLOT_US = 1_800_000_000

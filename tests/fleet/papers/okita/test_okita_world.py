@@ -5,13 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, TESTBED, OkitaSetting, of_testbed, simulation
+from ekya.fleet.papers.okita.workload import (
+    CLIFF,
+    LINEAR,
+    TESTBED,
+    OkitaPhysics,
+    OkitaSetting,
+    of_testbed,
+    simulation,
+)
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
-from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.job import Growing, Left, TrainJob
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Growing
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
 SLOT_US = 1_800_000_000

@@ -3,11 +3,9 @@
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
-from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.job import Left, Tardiness, TrainJob
+from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
 from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.policy.waiting import Tardiness
 
 S = 1_000_000
 SITE = SiteName("here")

@@ -5,8 +5,7 @@ from andreas_views import job, node, places, state, view, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.andreas.beside import Beside
-from ekya.fleet.policy.andreas.construct import WAITS, construct
+from ekya.fleet.policy.andreas.construct import WAITS, Beside, construct
 from ekya.fleet.policy.andreas.point import point_of
 
 MANY = 30

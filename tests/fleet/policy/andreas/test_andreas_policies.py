@@ -9,7 +9,7 @@ from andreas_views import job, node, places, state, view, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.papers.andreas.first_principles import EDF, FIFO, PRIORITY
+from ekya.fleet.papers.registry import EDF, FIFO, PRIORITY
 from ekya.fleet.policy.andreas.greedy import Andreas, drawn_configs, swapped
 from ekya.fleet.policy.andreas.point import point_of
 from ekya.fleet.policy.andreas.worth import Worth

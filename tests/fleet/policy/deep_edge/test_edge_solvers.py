@@ -7,15 +7,13 @@ from deep_edge_search import Force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.papers.deep_edge.compared import Fair
+from ekya.fleet.papers.registry import Fair
 from ekya.fleet.policy.assignment import whole
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
-from ekya.fleet.policy.deep_edge.joint import Joint
-from ekya.fleet.policy.deep_edge.steps import WholeSteps
+from ekya.fleet.policy.deep_edge.joint import Joint, WholeSteps
 from ekya.fleet.policy.deep_edge.task import EdgeTask
-from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
+from ekya.fleet.policy.places import BackgroundApp, Node, NodeName, NodeState, SiteName
 
 LIMITS = EdgeLimits(2, 32, 1.0)
 APP = BackgroundApp("app", 0.2)

@@ -13,10 +13,10 @@ from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import coordination
 from ekya.fleet.run.live.coordination import RemoteCoordinator, RemotePeer, live_coordinator

@@ -10,7 +10,7 @@ import pytest
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import found_sites
 from ekya.fleet.run.live.found_sites import FoundSites, address_towards

@@ -8,7 +8,7 @@ import pytest
 from by_hand import Doors
 from waiting import HANG_GUARD_S
 
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import lent_processes
 from ekya.fleet.run.live.lent_processes import LentProcesses

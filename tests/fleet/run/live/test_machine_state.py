@@ -7,7 +7,7 @@ from contextlib import closing
 from waiting import HANG_GUARD_S
 
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.run.live.machine_state import MachineState
+from ekya.fleet.run.deep_edge.states import MachineState
 
 
 def test_the_state_is_that_without_trainings_of_others() -> None:

@@ -10,7 +10,7 @@ from waiting import HANG_GUARD_S, wait_until
 from ekya import __version__
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import site as site_module
 from ekya.fleet.run.live.orders import Neighbour, RunOrder

@@ -14,7 +14,7 @@ from waiting import HANG_GUARD_S, wait_until, wait_until_blocked
 
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import site_run

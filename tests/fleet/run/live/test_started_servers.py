@@ -11,14 +11,13 @@ from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import live_servers, watched_servers
-from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.live_servers import resume_servers, start_servers
 from ekya.fleet.run.live.orders import Neighbour, RunState
 from ekya.fleet.run.live.watched_servers import LiveServers
-from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.servers_folder import LiveRun, ServersFolder
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
 LINKS = Links({(NORTH, SOUTH): 4.0}, 20.0)

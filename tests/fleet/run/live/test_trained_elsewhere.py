@@ -12,12 +12,11 @@ from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.loans import Loan, LoanPart
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.live.orders import Neighbour
+from ekya.fleet.run.live.orders import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
 from ekya.fleet.run.training.traffic import PayloadKind

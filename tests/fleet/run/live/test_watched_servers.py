@@ -11,14 +11,13 @@ from waiting import HANG_GUARD_S
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import STORES, SiteName
+from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.live import watched_servers
-from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Neighbour, RunState
 from ekya.fleet.run.live.watched_servers import LiveServers, collect_folder
 from ekya.fleet.run.servers import ServerDeath
-from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.fleet.run.servers_folder import LiveRun, ServersFolder
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
 ENDS_US = 60_000_000

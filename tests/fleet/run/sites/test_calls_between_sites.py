@@ -19,8 +19,7 @@ from ekya.core.errors import FullDiskError, UserError
 from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.sites import client, server
 from ekya.fleet.run.sites.client import SiteHandle
-from ekya.fleet.run.sites.server import SiteServer
-from ekya.fleet.run.sites.token import WRONG_TOKEN_S
+from ekya.fleet.run.sites.server import WRONG_TOKEN_S, SiteServer
 from ekya.fleet.run.training.workers import WorkerId
 
 TOKEN, OTHER = "t" * 40, "o" * 40
@@ -158,7 +157,7 @@ def test_a_wrong_token_is_refused_after_a_while(site, monkeypatch) -> None:
         slept_s.append(seconds)
 
     slept_s = []
-    monkeypatch.setattr("ekya.fleet.run.sites.token.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("ekya.fleet.run.sites.server.asyncio", SimpleNamespace(sleep=sleep))
     for token in (OTHER, TOKEN + "t", "ä"):
         with pytest.raises(CallError, match=r"refuses the token; .*EKYA_FLEET_TOKEN"):
             result(SiteHandle(site.address, "west/adder", token), "same", bytes(3_000_000))

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.fleet.run.sites.token import TOKEN_VARIABLE, fleet_token
+from ekya.fleet.run.sites.server import TOKEN_VARIABLE, fleet_token
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ import torch
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import write_points
-from ekya.fleet.papers.deep_edge.devices import NANO
+from ekya.fleet.papers.deep_edge.laws import NANO
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfileSetting
-from ekya.fleet.policy.names import STORES, JobName, NodeName
+from ekya.fleet.policy.deep_edge.estimates import EdgeWork, ProfileSetting
+from ekya.fleet.policy.places import STORES, JobName, NodeName
 from ekya.fleet.run.stores import folder_store
 from ekya.fleet.run.stores.folder_store import read_stores
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes

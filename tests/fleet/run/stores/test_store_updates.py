@@ -17,10 +17,10 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import STORES, NodeName, SiteName
 from ekya.fleet.policy.offers import TrainingOffer
+from ekya.fleet.policy.places import STORES, NodeName, SiteName
+from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
@@ -664,7 +664,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_starts(town) -> None:
 
 
 def test_pages_of_browsers_and_clients_without_the_token_are_refused(town, monkeypatch) -> None:
-    monkeypatch.setattr("ekya.fleet.run.sites.token.WRONG_TOKEN_S", 0.01)
+    monkeypatch.setattr("ekya.fleet.run.sites.server.WRONG_TOKEN_S", 0.01)
     one, order = town(), ("POST", "/launcher?store=cam")
     assert asked(one, order, headers={"Origin": "http://moon"})[0][0] == 403
     assert asked(one, order, token="secret")[0][0] == 401

@@ -11,7 +11,7 @@ from waiting import HANG_GUARD_S
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.dealing import deal

@@ -12,8 +12,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.assignment import NodePart
-from ekya.fleet.policy.names import JobName
-from ekya.fleet.run.guests import guest_task
+from ekya.fleet.policy.places import JobName
+from ekya.fleet.run.live.above_server import guest_task
 from ekya.fleet.run.training.material import Material
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import from_bytes, to_bytes

@@ -7,7 +7,7 @@ import torch
 from crews import GAMMA, WEST, bars, crew_of, parted, run_epochs, task_of
 
 from ekya.fleet.policy.assignment import NodePart
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.server import ParameterServer

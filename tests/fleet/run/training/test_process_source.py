@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from by_hand import ByHand
 
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.training import processes as processes_module
-from ekya.fleet.run.training.processes import TrainingProcesses
+from ekya.fleet.run.training import actors as processes_module
+from ekya.fleet.run.training.actors import TrainingProcesses
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE

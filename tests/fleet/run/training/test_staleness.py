@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeName
 from ekya.fleet.run.training.gate import Gate, together, within
 from ekya.fleet.run.training.workers import WorkerId
 

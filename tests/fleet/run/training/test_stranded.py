@@ -10,15 +10,14 @@ from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import NodePart
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import trainer as trainer_module
 from ekya.fleet.run.training.crew import CrewLostError, Dead
-from ekya.fleet.run.training.crew_shares import shares_of
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
+from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError, shares_of
 from ekya.fleet.run.training.trainer import FleetTraining
 from ekya.models.edge.checkpoints import from_bytes
 
