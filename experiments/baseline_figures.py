@@ -32,7 +32,7 @@ from recipe import Beside, legend, new_figure, paper_mark, percent, points
 from recipe_table import Row, row_where, rows_where
 
 from ekya.core.units import seconds_to_us
-from ekya.planning.schedulers.cloud import CELLULAR, LinkOrder, Network
+from ekya.planning.schedulers.cloud_and_reuse import CELLULAR, LinkOrder, Network
 from ekya.results.report.themes import LIGHT
 from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS
 

@@ -23,9 +23,8 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.objective import evaluate_phases
-from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.schedulers.scheduler import Needs, Scheduler
+from ekya.planning.schedulers.scheduler import Needs, Scheduler, gamma_word
 from ekya.results.report.themes import LIGHT, mix_color
 
 TABLE_1 = (

@@ -19,8 +19,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
-from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import gamma_word
 from ekya.results.report.themes import LIGHT
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS, GeneratorParameters

@@ -10,26 +10,23 @@ from typer.exceptions import TyperException
 
 from ekya import __version__
 from ekya.cli import (
-    backup,
-    calibrate,
     check,
     compare,
     ctl,
-    doctor,
     fleet_doctor,
     fleet_profile,
     fleet_run,
     fleet_simulate,
     fleet_site,
-    gc,
+    folder,
     golden,
+    machine,
     prepare,
     profile,
     record,
     run,
     serve,
     simulate,
-    status,
     zoo,
 )
 from ekya.cli.command import Command
@@ -74,11 +71,11 @@ _add(app, run.run, serve.serve, run.replay, compare.compare, profile.profile, si
 _add(app, record.record, prepare.prepare, check.check, check.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(app, doctor.doctor, calibrate.calibrate, calibrate.speeds, zoo.zoo)
+_add(app, machine.doctor, machine.calibrate, machine.speeds, zoo.zoo)
 _add(_ctl, ctl.status, ctl.add, ctl.remove, ctl.pause, ctl.resume, ctl.set_)
 _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, ctl.forget)
 app.add_typer(_ctl)
-_add(app, status.status, gc.gc, backup.backup, backup.restore, status.monitoring)
+_add(app, folder.status, folder.gc, folder.backup, folder.restore, folder.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
 _add(_fleet, fleet_profile.profile)
 app.add_typer(_fleet)

@@ -301,8 +301,7 @@ def _why_labels_late(trace: Trace, conditions: "Conditions") -> str | None:
 
 def _why_without_trials(trace: Trace, schedulers: Sequence[str]) -> str | None:
     """Returns a note if the paper's profiler is asked for and the trace has trials that it cannot use."""
-    from ekya.planning.schedulers.presets import preset_of
-    from ekya.planning.schedulers.registry import make_scheduler
+    from ekya.planning.schedulers.registry import make_scheduler, preset_of
 
     trials = [trial for stream in trace.streams for one in stream.windows for trial in one.trials]
     own = [trial for trial in trials if trial.profiler is Profiler.PAPER] or trials

@@ -43,8 +43,7 @@ from ekya.models.golden.spec import FILE, ONNX, GoldenSpec, detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
-from ekya.planning.schedulers.presets import placement_of, preset_of
-from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
+from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler, placement_of, preset_of
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig
 

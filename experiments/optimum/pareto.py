@@ -9,7 +9,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.trace import Trace
 from ekya.core.view import RetrainOption
 from ekya.planning.schedulers.baselines import Uniform
-from ekya.planning.schedulers.options import gamma_word
+from ekya.planning.schedulers.scheduler import gamma_word
 
 INFERENCE_PARTS_MILLI = (300, 500, 900)
 """Parts of a stream's share that the paper's uniform baselines give to inference (Figure 6, Table 3)."""

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
-from ekya.cli.calibrate import SpeedsConfig, speeds
+from ekya.cli.machine import SpeedsConfig, speeds
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve

@@ -13,18 +13,18 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.core.weights import CachedModel, Elsewhere
-from ekya.planning.schedulers.cloud import (
+from ekya.planning.schedulers.cloud_and_reuse import (
     CELLULAR,
     Cloud,
     LinkOrder,
     Network,
     arrivals_s,
+    closest_model,
     sample_megabits,
     transfers_done_s,
 )
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.schedulers.reuse import closest_model
 
 S = 1_000_000
 LAMBDAS = (

@@ -13,12 +13,11 @@ from views import GAMMAS, window_views
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.baselines import FixedConfig, Uniform
-from ekya.planning.schedulers.cloud import LinkOrder, Network
+from ekya.planning.schedulers.cloud_and_reuse import LinkOrder, Network
 from ekya.planning.schedulers.objective import evaluate_phases
-from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.pick import pick_inference
-from ekya.planning.schedulers.presets import PRESETS, preset_of
-from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
+from ekya.planning.schedulers.registry import PRESETS, SCHEDULERS, make_scheduler, preset_of
+from ekya.planning.schedulers.scheduler import gamma_word
 
 ALL = sorted(SCHEDULERS)
 SHARING = [name for name in ALL if not make_scheduler(name).needs.fixed_shares]

@@ -14,10 +14,9 @@ from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
 from ekya.planning.schedulers.allocation import choices_by_stream, fair_shares_milli, largest_share_milli
 from ekya.planning.schedulers.ekya import Ekya
-from ekya.planning.schedulers.options import Gamma, InferencePart, SchedulerOptions
 from ekya.planning.schedulers.pick import StreamChoices, fixed_retraining
 from ekya.planning.schedulers.reasons import build_assignment, inference_plan, one_phase_plan, plan_of
-from ekya.planning.schedulers.scheduler import Needs
+from ekya.planning.schedulers.scheduler import Gamma, InferencePart, Needs, SchedulerOptions
 from ekya.planning.schedulers.thief import Thief
 
 

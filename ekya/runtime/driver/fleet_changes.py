@@ -18,7 +18,7 @@ from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.host_probe import dearest
 from ekya.pipeline.setup import preparation_milli
-from ekya.planning.schedulers.presets import preset_of
+from ekya.planning.schedulers.registry import preset_of
 from ekya.planning.sizing.fleet_sizes import MachineSize
 
 _KEYS: Mapping[str, str] = MappingProxyType(

@@ -16,7 +16,7 @@ from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import WindowView
 from ekya.planning.placement.pack import Packing
-from ekya.planning.schedulers.presets import placement_of, preset_of
+from ekya.planning.schedulers.registry import placement_of, preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.metrics.summary import window_values

@@ -1,17 +1,58 @@
-"""``ekya calibrate`` and ``ekya speeds``: measure this device, for virtual time and for planning."""
+"""Commands that measure this machine: ``ekya doctor``, ``ekya calibrate`` and ``ekya speeds``."""
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.output import Output, open_bars
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """Options of ``ekya doctor``."""
+
+    runs: opt.Runs = Path("runs")
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Run the self-test and time the shipped fleet's work; takes some ten seconds."
+        ),
+    ] = False
+    json_to: opt.Json = None
+
+
+@command(DoctorConfig, "ekya doctor", "ekya doctor --measure", "ekya doctor --json - | jq .shares")
+def doctor(config: DoctorConfig, output: Output) -> None:
+    """Say what this machine has, what Ekya will use of it, and why not more.
+
+    The exit code is 1 where ekya run cannot work.
+    """
+    from ekya.runtime.driver.machine_report import examination_as_json, examine_machine
+
+    with output.console.status("measuring this machine") if config.measure else nullcontext():
+        examination = examine_machine(config.runs, measure=config.measure)
+    output.write_json(examination_as_json(examination))
+    table = Table(title="This machine", title_justify="left", show_header=False)
+    for finding in examination.findings:
+        mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")
+        table.add_row(mark, Text(finding.what), Text(finding.found))
+    output.console.print(table)
+    output.print_text(
+        f"A fleet may have up to {examination.gpus:g} GPUs here, on {examination.device}, because:"
+    )
+    for reason in examination.reasons:
+        output.print_text(f"- {reason}")
+    if not examination.fine:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
