@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "ekya"
 
 
-def classes() -> Iterator[tuple[Path, ast.ClassDef]]:
+def parsed_classes() -> Iterator[tuple[Path, ast.ClassDef]]:
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
@@ -24,16 +24,17 @@ def is_protocol(owner: ast.ClassDef) -> bool:
 
 
 def test_public_methods_have_docstrings_unless_a_protocol_describes_them():
+    classes = list(parsed_classes())
     described = {
         method.name
-        for _, owner in classes()
+        for _, owner in classes
         if is_protocol(owner)
         for method in methods_of(owner)
         if ast.get_docstring(method)
     }
     missing = [
         f"{path.relative_to(ROOT)}:{method.lineno}: {owner.name}.{method.name}"
-        for path, owner in classes()
+        for path, owner in classes
         if not owner.name.startswith("_")
         for method in methods_of(owner)
         if not method.name.startswith("_")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ray._private import ray_constants, services
 
+from ekya.core.errors import UserError
 from ekya.gpu.nvml import GpuInventory
 from ekya.runtime.driver.local_ray import STORE_BYTES, fit_object_store, object_store_bytes, private_ray
 from ekya.runtime.driver.machine_report import examine_machine
@@ -52,6 +53,14 @@ def test_token_from_elsewhere_is_left_alone(token, tmp_path, monkeypatch):
         assert not token.parent.exists()
         assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "elsewhere")
     assert Path.home() == tmp_path
+
+
+@pytest.mark.usefixtures("token")
+def test_ray_that_a_busy_machine_starts_too_slowly_is_the_users_error():
+    with pytest.raises(UserError, match="did not start within the 30 s"), private_ray():
+        raise Exception("The current node timed out during startup. This could happen because ...")
+    with pytest.raises(ValueError, match="another"), private_ray():
+        raise ValueError("another")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ekya.core.errors import UserError
 from ekya.system.files import user_errors
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ def private_ray() -> Iterator[None]:
     for the token by itself, unless ``RAY_AUTH_MODE`` turns that off.
 
     Raises:
-        UserError: the file of the token cannot be made or changed.
+        UserError: the file of the token cannot be made or changed, or Ray's processes were slower to start
+            than it allows.
     """
     from ray._private import ray_constants
 
@@ -65,6 +67,13 @@ def private_ray() -> Iterator[None]:
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         yield
+    except Exception as error:  # Ray has no narrower type for it
+        if "timed out during startup" not in str(error):
+            raise
+        raise UserError(
+            "Ray: its processes did not start within the 30 s that it gives them; end other programs on this "
+            "machine and try again"
+        ) from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
