@@ -13,7 +13,7 @@ from ekya.fleet.policy.offers import LinkSizes
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.registry import Tier
 from ekya.fleet.run.coordinator import LoanCoordinator
-from ekya.fleet.run.peers import Made
+from ekya.fleet.run.lending import Made
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.planning.schedulers.scheduler import Scheduler

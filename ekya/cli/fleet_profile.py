@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import EdgeWork
 
 if TYPE_CHECKING:
-    from ekya.fleet.fitting.judged import JudgedModel
+    from ekya.fleet.fitting.boosted import JudgedModel
     from ekya.fleet.run.deep_edge.profiler import ProfileRun
 
 

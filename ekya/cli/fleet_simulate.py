@@ -97,7 +97,7 @@ class FleetSimulateConfig:
 def simulate(config: FleetSimulateConfig, output: Output) -> None:
     """Simulate a paper's workload, or your own, under fleet policies, in virtual time."""
     from ekya.fleet.papers.worlds import WorkloadOptions
-    from ekya.fleet.run.profiles import load_profiles
+    from ekya.fleet.workload_files import load_profiles
 
     seeds = parse_integers(config.seeds)
     outages = [

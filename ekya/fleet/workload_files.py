@@ -1,18 +1,20 @@
-"""A user's own workload: a file of jobs, and a file of the cluster that trains them."""
+"""Files of a user's own workload: jobs, the cluster that trains them, and times of epochs."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import UserError
 from ekya.core.units import seconds_to_us
 from ekya.fleet.described import DescribedPart, read_described
-from ekya.fleet.policy.job import Cliff, Growing, Linear, Tardiness, TrainJob, WaitingCost
+from ekya.fleet.policy.job import Cliff, EpochUs, Growing, Linear, Tardiness, TrainJob, WaitingCost
 from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
 
 GPU = "gpu"
@@ -20,6 +22,7 @@ GPU = "gpu"
 
 _Name = Annotated[str, Field(min_length=1)]
 _Amount = Annotated[float, Field(ge=0)]
+_EpochS = Mapping[_Name, Mapping[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]]
 
 
 class TardinessSpec(DescribedPart):
@@ -109,9 +112,7 @@ class JobSpec(DescribedPart):
     arrives_s: _Amount = 0.0
     epochs: int = Field(ge=1)
     waiting: Annotated[TardinessSpec | LinearSpec | GrowingSpec | CliffSpec, Field(discriminator="kind")]
-    epoch_s: Mapping[_Name, Mapping[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]] = Field(
-        default_factory=dict
-    )
+    epoch_s: _EpochS = Field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     chunks: Mapping[_Name, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     chunk_mb: _Amount = 0.0
@@ -131,11 +132,7 @@ class JobSpec(DescribedPart):
             {SiteName(site): count for site, count in self.chunks.items()},
             self.chunk_mb,
             self.model_mb,
-            {
-                (kind, gpus): max(1, seconds_to_us(epoch_s))
-                for kind, by_gpus in self.epoch_s.items()
-                for gpus, epoch_s in by_gpus.items()
-            },
+            _epoch_us(self.epoch_s),
             self.worker,
             self.parameter_server,
             self.chunks_per_slot or 0.0,
@@ -264,6 +261,52 @@ def load_workload(jobs: Path, cluster: Path) -> OwnWorkload:
         asked.slot_s,
         asked.slots,
     )
+
+
+class ProfilesSpec(DescribedPart):
+    """Schema of a file of job profiles.
+
+    Attributes:
+        profiles: seconds of an epoch, by name of the profile, kind of node and number of GPUs.
+    """
+
+    profiles: Mapping[_Name, _EpochS]
+
+
+def load_profiles(path: Path) -> dict[str, EpochUs]:
+    """Loads job profiles (ANDREAS §III) by name; the paper's Job Profiler keeps them in MariaDB.
+
+    In seconds: ``{"profiles": {"LSTM-32": {"V100": {"1": 75.0, "2": 49.5}, "TURING": {"1": 135.0}}}}``.
+
+    Raises:
+        UserError: the file does not exist or is not a valid profile file.
+    """
+    raw = _read_object(path)
+    try:
+        read = ProfilesSpec.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"{path}: {describe_first_problem(error, raw, ProfilesSpec)}") from error
+    return {name: _epoch_us(epoch_s) for name, epoch_s in read.profiles.items()}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is no JSON that can be read ({error}); write it anew") from error
+    if not isinstance(raw, dict):
+        raise UserError(f'{path}: holds no object; it has to begin with {{"profiles": ...')
+    return raw
+
+
+def _epoch_us(epoch_s: _EpochS) -> EpochUs:
+    return {
+        (kind, gpus): max(1, seconds_to_us(one_s))
+        for kind, by_gpus in epoch_s.items()
+        for gpus, one_s in by_gpus.items()
+    }
 
 
 def _places(cluster: ClusterSpec, nodes: tuple[Node, ...], sites: set[str]) -> Places:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.fleet.fitting.judged import Models
+from ekya.fleet.fitting.boosted import Models
 from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
 from ekya.fleet.papers.deep_edge import laws, testbed
 from ekya.fleet.papers.deep_edge.testbed import KNOWN

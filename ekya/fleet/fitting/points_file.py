@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.boosted import LEAF, BoostedEstimates
-from ekya.fleet.fitting.judged import Models, reckoned, split
+from ekya.fleet.fitting.boosted import LEAF, BoostedEstimates, Models, reckoned, split
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, ProfilePoint, ProfileSetting
 from ekya.fleet.policy.splitting import FittedHosts
 from ekya.system.files import atomic_path, user_errors

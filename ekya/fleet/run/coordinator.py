@@ -11,8 +11,7 @@ from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.registry import Tier
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
-from ekya.fleet.run.peers import Answer, Made, Peer
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent, Made, Peer
 
 _CUT_OFF = "its server was cut off from the others"
 

@@ -8,8 +8,7 @@ from typing import Any
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import Promises
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
-from ekya.fleet.run.peers import Made
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Made
 from ekya.system.json_lines import JsonLines, read_json_lines
 
 _FORESEEN = ("agreed_us", "arrives_us", "late_us", "promises")

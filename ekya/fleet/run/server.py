@@ -25,8 +25,7 @@ from ekya.fleet.policy.offers import CropCounts, LinkSizes, TrainingOffer, offer
 from ekya.fleet.policy.places import Machine, SiteName
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.elsewhere import Awaited
-from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor
-from ekya.fleet.run.peers import Answer
+from ekya.fleet.run.lending import GIVEN_UP, Answer, LendingExecutor
 from ekya.planning.schedulers.scheduler import Scheduler
 
 Came = Callable[[Loan, float, int | None], None]

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.boosted import BoostedEstimates
-from ekya.fleet.fitting.judged import Models, reckoned, split
+from ekya.fleet.fitting.boosted import BoostedEstimates, Models, reckoned, split
 from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.laws import NANO, SIFT, TX2

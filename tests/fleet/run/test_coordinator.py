@@ -8,7 +8,7 @@ from ekya.fleet.policy.loans import Links, alone
 from ekya.fleet.policy.market import Deal, key_of
 from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.coordinator import LoanCoordinator
-from ekya.fleet.run.peers import Answer
+from ekya.fleet.run.lending import Answer
 
 
 class Asked:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ekya.core.errors import UserError
 from ekya.fleet.papers.andreas.workload import FAMILIES, profile_name
-from ekya.fleet.run.profiles import load_profiles
+from ekya.fleet.workload_files import load_profiles
 
 names = st.text("abV1", min_size=1, max_size=3)
 some = st.dictionaries(

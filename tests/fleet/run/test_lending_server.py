@@ -29,8 +29,7 @@ from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import NodeState, SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
-from ekya.fleet.run.lending import GIVEN_UP, Lent
-from ekya.fleet.run.peers import Answer
+from ekya.fleet.run.lending import GIVEN_UP, Answer, Lent
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.planning.schedulers.registry import make_scheduler
 

@@ -8,8 +8,8 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
+from ekya.fleet.run.lending import Made
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, LoanRecord, read_loans
-from ekya.fleet.run.peers import Made
 
 S = 1_000_000
 HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))

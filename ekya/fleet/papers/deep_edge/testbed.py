@@ -3,8 +3,17 @@
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
-from ekya.fleet.fitting.judged import JudgedModel, Models, reckoned, row, split
+from ekya.fleet.fitting.boosted import (
+    QUANTITIES,
+    BoostedEstimates,
+    JudgedModel,
+    Models,
+    boosted,
+    estimated,
+    reckoned,
+    row,
+    split,
+)
 from ekya.fleet.papers.deep_edge.laws import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED

@@ -20,9 +20,8 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, PartHandle
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.elsewhere import Interrupted
-from ekya.fleet.run.lending import GIVEN_UP
+from ekya.fleet.run.lending import GIVEN_UP, Answer, Peer
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
-from ekya.fleet.run.peers import Answer, Peer
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, Handle, call_part, public_methods
+from ekya.fleet.run.lending import Peer
 from ekya.fleet.run.live.above_server import AboveServer
-from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.orders import Neighbour, Neighbours, Phase, RunOrder, RunState
-from ekya.fleet.run.peers import Peer
+from ekya.fleet.run.servers_folder import files_of, part_of
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
 from ekya.gpu.backends.registry import choose_backend

@@ -14,12 +14,11 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.coordination import RemotePeer, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
 from ekya.fleet.run.servers import ServerDeath
-from ekya.fleet.run.servers_folder import LiveRun, RanServers, ServersFolder
+from ekya.fleet.run.servers_folder import LiveRun, RanServers, ServersFolder, collect
 from ekya.results.finalize import finish_run
 from ekya.results.storage.run_folder import RunFolder
 

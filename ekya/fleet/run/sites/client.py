@@ -34,9 +34,8 @@ from ekya.fleet.policy.rooms import Room, ServedStream
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.host_facts import Link, SiteHostFacts
-from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.lending import Answer, Lent
 from ekya.fleet.run.live.orders import Neighbour, RunOrder, RunState
-from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.sites.codec import BIG_BYTES, Codec
 
 COORDINATION: tuple[type, ...] = (
@@ -62,7 +61,7 @@ COORDINATION: tuple[type, ...] = (
 
 def training_types() -> tuple[type, ...]:
     """Returns those between the processes of a training; they need torch, which a coordinator does not."""
-    from ekya.fleet.run.training.messages import LessonPlan, Push, ValidationCrops
+    from ekya.fleet.run.training.material import LessonPlan, Push, ValidationCrops
     from ekya.fleet.run.training.server import ServedEpoch
     from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Shard, WorkerId
     from ekya.models.training.frames import FrameObjects, LabelledFrames

@@ -17,10 +17,9 @@ from ekya.fleet.policy.places import STORES, JobName, NodeName, SiteName
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent
 from ekya.fleet.run.live.orders import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
-from ekya.fleet.run.peers import Answer
 from ekya.fleet.run.stores.update_book import Update, UpdateBook, crop_gpu_s
 from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
 

@@ -10,7 +10,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.fleet.run.calls import CallError, Handle, RayHandle, call_part
-from ekya.fleet.run.training.messages import LessonPlan, ValidationCrops
+from ekya.fleet.run.training.material import LessonPlan, ValidationCrops
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer, server_of
 from ekya.fleet.run.training.updates import Updates

@@ -14,8 +14,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.places import NodeName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.homecoming import RemoteEpochCheckpoint
-from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
+from ekya.fleet.run.training.material import ALWAYS, LessonPlan, Material
 from ekya.fleet.run.training.protocol import (
     FleetNode,
     NoProcessError,
@@ -24,8 +23,7 @@ from ekya.fleet.run.training.protocol import (
     works_at_home,
 )
 from ekya.fleet.run.training.server import ServedEpoch, server_of
-from ekya.fleet.run.training.traffic import PayloadKind
-from ekya.fleet.run.training.workers import EpochWork, Positions, Shard, WorkerId
+from ekya.fleet.run.training.workers import EpochWork, PayloadKind, Positions, Shard, WorkerId
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0

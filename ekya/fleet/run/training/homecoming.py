@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ekya.fleet.policy.places import NodeName
 from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.training.messages import ALWAYS
+from ekya.fleet.run.training.material import ALWAYS
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import SERVER_PART, Mode
 from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import Handle
-from ekya.fleet.run.training.traffic import TrainingTraffic
-from ekya.fleet.run.training.workers import EpochWork, Shard, WorkerId
+from ekya.fleet.run.training.workers import EpochWork, Shard, TrainingTraffic, WorkerId
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe, SgdRecipe

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.fleet.run.calls import Handle, PartHandle
-from ekya.fleet.run.training.messages import ALWAYS, Push
+from ekya.fleet.run.training.material import ALWAYS, Push
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.training.labelled import Examples

@@ -15,8 +15,7 @@ from ekya.fleet.policy.view import Strikes
 from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
-from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
+from ekya.fleet.run.training.material import ALWAYS, LessonPlan, Material
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
@@ -27,8 +26,7 @@ from ekya.fleet.run.training.protocol import (
     TrainingTask,
 )
 from ekya.fleet.run.training.server import ServedEpoch
-from ekya.fleet.run.training.traffic import PayloadKind
-from ekya.fleet.run.training.workers import EpochWork, Shard, WorkerId
+from ekya.fleet.run.training.workers import EpochWork, PayloadKind, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.training.snapshot import Snapshot, restore_weights
 from ekya.models.training.trainee import Trainee

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.fleet.run.training.gate import Gate, within
 from ekya.fleet.run.training.gate import together as all_together
-from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, ValidationCrops
+from ekya.fleet.run.training.material import ALWAYS, LessonPlan, Push, ValidationCrops
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.training.messages import LessonPlan, Push
+from ekya.fleet.run.training.material import LessonPlan, Push
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Positions, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes

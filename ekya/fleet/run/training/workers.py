@@ -1,6 +1,11 @@
-"""Workers of a training, their work and shards, and the division of epochs into steps."""
+"""Workers of a training: work, shards, the division of epochs into steps, and traffic between nodes.
 
-from dataclasses import astuple, dataclass
+Traffic is payload: weights, gradients, pictures and their labels; not the network's overhead.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,3 +112,50 @@ class EpochPlan:
         place = np.full(self.fresh + self.exemplars, -1)
         place[shard.positions] = np.arange(len(shard.positions))
         return [held[held >= 0] for held in (place[batch] for batch in whole)]
+
+
+class PayloadKind(StrEnum):
+    """Kind of payload."""
+
+    DATA = "data"
+    """Crops with their labels, to workers and to the parameter server."""
+    MODEL = "model"
+    """Start model, to all processes."""
+    PUSHED = "pushed"
+    """Gradients."""
+    PULLED = "pulled"
+    """Weights for the workers' next step."""
+    CHECKPOINT = "checkpoint"
+    """Snapshots, from the parameter server to home and from home to the next parameter server."""
+
+
+Way = tuple[NodeName, NodeName, PayloadKind]
+"""Origin, target and kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTraffic:
+    """Bytes by way.
+
+    Attributes:
+        sent: includes bytes that stay on a node, with the same origin and target.
+    """
+
+    sent: Mapping[Way, int] = field(default_factory=dict)
+
+    def plus(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> "TrainingTraffic":
+        """Returns a copy with this number of bytes more."""
+        way = (origin, target, kind)
+        return TrainingTraffic({**self.sent, way: self.sent.get(way, 0) + count}) if count else self
+
+    def crossed(self, kind: PayloadKind | None = None) -> int:
+        """Returns the bytes that left a node, of one kind or of all."""
+        return sum(
+            count
+            for (origin, target, what), count in self.sent.items()
+            if origin != target and kind in (None, what)
+        )
+
+    def left(self, node: NodeName) -> int:
+        """Returns the bytes that left this node."""
+        return sum(count for (origin, target, _), count in self.sent.items() if origin == node != target)

@@ -1,6 +1,6 @@
 """Models of Deep-Edge's testbed, and the policies that use them."""
 
-from ekya.fleet.fitting.judged import split
+from ekya.fleet.fitting.boosted import split
 from ekya.fleet.papers.deep_edge import testbed
 from ekya.fleet.papers.deep_edge.laws import PI
 from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server

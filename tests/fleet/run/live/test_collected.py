@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.fleet.run.live import collected
-from ekya.fleet.run.live.collected import collect, files_of, part_of
+from ekya.fleet.run import servers_folder
+from ekya.fleet.run.servers_folder import collect, files_of, part_of
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def there(tmp_path):
 
 
 def test_a_folder_is_copied_in_parts_but_for_weights(there, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(collected, "PART_BYTES", 1000)
+    monkeypatch.setattr(servers_folder, "PART_BYTES", 1000)
     files, here = files_of(there), tmp_path / "here"
     assert files == {"empty": 0, "predictions/cam-1.parquet": 10240, "summary.json": 2}
     assert collect(files, partial(part_of, there), here) == 10242

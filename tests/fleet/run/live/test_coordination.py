@@ -18,10 +18,10 @@ from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.lending import Answer
 from ekya.fleet.run.live import coordination
 from ekya.fleet.run.live.coordination import RemoteCoordinator, RemotePeer, live_coordinator
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
-from ekya.fleet.run.peers import Answer
 
 S = 1_000_000
 CAM, OTHER_CAM = StreamId("cam"), StreamId("other cam")

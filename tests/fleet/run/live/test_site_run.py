@@ -17,11 +17,11 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.lending import Peer
 from ekya.fleet.run.live import site_run
 from ekya.fleet.run.live.coordination import peer_at
 from ekya.fleet.run.live.orders import Neighbour, RunOrder
 from ekya.fleet.run.live.site_run import SiteRun
-from ekya.fleet.run.peers import Peer
 from ekya.fleet.run.server import ServerTerms
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN

@@ -19,7 +19,7 @@ from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.orders import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
-from ekya.fleet.run.training.traffic import PayloadKind
+from ekya.fleet.run.training.workers import PayloadKind
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000

@@ -12,14 +12,14 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.doctor import HostDoctor
+from ekya.fleet.run.lending import Peer
 from ekya.fleet.run.live.site import Site
 from ekya.fleet.run.live.site_run import SiteRun
-from ekya.fleet.run.peers import Peer
 from ekya.fleet.run.server import AboveServers
 from ekya.fleet.run.sites.client import COORDINATION, SiteHandle, training_types, wire_codec
 from ekya.fleet.run.sites.codec import Codec
 from ekya.fleet.run.training.actors import TrainingActor
-from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.material import Push
 from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer
 from ekya.fleet.run.training.workers import WorkerId
 from ekya.models.training.frames import LabelledFrames

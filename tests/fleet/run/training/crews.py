@@ -15,8 +15,7 @@ from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.dealing import deal
-from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS
+from ekya.fleet.run.training.material import ALWAYS, Material
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.server import ParameterServer, ServedEpoch
 from ekya.fleet.run.training.updates import Updates

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.training.dealing import Lying, apportion, deal, deal_again
-from ekya.fleet.run.training.traffic import PayloadKind, TrainingTraffic
-from ekya.fleet.run.training.workers import EpochPlan
+from ekya.fleet.run.training.workers import EpochPlan, PayloadKind, TrainingTraffic
 
 A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
 SITES = {A: SiteName("east"), B: SiteName("east"), C: SiteName("west")}

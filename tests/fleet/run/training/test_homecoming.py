@@ -9,7 +9,7 @@ from waiting import HANG_GUARD_S, wait_until
 
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
-from ekya.fleet.run.training.messages import ALWAYS
+from ekya.fleet.run.training.material import ALWAYS
 
 
 class Link:

@@ -17,7 +17,7 @@ from ekya.fleet.run.training.crew import Crew
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.fleet.run.training.traffic import PayloadKind
+from ekya.fleet.run.training.workers import PayloadKind
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.planning.schedulers.registry import make_scheduler
 

@@ -20,8 +20,8 @@ from ekya.fleet.run.live.orders import Neighbour, Neighbours
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.actors import TrainingProcesses
 from ekya.fleet.run.training.protocol import TrainingFailedError
-from ekya.fleet.run.training.traffic import PayloadKind
 from ekya.fleet.run.training.trainer import ProcessFleetTrainer
+from ekya.fleet.run.training.workers import PayloadKind
 from ekya.gpu.backends.duty_cycle import CpuShares
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.model import build_edge_model

@@ -21,8 +21,7 @@ from waiting import HANG_GUARD_S, wait_until
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.run.calls import LocalHandle
-from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.material import Material, Push
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.optimizer import SgdRecipe

@@ -8,7 +8,7 @@ import pytest
 from crews import EAST, GAMMA, WEST, in_turn, parted, task_of, updates_of
 
 from ekya.fleet.policy.assignment import NodePart
-from ekya.fleet.run.training.messages import Push
+from ekya.fleet.run.training.material import Push
 from ekya.models.training.optimizer import SgdRecipe
 
 LARGE = SgdRecipe(learning_rate=0.02, head_learning_rate=0.06)
