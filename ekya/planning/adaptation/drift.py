@@ -145,9 +145,9 @@ class DriftMonitor:
         if frames[0].version != self._version:
             self._version, self._answers = frames[0].version, {}
         chart = self._answers.setdefault(frames[0].resolution, _Chart(self._floors, self._threshold))
-        found = [chart.add(begun_us, now_us, self._of_answers(frames))]
+        found = [chart.add_block(begun_us, now_us, self._of_answers(frames))]
         found += [
-            self._picture.add(begun_us, now_us, np.array([difference]))
+            self._picture.add_block(begun_us, now_us, np.array([difference]))
             for difference in self._differences(np.mean([frame.picture for frame in frames], axis=0))
         ]
         drifts = [drift for drift in found if drift is not None]
@@ -201,7 +201,7 @@ class _Chart:
         self._above: list[list[float]] = [[] for _ in floors]
         self._since_us = [0] * len(floors)
 
-    def add(self, begun_us: int, now_us: int, values: NDArray[np.float64]) -> Drift | None:
+    def add_block(self, begun_us: int, now_us: int, values: NDArray[np.float64]) -> Drift | None:
         """Takes a block's signals, NaN for unknown ones; returns evidence if one reaches the threshold."""
         known = np.isfinite(values)
         counts, mean, spread = self._reference()

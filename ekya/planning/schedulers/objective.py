@@ -125,7 +125,7 @@ def evaluate_phases(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     played = _PlayedPhases(view)
     before: Phase | None = None
     for index, phase in enumerate(phases):
-        played.begin(phase, before)
+        played.begin_phase(phase, before)
         played.run(until_completion=index < len(phases) - 1)
         before = phase
     values = played.values()
@@ -151,7 +151,7 @@ class _PlayedPhases:
         self._ends: list[tuple[int, StreamId]] = []
         self.completions: list[tuple[StreamId, int]] = []
 
-    def begin(self, phase: Phase, before: Phase | None) -> None:
+    def begin_phase(self, phase: Phase, before: Phase | None) -> None:
         """Applies a phase to every stream; ``before`` is the phase that ends now."""
         named = [assignment.stream for assignment in phase.assignments]
         if named != list(self._runs):
@@ -160,7 +160,7 @@ class _PlayedPhases:
         for assignment, last in zip(phase.assignments, old, strict=True):
             if assignment is not last:
                 run = self._runs[assignment.stream]
-                run.begin(assignment, self._now_us)
+                run.begin_assignment(assignment, self._now_us)
                 if run.end_us is not None:
                     heappush(self._ends, (run.end_us, assignment.stream))
 
@@ -185,14 +185,14 @@ class _PlayedPhases:
     def values(self) -> dict[StreamId, float]:
         """Returns each stream's mean from the view's now until the window's end, sorted by id."""
         left_us = self._view.window_end_us - self._view.now_us
-        return {name: run.mean(left_us, self._now_us) for name, run in self._runs.items()}
+        return {name: run.mean_accuracy(left_us, self._now_us) for name, run in self._runs.items()}
 
     def values_at_end(self) -> dict[StreamId, float]:
         """Returns each stream's inference accuracy after all phases have been played, sorted by id."""
         return {name: run.at_end for name, run in self._runs.items()}
 
     def _finish(self, stream: StreamId) -> None:
-        self._runs[stream].finish(self._now_us)
+        self._runs[stream].finish_retraining(self._now_us)
         self.completions.append((stream, self._now_us))
 
 
@@ -216,7 +216,7 @@ class _StreamRun:
         self.end_us: int | None = None
         """Completion time of its retraining if nothing changes; None if it never completes."""
 
-    def begin(self, given: Assignment, now_us: int) -> None:
+    def begin_assignment(self, given: Assignment, now_us: int) -> None:
         gets = (
             given.retrain,
             given.retrain_share_milli,
@@ -243,13 +243,13 @@ class _StreamRun:
         else:
             self.end_us = completion_us(now_us, self._left_gpu_s, self._speed)
 
-    def finish(self, now_us: int) -> None:
+    def finish_retraining(self, now_us: int) -> None:
         self._settle(now_us)
         if self._retrain is not None:
             self._accuracy = max(self._accuracy, self._retrain.accuracy_after)
         self._done, self.end_us = True, None
 
-    def mean(self, left_us: int, now_us: int) -> float:
+    def mean_accuracy(self, left_us: int, now_us: int) -> float:
         self._settle(now_us)
         return self._area / left_us if left_us > 0 else self._answers(self._accuracy)
 

@@ -66,7 +66,7 @@ class AssignmentWriter:
         self._key: tuple[int, int, bool] | None = None
         self._latest: Assignment | None = None
 
-    def write(self, start_us: int, inference_milli: int, retrain_milli: int) -> Assignment:
+    def write_assignment(self, start_us: int, inference_milli: int, retrain_milli: int) -> Assignment:
         """Returns the stream's assignment in a phase; phases are written in order."""
         done = self._done_us is not None and self._done_us <= start_us
         key = (inference_milli, retrain_milli, done)
@@ -98,4 +98,4 @@ def written_phase(
 ) -> Phase:
     """Returns the phase that begins ``start_us`` from now, with the shares of the writers' streams."""
     shares = zip(writers, inference_milli, retrain_milli, strict=True)
-    return Phase(tuple(writer.write(start_us, *both) for writer, *both in shares))
+    return Phase(tuple(writer.write_assignment(start_us, *both) for writer, *both in shares))

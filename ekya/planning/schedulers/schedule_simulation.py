@@ -107,7 +107,7 @@ def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_e
     going_on = True
     while going_on:
         shares = greedy_shares(arrays, played.hull, played.pull)
-        stretches.append(played.advance(shares, ends_each))
+        stretches.append(played.advance_to_next_end(shares, ends_each))
         going_on = bool(stretches[-1].ends.any())
     values = played.area / arrays.left_us
     return Courses(states, worths, values, played.done_us, played.unfinished(), played.part, tuple(stretches))
@@ -142,7 +142,7 @@ class _PlayedCourses:
         self.hull = np.full((count, 2 * streams), arrays.training_hull)
         self.hull[:, :streams] = arrays.hull[:, 0]
 
-    def advance(self, shares: Ints, ends_each: int) -> Stretch:
+    def advance_to_next_end(self, shares: Ints, ends_each: int) -> Stretch:
         """Advances through at most ``ends_each`` completions, or to the window's end."""
         self._give(shares)
         next_us = np.minimum(_next_ends(self._ends_us, ends_each), self._arrays.left_us)[:, None]
@@ -156,8 +156,8 @@ class _PlayedCourses:
             self.area += (self._after - self._accuracy) * self.part * early_us
         if self._early is not None:
             runs_us = lasts_us - early_us
-            self.area += self._early.gains(self._left(self._now_us + runs_us)) * self.part * runs_us
-            self._early.finish(ends)
+            self.area += self._early.gains_so_far(self._left(self._now_us + runs_us)) * self.part * runs_us
+            self._early.drop_finished(ends)
         self._now_us = next_us
         self._finish(ends)
         return Stretch(shares, self._speed, serving, lasts_us[:, 0], ends)
@@ -216,14 +216,14 @@ class _Early:
         self._work_gpu_s = np.where(rises, work_gpu_s, 1.0)
         self._done = np.zeros(reached.shape)
 
-    def gains(self, left_gpu_s: Floats) -> Floats:
+    def gains_so_far(self, left_gpu_s: Floats) -> Floats:
         """Returns (C, V) the mean accuracy gained since the last call, given the work that is left now."""
         start = self._done
         self._done = np.maximum(1.0 - left_gpu_s / self._work_gpu_s, start)
         found: Floats = self._gain * mean_parts(self._bend, start, self._done)
         return found
 
-    def finish(self, ends: Flags) -> None:
+    def drop_finished(self, ends: Flags) -> None:
         """Ends these retrainings; their gain counts in full from now on."""
         self._gain = np.where(ends, 0.0, self._gain)
 

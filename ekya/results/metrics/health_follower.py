@@ -80,7 +80,7 @@ class HealthFollower:
     def present_health(self) -> dict[StreamId, Health]:
         """Returns the present health of each stream that has not ended."""
         return {
-            name: stream.present(self._now_us)
+            name: stream.present_health(self._now_us)
             for name, stream in sorted(self._streams.items())
             if not stream.ended
         }
@@ -126,7 +126,7 @@ class HealthFollower:
             case ev.PreparationEnded() | ev.ProfilerBack() | ev.ZooOpened() | ev.DoseDue():
                 return
             case _ if event.stream not in self._removed:
-                self._of(event.stream, event.t_us).take(event)
+                self._of(event.stream, event.t_us).follow_event(event)
 
     def _carry_out(self, command: cmd.Command, now_us: int) -> None:
         match command:
@@ -138,7 +138,7 @@ class HealthFollower:
             case cmd.EndPreparation() if command.window == self._window:
                 self._end_preparation()
             case cmd.SetAside():
-                self._of(command.stream, now_us).go(Gone.SET_ASIDE, command.reason, now_us)
+                self._of(command.stream, now_us).note_absence(Gone.SET_ASIDE, command.reason, now_us)
             case cmd.SetInference():
                 stream = self._of(command.stream, now_us)
                 stream.inference, stream.share_milli = command.config, command.share_milli
@@ -226,26 +226,26 @@ class _Stream:
             share_milli=self.share_milli,
         )
 
-    def take(self, event: ev.Event) -> None:
+    def follow_event(self, event: ev.Event) -> None:
         """Applies an event of the stream."""
         match event:
             case ev.StreamLost():
                 self.lost_us = event.t_us
-                self.go(Gone.CAMERA, event.reason, event.t_us)
+                self.note_absence(Gone.CAMERA, event.reason, event.t_us)
             case ev.StreamBack():
                 self.come_back(Gone.CAMERA, event.t_us)
             case ev.WorkerDied(role=ev.Role.INFERENCE):
-                self.go(Gone.INFERENCE, event.reason, event.t_us)
+                self.note_absence(Gone.INFERENCE, event.reason, event.t_us)
             case ev.WorkerBack(role=ev.Role.INFERENCE):
                 self.come_back(Gone.INFERENCE, event.t_us)
             case ev.StreamReadmitted():
-                self.readmit(event.t_us)
+                self.note_return(event.t_us)
             case ev.StreamEnded():
-                self.end(event.t_us)
+                self.note_end(event.t_us)
             case rq.StreamPaused():
                 # The rest of the window in which it goes on is not judged either.
                 self.paused, self.facts, self.since_us, self.carried = event.paused, None, None, WELL
-                self.readmit(event.t_us)
+                self.note_return(event.t_us)
             case _ if self.facts is not None:
                 self._note(self.facts, event)
 
@@ -272,7 +272,7 @@ class _Stream:
             case ev.WorkerDied(role=ev.Role.RETRAINING) if self.job is not None:
                 self.job, facts.broke = None, event.reason
 
-    def go(self, gone: Gone, why: str, t_us: int) -> None:
+    def note_absence(self, gone: Gone, why: str, t_us: int) -> None:
         """Marks the stream as silent from now on."""
         self.gone[gone] = why
         self._go_silent(t_us)
@@ -291,13 +291,13 @@ class _Stream:
         self.facts.silent_us += max(t_us - self.since_us, 0)
         self.since_us = None
 
-    def readmit(self, t_us: int) -> None:
+    def note_return(self, t_us: int) -> None:
         """Marks a stream that was set aside as one whose inference is started again."""
         why = self.gone.pop(Gone.SET_ASIDE, None)
         if why is not None:
-            self.go(Gone.INFERENCE, why, t_us)
+            self.note_absence(Gone.INFERENCE, why, t_us)
 
-    def end(self, t_us: int) -> None:
+    def note_end(self, t_us: int) -> None:
         """Ends the stream; one that is lost at the same moment broke off and has not ended."""
         if Gone.CAMERA in self.gone and self.lost_us == t_us:
             return
@@ -323,7 +323,7 @@ class _Stream:
         if self.facts is not None and self.labels_due and self.facts.labels is LabelState.NOT_DUE:
             self.facts.labels = LabelState.MISSING
 
-    def present(self, now_us: int) -> Health:
+    def present_health(self, now_us: int) -> Health:
         """Returns the present health."""
         if self.facts is None:
             return self.carried
