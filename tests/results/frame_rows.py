@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.records import FramePrediction, FrameReference
+from ekya.core.records import NO_LABELS, FramePrediction, FrameReference, PredictionColumns, ReferenceColumns
 
 Box = tuple[float, float, float, float]
 Item = tuple[Box, int]
@@ -42,3 +42,27 @@ def true(frame: int, items: list[Item], tracks: list[int] | None = None) -> Fram
     classes = np.array([label for _, label in items], np.int16)
     boxes = boxes_of([box for box, _ in items])
     return FrameReference(frame, frame * 400_000, boxes, classes, np.array(own, np.int64))
+
+
+def steady_stream(frames: int, boxes: NDArray[np.float32]):
+    """Returns what to score of a stream whose boxes are all answered rightly, in five windows."""
+    each, rng, index = len(boxes) // frames, np.random.default_rng(1), np.arange(frames)
+    classes = rng.integers(0, CLASSES, len(boxes)).astype(np.int16)
+    offsets = np.arange(frames + 1) * each
+    predictions = PredictionColumns(
+        frame=index,
+        t_us=index * 33_333,
+        window=(index * 5 // frames).astype(np.int32),
+        analysed=np.ones(frames, np.bool_),
+        answered_by=index,
+        model_version=np.zeros(frames, np.int32),
+        every=np.ones(frames, np.int16),
+        resolution=np.full(frames, 352, np.int16),
+        offsets=offsets,
+        boxes=boxes,
+        classes=classes,
+        confidence=rng.uniform(0.5, 1.0, len(boxes)).astype(np.float32),
+    )
+    tracks = np.repeat(np.arange(frames), each)
+    reference = ReferenceColumns(index, index * 33_333, offsets, boxes, classes, tracks)
+    return predictions, reference, NO_LABELS

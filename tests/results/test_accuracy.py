@@ -2,7 +2,7 @@ import frame_rows
 import numpy as np
 import pytest
 from counting import calls_of
-from frame_rows import CLASSES, FAR, LEFT, NEAR, Item, true
+from frame_rows import CLASSES, FAR, LEFT, NEAR, Item, steady_stream, true
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -248,29 +248,7 @@ def test_score_long_stream_calls_nothing_for_each_frame() -> None:
 
 
 def score_steady_stream(frames):
-    """Scores a stream in which all is answered correctly, in five windows."""
-    objects, rng = 8, np.random.default_rng(0)
-    corners = rng.uniform(0, 600, (frames * objects, 2)).astype(np.float32)
-    boxes = np.concatenate([corners, corners + 40], axis=1)
-    offsets = np.arange(frames + 1) * objects
-    index = np.arange(frames)
-    classes = rng.integers(0, CLASSES, frames * objects).astype(np.int16)
-    predictions = PredictionColumns(
-        frame=index,
-        t_us=index * 33_333,
-        window=(index * 5 // frames).astype(np.int32),
-        analysed=np.ones(frames, np.bool_),
-        answered_by=index,
-        model_version=np.zeros(frames, np.int32),
-        every=np.ones(frames, np.int16),
-        resolution=np.full(frames, 32, np.int16),
-        offsets=offsets,
-        boxes=boxes,
-        classes=classes,
-        confidence=np.ones(frames * objects, np.float32),
-    )
-    reference = ReferenceColumns(
-        index, index * 33_333, offsets, boxes, classes, np.repeat(np.arange(frames), objects)
-    )
-    result = score_stream(predictions, reference, NO_LABELS, decoded=frames, class_count=CLASSES)
+    corners = np.random.default_rng(0).uniform(0, 600, (8 * frames, 2)).astype(np.float32)
+    columns = steady_stream(frames, np.concatenate([corners, corners + 40], axis=1))
+    result = score_stream(*columns, decoded=frames, class_count=CLASSES)
     assert result.accuracy == 1.0

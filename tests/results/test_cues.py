@@ -1,17 +1,23 @@
-"""Scripted cues of a run, and the shares before and after them."""
+"""Scripted cues of a run, the shares before and after them, and their table for readers."""
+
+import io
+
+from rich.console import Console
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import StreamId
-from ekya.results.metrics.script_events import Cue, CueFollower, Happening, occurred_cues
+from ekya.results.metrics.script_events import Cue, CueFollower, Happening, OccurredCue, occurred_cues
+from ekya.results.report.tables import cue_line, cue_table
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000
 EVERY = InferenceConfig(1, 32)
 LOST, BACK = Cue(10 * S, A, Happening.LOST, 14 * S), Cue(14 * S, A, Happening.BACK)
 AGAIN = Cue(20 * S, A, Happening.LOST, 24 * S)
 NIGHT = Cue(12 * S, B, Happening.NIGHT, 18 * S)
+JOINS = Cue(5 * S, B, Happening.JOINS)
 
 
 def turn(now_s, *happened):
@@ -52,12 +58,11 @@ def test_cue_shares_are_those_before_and_after_the_step():
 
 
 def test_cues_that_never_occur_are_left_out():
-    joins = Cue(5 * S, B, Happening.JOINS)
-    assert list(occurred_cues([joins], TURNS)) == []
+    assert list(occurred_cues([JOINS], TURNS)) == []
 
 
 def test_cues_stream_from_the_beginning_does_not_join():
-    follower = CueFollower([Cue(5 * S, B, Happening.JOINS)])
+    follower = CueFollower([JOINS])
     assert follower.follow_step(turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ()))) == []
 
 
@@ -77,3 +82,27 @@ def test_cue_values_are_json():
             "b": {"retraining_milli": 0, "inference_milli": 700},
         },
     }
+
+
+OCCURRED_LOSS = OccurredCue(
+    LOST,
+    10_200_000,
+    {A: (100, 400), B: (0, 300)},
+    {A: (100, 0), B: (0, 700)},
+)
+OCCURRED_NIGHT = OccurredCue(NIGHT, 12 * S, {B: (0, 300)}, {B: (0, 300)})
+OCCURRED_JOIN = OccurredCue(JOINS, 5 * S, {A: (0, 400)}, {A: (0, 300), B: (0, 100)})
+
+
+def test_cue_line_names_time_stream_event_and_share_changes():
+    assert cue_line(OCCURRED_LOSS) == "10.2 s: a is lost for 4 s; a 500 → 100, b 300 → 700"
+    assert cue_line(OCCURRED_NIGHT) == "12.0 s: b has night for 6 s; shares stay"
+    assert cue_line(OCCURRED_JOIN) == "5.0 s: b joins; a 400 → 300, b 0 → 100"
+
+
+def test_cue_table_has_one_row_for_each_cue():
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(cue_table([OCCURRED_JOIN, OCCURRED_LOSS, OCCURRED_NIGHT]))
+    text = console.export_text()
+    for words in ("joins", "is lost for 4 s", "b 300 → 700", "12.0 s"):
+        assert words in text
