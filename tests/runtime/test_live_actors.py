@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,8 @@ class Worker:
         return os.getpid()
 
     def join(self):
-        time.sleep(60)
+        """Does not return."""
+        threading.Event().wait()
 
     def worry(self):
         logging.getLogger("ekya.somewhere").warning("memory is short")

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 import ray
 import yaml
 from rich.console import Console
+from waiting import LONG_GUARD_S, wait_until
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
@@ -47,8 +47,10 @@ def events_of(folder, kind):
 
 
 def stop_the_micro_profiler(folder, stopped):
-    while not folder.journal.is_file() or len(events_of(folder, ev.WindowOpened)) < 2:
-        time.sleep(0.1)
+    wait_until(
+        lambda: folder.journal.is_file() and len(events_of(folder, ev.WindowOpened)) >= 2,
+        guard_s=LONG_GUARD_S,
+    )
     stopped.append(ray.get(ray.get_actor("micro-profiler").process_id.remote()))
     os.kill(stopped[0], signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""Tests of streams that are added to a live run, paused and removed, with fake actors."""
+"""Tests of streams that are added to a live run, join later, are paused and removed, with fake actors."""
 
 import pytest
 from fake_actors import SETTINGS, FakeActors, events_of, make_executor, swapped
@@ -11,8 +11,10 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig
 from ekya.core.errors import UserError
+from ekya.core.units import StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.runtime.actors.actor_kinds import Ready
+from ekya.runtime.driver.stream_changes import LateStreams
 from ekya.runtime.shares.share_changes import TIMEOUTS
 
 CAM, OTHER, NEW = "cam", "other", "new"
@@ -272,3 +274,33 @@ def test_events_of_a_removed_stream_are_dropped(shared):
     shared.kill(shared.actors.streams[CAM].retraining)
     assert CAM not in shared.actors.streams
     assert shared.emit(OTHER, swapped(1, CAM), died(CAM)) == []
+
+
+# Streams that join later
+
+
+A, B, S = StreamId("a"), StreamId("b"), 1_000_000
+NOW, LATER = ev.StreamAdded(0, A, ()), ev.StreamAdded(5 * S, B, ())
+
+
+def test_join_returns_each_stream_at_its_time():
+    late = LateStreams([LATER, NOW])
+    assert late.next_us == 0
+    assert late.join_due(0) == [NOW]
+    assert late.next_us == 5 * S
+    assert late.join_due(5 * S - 1) == []
+    assert late.join_due(6 * S) == [LATER]
+    assert late.next_us is None
+
+
+def test_events_before_joining_are_held_back_or_dropped():
+    late = LateStreams([NOW, LATER])
+    late.join_due(0)
+    died = ev.WorkerDied(2 * S, B, ev.Role.INFERENCE, "killed")
+    assert late.let_through(died) == []
+    assert late.let_through(ev.ShareMeasured(3 * S, B, ev.Role.INFERENCE, 0)) == []
+    assert late.let_through(ev.NeedMeasured(3 * S, B, InferenceConfig(1, 32), 120)) == []
+    assert late.let_through(ev.ShareMeasured(3 * S, A, ev.Role.INFERENCE, 0)) != []
+    assert late.let_through(ev.PreparationEnded(3 * S, 1)) != []
+    assert late.join_due(5 * S) == [LATER, ev.WorkerDied(5 * S, B, ev.Role.INFERENCE, "killed")]
+    assert late.let_through(died) == [died]

@@ -1,4 +1,4 @@
-"""Tests of dead and restarted workers of two streams whose inference shares a process."""
+"""Tests of workers that die, hang and start again, of two streams whose inference shares a process."""
 
 import pytest
 from fake_actors import FakeActors, events_of, make_executor, start_retraining
@@ -8,8 +8,9 @@ from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.units import JobId
+from ekya.core.units import US_PER_S, JobId
 from ekya.runtime.driver import worker_lifecycle
+from ekya.runtime.driver.worker_lifecycle import HUNG_US, LOADING_US, HungActors
 from ekya.runtime.shares.share_changes import TIMEOUTS
 
 CAM, OTHER = "cam", "other"
@@ -262,3 +263,37 @@ def test_spares_are_made_in_every_wait_but_while_a_worker_starts_again(run, monk
     for join in joins:
         run.reply(join)
     assert looks() == 1
+
+
+# Actors that hang
+
+
+def looked_at(hung, from_s, to_s):
+    """Looks once a second, and returns what hangs."""
+    return [actor for at_s in range(from_s, to_s) for actor in hung.pop_hung(at_s * US_PER_S)]
+
+
+def test_actor_that_does_not_reply_is_named_once():
+    hung = HungActors()
+    hung.note_reply("a", 0)
+    hung.note_reply("b", 50 * US_PER_S)
+    assert looked_at(hung, 0, HUNG_US // US_PER_S + 1) == []
+    assert looked_at(hung, HUNG_US // US_PER_S + 1, 100) == ["a"]
+    hung.forget_actor("b")
+    assert looked_at(hung, 100, 200) == []
+
+
+def test_actor_that_loads_has_longer():
+    hung = HungActors()
+    hung.watch_loading("a", 0)
+    hung.watch_loading("b", 0)
+    hung.note_reply("b", 100 * US_PER_S)
+    assert looked_at(hung, 0, LOADING_US // US_PER_S + 100) == ["b", "a"]
+
+
+def test_pause_of_the_caller_is_not_held_against_actors():
+    hung = HungActors()
+    hung.note_reply("a", 0)
+    assert looked_at(hung, 0, 50) == []
+    assert looked_at(hung, 1000, 1010) == []
+    assert looked_at(hung, 1010, 1020) == ["a"]

@@ -1,26 +1,90 @@
-"""Weights that a live run removes, and those that it keeps for a roll-back."""
+"""Tests of observers of the loop: records of models, which of them stay, and metrics."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import ekya.runtime.driver.observers
 from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.state import FleetState, StreamState
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.view import InferenceOption
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.runtime.driver.observers import ModelPruner, WindowKeeper
+from ekya.runtime.driver.observers import ModelKeeper, ModelPruner, RunMetrics, WindowKeeper
+
+# Records of models
+
+
+OLD, NEW = StreamId("old"), StreamId("new")
+
+
+def test_adopted_weights_and_a_roll_back_behind_them_are_recorded_with_their_own_files(tmp_path):
+    folder, result = (
+        RunFolder.create_numbered(tmp_path, "run"),
+        SimpleNamespace(commands=(), state=LoopState(FleetState(window=3), {})),
+    )
+    with StateStore(folder.state) as store:
+        ModelRecord(folder, store, NEW).add_model(BASE_VERSION, None, -1, None, None, 0)
+        adopted = ev.ModelAdopted(90, NEW, ModelVersion(1), OLD, ModelVersion(2), 0.7, 5, 7)
+        back = ev.RolledBack(190, NEW, ModelVersion(2), BASE_VERSION, 5)
+        unknown = ev.ModelSwapped(195, NEW, ModelVersion(3), JobId(9), 0.9, 5)
+        keeper = ModelKeeper(folder, store)
+        for event in (adopted, back, unknown):
+            keeper(Batch(event.t_us, (event,)), result)
+        base, kept, again = store.read_models(NEW)
+        never = ev.RolledBack(290, NEW, ModelVersion(5), ModelVersion(4), 5)
+        with pytest.raises(LookupError, match="weights 4 of new are not recorded"):
+            keeper(Batch(290, (never,)), result)
+    assert (kept.version, kept.served_from_us, kept.window, kept.validation_accuracy) == (1, 90, 3, 0.7)
+    assert kept.path == folder.relative_path(folder.model(NEW, ModelVersion(1)))
+    assert (again.version, again.path, again.validation_accuracy) == (2, base.path, None)
+
+
+# Metrics
+
 
 CAM = StreamId("cam")
+
+
+@pytest.fixture
+def values(monkeypatch):
+    """Values of all metrics, by name and stream."""
+    set_to = {}
+
+    def metric(name, *_):
+        def to(value, tags=None):
+            set_to[name, (tags or {}).get("stream")] = value
+
+        return SimpleNamespace(set=to, inc=to)
+
+    for kind in ("Gauge", "Counter"):
+        monkeypatch.setattr(ekya.runtime.driver.observers, kind, metric)
+    return set_to
+
+
+@pytest.mark.parametrize(("resolution", "accuracy"), [(32, 0.5), (GOLDEN_RESOLUTION, 0.9)])
+def test_accuracy_is_that_of_the_detector_that_answers(values, resolution, accuracy):
+    options = [InferenceOption(InferenceConfig(5, side), 0.9, 300) for side in (32, GOLDEN_RESOLUTION)]
+    stream = StreamState(CAM, tuple(options), accuracy=0.5, inference=InferenceConfig(5, resolution))
+    state = SimpleNamespace(fleet=FleetState((stream,)))
+    step = SimpleNamespace(state=state, plan=None, commands=())
+    RunMetrics()(Batch(1, ()), step)
+    assert values["ekya_accuracy", CAM] == accuracy
+
+
+# Models that stay
 
 
 class Run:

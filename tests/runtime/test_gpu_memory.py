@@ -1,4 +1,4 @@
-"""Tests that jobs too large for a GPU's memory do not start and are planned without, on virtual time."""
+"""Tests of GPU memory and its meter: what does not fit is refused, and each window's use is reported."""
 
 from dataclasses import replace
 
@@ -7,24 +7,39 @@ from fake_actors import labels_ready, start_retraining
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
 from scripted import ScriptedFleet
 
+from ekya.config.fleet_reading import load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.control.loop import run_loop
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.gpus import DidNotFit, Footprint
+from ekya.core.errors import UserError
+from ekya.core.gpus import DidNotFit, Footprint, GpuUse
 from ekya.core.profile import Family, family_of
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import SceneOf
+from ekya.models.edge.architecture_table import Task
+from ekya.models.training.exemplars import MOST_EXEMPLARS
+from ekya.pipeline.setup import job_places
 from ekya.planning.adaptation.label_pooling import MOST_POOLED
+from ekya.planning.placement.homes import PREPARATION_GPU, Processes, assign_home_gpus
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES, JobCrops
 from ekya.results.metrics.energy import JobPlaces
-from ekya.runtime.shares.gpu_memory import BudgetedExecutor, JobSizes
+from ekya.runtime.actors.actor_kinds import ActorConfig, StreamActorConfig
+from ekya.runtime.shares.gpu_memory import (
+    BudgetedExecutor,
+    JobSizes,
+    MeteredExecutor,
+    job_sizes,
+    require_inference,
+)
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 HEAD, BLOCK = RetrainConfig(4, 16, 0, 0, 1.0), RetrainConfig(4, 16, 0, 1, 1.0)
 MIB = 1 << 20
+CONTEXT_MIB = CONTEXT_BYTES // MIB
 MODEL_MIB = {0: 100, 1: 1000}
 """Memory of a retraining here, by its number of trained blocks."""
 
@@ -96,9 +111,6 @@ def test_retraining_of_a_stream_that_is_set_aside_claims_nothing():
 
 def progress(job, stream=A):
     return ev.RetrainProgress(7, stream, JobId(job), 1, 0.5, 1.0)
-
-
-CONTEXT_MIB = CONTEXT_BYTES // MIB
 
 
 def test_retraining_that_fits_begins_without_events():
@@ -343,3 +355,142 @@ def test_remote_retraining_claims_no_memory():
     far = replace(from_cloud, elsewhere=object())
     rig.budget.execute_commands([far])
     assert rig.behind.executed == [far]
+
+
+# A fleet before its start
+
+
+@pytest.fixture
+def fleet():
+    return load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+
+
+def test_fleet_that_fits_or_has_unknown_memory_is_accepted(fleet):
+    two = job_places(fleet, 2000)
+    require_inference(fleet, Processes.STREAM, two, Memory(1 << 20, 1 << 20))
+    require_inference(fleet, Processes.STREAM, two, Memory(None, None))
+
+
+@pytest.mark.parametrize(("free", "full"), [((0, 1 << 20), 0), ((1 << 20, 0), 1)])
+def test_fleet_on_a_full_gpu_is_refused_with_its_number(fleet, free, full):
+    two = job_places(fleet, 2000)
+    with pytest.raises(UserError, match=rf"to serve \d of them GPU {full} needs about [\d,]+ MiB, and 0 MiB"):
+        require_inference(fleet, Processes.STREAM, two, Memory(*free))
+
+
+def test_check_counts_a_context_for_each_process(fleet):
+    one = job_places(fleet, 1000)
+    with pytest.raises(UserError, match="key 'streams'"):
+        require_inference(fleet, Processes.STREAM, one, Memory((len(fleet.streams) + 1) * CONTEXT_MIB))
+
+
+def test_job_places_are_the_gpus_of_the_actors(fleet):
+    for gpus_milli in (1000, 2000, 2500):
+        homes = assign_home_gpus(len(fleet.streams), gpus_milli)
+        orders = ActorConfig(None, fleet, 0, None, "cuda", homes)
+        places = job_places(fleet, gpus_milli)
+        for place, stream in enumerate(fleet.streams):
+            assert places.streams[stream.id] == StreamActorConfig(orders, place, 0).gpu
+        assert places.preparation == PREPARATION_GPU
+
+
+def test_job_sizes_follow_the_model_of_the_fleet(fleet):
+    sizes = job_sizes(fleet)
+    deep, head = RetrainConfig(1, 16, 0, 3, 1.0), RetrainConfig(1, 16, 0, 0, 1.0)
+    crops = JobCrops(200, 50, MOST_EXEMPLARS[Task.CLASSIFY])
+    assert sizes.estimate_retraining(deep, crops) > 2 * sizes.estimate_retraining(head, crops)
+    small = job_sizes(
+        fleet.model_copy(update={"edge": fleet.edge.model_copy(update={"model": "mobilenet_v3_small"})})
+    )
+    assert small.estimate_retraining(head, crops) < sizes.estimate_retraining(head, crops) / 2
+    assert (sizes.labels_per_window, sizes.exemplars) == (
+        fleet.golden.labels_per_window,
+        MOST_EXEMPLARS[Task.CLASSIFY],
+    )
+
+
+def test_check_counts_one_context_for_a_shared_process(fleet):
+    one = job_places(fleet, 1000)
+    enough = Memory(len(fleet.streams) * CONTEXT_MIB)
+    require_inference(fleet, Processes.GPU, one, enough)
+    with pytest.raises(UserError, match="key 'streams'"):
+        require_inference(fleet, Processes.STREAM, one, enough)
+    with pytest.raises(UserError, match="key 'streams'"):
+        require_inference(fleet, Processes.GPU, one, Memory(2 * CONTEXT_MIB))
+
+
+# Use of each window
+
+
+WINDOW_US = 10_000_000
+CAM = StreamId("cam")
+USE = GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 60.0, 900.0, "counter", 11)
+
+
+class Executor:
+    """Executor whose waits end at given times."""
+
+    def __init__(self, *times_us):
+        self._times_us, self.executed = list(times_us), []
+
+    def wait(self, until_us):
+        now_us = self._times_us.pop(0)
+        return Batch(now_us, (ev.StreamBack(now_us, CAM),))
+
+    def execute_commands(self, commands):
+        self.executed += commands
+
+
+class Meter:
+    """Meter that numbers its readings."""
+
+    def __init__(self, silent=False):
+        self.taken, self._silent = 0, silent
+
+    def take(self):
+        self.taken += 1
+        return () if self._silent else (replace(USE, readings=self.taken),)
+
+
+def told(executor, turns):
+    return [
+        event for _ in range(turns) for event in executor.wait(0).events if isinstance(event, ev.GpuMeasured)
+    ]
+
+
+def test_gpu_use_of_a_window_is_in_the_first_batch_after_it():
+    times = [0, WINDOW_US - 1, WINDOW_US, WINDOW_US + 5, 2 * WINDOW_US + 7]
+    meter = Meter()
+    measured = told(MeteredExecutor(Executor(*times), meter, WINDOW_US), len(times))
+    assert [(event.t_us, event.window) for event in measured] == [(WINDOW_US, 0), (2 * WINDOW_US, 1)]
+    assert [event.gpus[0].readings for event in measured] == [1, 2]
+    assert meter.taken == 2
+
+
+def test_other_events_precede_gpu_use_and_commands_pass():
+    behind = Executor(WINDOW_US)
+    executor = MeteredExecutor(behind, Meter(), WINDOW_US)
+    batch = executor.wait(0)
+    assert [type(event) for event in batch.events] == [ev.StreamBack, ev.GpuMeasured]
+    executor.execute_commands([cmd.EndPreparation(0)])
+    assert behind.executed == [cmd.EndPreparation(0)]
+
+
+def test_gpus_that_cannot_be_read_are_not_reported():
+    assert told(MeteredExecutor(Executor(WINDOW_US, 2 * WINDOW_US), Meter(silent=True), WINDOW_US), 2) == []
+
+
+def test_missed_windows_are_not_reported_later():
+    measured = told(MeteredExecutor(Executor(3 * WINDOW_US, 4 * WINDOW_US), Meter(), WINDOW_US), 2)
+    assert [event.window for event in measured] == [0, 3]
+
+
+@pytest.mark.parametrize("from_us", [3 * WINDOW_US, 3 * WINDOW_US + 4])
+def test_resumed_run_reports_from_its_window_on(from_us):
+    executor = MeteredExecutor(Executor(3 * WINDOW_US + 5, 4 * WINDOW_US), Meter(), WINDOW_US, from_us)
+    assert [event.window for event in told(executor, 2)] == [3]
+
+
+def test_gpu_use_is_ordered_before_the_end_of_the_window():
+    closed, measured = ev.WindowClosed(WINDOW_US, 0), ev.GpuMeasured(WINDOW_US, 0, (USE,))
+    assert ev.in_order([closed, measured]) == (measured, closed)
