@@ -194,7 +194,7 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
         ("streams.cam-1.objects", {"every": 3}, "its source knows its objects; remove it"),
         (
             "streams.cam-2.objects.find",
-            "eyes",
+            "it",
             "'it' is not possible; write 'detector+motion' or 'detector'",
         ),
         ("streams.cam-2.objects.every", 31, "31 is too large; use at most 30"),
