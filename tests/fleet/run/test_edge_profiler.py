@@ -1,17 +1,19 @@
-"""Deep-Edge's Profiler on this machine, with real stress, states, edge model and inference."""
+"""Deep-Edge's Profiler on this machine, with real stress and inference; a machine's state while it lends."""
 
+import itertools
 import shutil
 import threading
+from contextlib import closing
 
 import psutil
 import pytest
-from waiting import use_processor, wait_until
+from waiting import HANG_GUARD_S, use_processor, wait_until
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import EdgeWork
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, StressPoint, profiled, stressed
-from ekya.fleet.run.deep_edge.states import Watch, host_use, watched
+from ekya.fleet.run.deep_edge.states import MachineState, Watch, host_use, watched
 from ekya.gpu.backends.duty_cycle import CpuShares
 
 needs_stress = pytest.mark.skipif(
@@ -94,3 +96,27 @@ def test_a_profile_measures_a_real_model_beside_real_inference() -> None:
     assert (free.share_milli, held.share_milli) == (1000, 300)
     assert held.before.mem > free.before.mem + 0.02
     assert free.after.mem > 0
+
+
+def test_the_state_is_that_without_trainings_of_others() -> None:
+    numbers, lends, read = itertools.count(), threading.Event(), threading.Semaphore(0)
+
+    def use():
+        read.release()
+        # 0.5 until it lends, and a full processor from then on.
+        next(numbers)
+        return (1.0 if lends.is_set() else 0.5), 0.25
+
+    with closing(MachineState("nano", lends.is_set, use, every_s=0.005)) as state:
+        for _ in range(5):
+            assert read.acquire(timeout=HANG_GUARD_S)
+        assert state() == ("nano", NodeState(0.5, 0.0, 0.25))
+        lends.set()
+        for _ in range(5):
+            assert read.acquire(timeout=HANG_GUARD_S)
+        assert state() == ("nano", NodeState(0.5, 0.0, 0.25))
+
+
+def test_before_the_first_reading_nothing_is_known() -> None:
+    with closing(MachineState("nano", lambda: False, lambda: (0.1, 0.1), every_s=HANG_GUARD_S)) as state:
+        assert state() is None

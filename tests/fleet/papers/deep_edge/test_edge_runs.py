@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from deep_edge_search import Force, as_it_is
 
-from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.laws import NANO, TX2
-from ekya.fleet.papers.deep_edge.workload import EdgePhysics, edge_experiment
+from ekya.fleet.fitting.boosted import split
+from ekya.fleet.papers.deep_edge import laws, testbed
+from ekya.fleet.papers.deep_edge.laws import NANO, PI, TX2
+from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server
+from ekya.fleet.papers.deep_edge.workload import POINTS, EdgePhysics, edge_experiment, pi_points
 from ekya.fleet.papers.registry import Fair
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
@@ -86,3 +88,22 @@ def test_reasons_say_who_trains_what_and_who_does_not() -> None:
     assert assignment.parameter_server == "server"
     assert assignment.reason.startswith("of 3855 samples nano-1 ")
     assert "so that an epoch takes" in assignment.reason
+
+
+def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None:
+    monkeypatch.setattr(testbed, "POINTS", dict.fromkeys(POINTS, 120))
+    parts = []
+    (policy,) = testbed.deciders(("deep-edge",), parts.append).values()
+    assert parts == sorted(parts)
+    assert (len(parts), parts[-1]) == (12, 1.0)
+    assert policy.solver == Heuristic()
+    assert 0 < policy.limits.exec_error < 0.5
+
+
+def test_the_server_has_two_functions() -> None:
+    rows = judged_parameter_server(*split(pi_points(80)))
+    assert [(row.kind, row.function, row.test) for row in rows] == [
+        (PI, "EstState cpu", 13),
+        (PI, "EstState mem", 13),
+    ]
+    assert all(0 < row.mape < 15 for row in rows)

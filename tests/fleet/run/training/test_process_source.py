@@ -1,16 +1,22 @@
-"""Source of training processes without Ray: their environment, and reuse of idle processes."""
+"""Processes of trainings: where they come from, and what they say when they cannot begin."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from by_hand import ByHand
+from crews import HALVES, task_of
+from emulated_cluster import EmulatedCluster
 
 from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import actors as processes_module
-from ekya.fleet.run.training.actors import TrainingProcesses
+from ekya.fleet.run.training.actors import TrainingActor, TrainingProcesses
+from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.duty_cycle import CpuShares
 from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
 from ekya.gpu.mps.service import MpsEnvironment, MpsGpu
@@ -104,3 +110,85 @@ def test_who_comes_back_after_the_end_ends_too(processes) -> None:
     processes.give_back_process(NODE, late)
     with pytest.raises(CallError):
         late.call("pid").result(0)
+
+
+class Handle:
+    """A share that records whether it is held."""
+
+    def __init__(self, job):
+        self.job, self.held = job, True
+
+    def scope(self):
+        return nullcontext()
+
+    def release(self):
+        self.held = False
+
+
+class Shares:
+    """A backend that records attached handles."""
+
+    def __init__(self):
+        self.handles = []
+
+    def probe(self):
+        return CpuShares(1).probe()
+
+    def attach(self, job):
+        self.handles.append(Handle(job))
+        return self.handles[-1]
+
+
+def test_a_server_that_serves_nothing_yet_may_be_told_that_its_epoch_is_no_more():
+    server = TrainingActor("server", CpuShares(1))
+    server.abort_epoch()
+    with pytest.raises(LookupError, match="serves no training"):
+        server.on_server("end_epoch")
+
+
+def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_trainings(model):
+    shares = Shares()
+    actor = TrainingActor("a guest", shares, 1)
+    task = task_of(model)
+    material = Material.from_task(task)
+    plan = material.lesson_plan(HALVES)
+    for share_milli in (300, 600):
+        actor.release_training()
+        assert not any(handle.held for handle in shares.handles)
+        actor.serve_training(task.start, plan, material.validation, share_milli)
+        assert shares.handles[-1].job == ShareJob("a guest", "retraining", share_milli, 1)
+        assert [handle.held for handle in shares.handles] == [False] * (len(shares.handles) - 1) + [True]
+    actor.release_training()
+    for told in (["end_epoch"], ["snapshot", 0]):
+        with pytest.raises(LookupError):
+            actor.on_server(*told)
+
+
+NORTH, SOUTH = NodeName("north"), NodeName("south")
+
+
+class RayCluster:
+    """Ray's cluster for tests, with nodes that are only numbered."""
+
+    def __init__(self):
+        self.begun, self.removed = 0, []
+
+    def add_node(self, **_options):
+        self.begun += 1
+        return type("Raylet", (), {"node_id": f"node {self.begun}"})()
+
+    def remove_node(self, raylet, **_options):
+        self.removed.append(raylet.node_id)
+
+
+def test_an_emulated_node_that_fails_is_gone_and_comes_back_as_another_ray_node():
+    of_ray = RayCluster()
+    emulated = EmulatedCluster(of_ray, 1)
+    emulated.begin(NORTH, 600)
+    emulated.begin(SOUTH, 300)
+    emulated.fail(NORTH)
+    assert of_ray.removed == ["node 1"]
+    assert list(emulated.nodes()) == [SOUTH]
+    emulated.begin(NORTH, 500)
+    node = emulated.nodes()[NORTH]
+    assert (node.machine_id, node.share_milli) == ("node 3", 500)
