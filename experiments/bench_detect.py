@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from recipe import Json, Seed, run, table_of_rows
 from torch import Tensor, nn
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET, INPUT_MEAN, INPUT_SCALE

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from recipe import RESULTS, Full, Json, Out, Seed, publish_rows, run
 from rich.progress import Progress
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path

@@ -33,7 +33,7 @@ from recipe import Json, publish_rows, run
 from rich.console import Console
 from rich.progress import Progress
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.core.errors import UserError
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler

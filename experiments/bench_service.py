@@ -33,7 +33,7 @@ import typer
 import yaml
 from recipe import RESULTS, Json, Out, publish_rows, run
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError

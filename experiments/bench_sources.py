@@ -26,7 +26,7 @@ import typer
 from numpy.typing import NDArray
 from recipe import RESULTS, Json, Out, publish_rows, run
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.core.errors import UserError
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec

@@ -37,7 +37,7 @@ import typer
 import yaml
 from recipe import RESULTS, Json, Out, publish_rows, run
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.shipped import shipped_path

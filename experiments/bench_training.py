@@ -30,7 +30,7 @@ from city_windows import one_thread, sample, windows_of
 from recipe import Full, Json, Seed, publish_rows, run
 from rich.progress import Progress
 
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path

@@ -40,7 +40,7 @@ from chaos_surroundings import Surroundings, free_port, opened
 from chaos_terms import Terms
 from recipe import Json, Seed, run, table_of_rows
 
-from ekya.cli.output import Output, open_output
+from ekya.cli.command import Output, open_output
 from ekya.core.errors import UserError
 
 DETECTOR = Path(__file__).resolve().parents[2] / "shared" / "data" / "weights" / "FastestDet.onnx"

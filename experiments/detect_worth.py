@@ -34,8 +34,8 @@ from detect_gains import ADAPTED, FROZEN, Gain, Row, gains, lower
 from numpy.typing import NDArray
 from recipe import Json, run, table_of_rows
 
+from ekya.cli.command import open_output
 from ekya.cli.options import parse_integers, refuse_repeats
-from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import ModelSwapped

@@ -31,8 +31,8 @@ from cases import Jobs, run_cases
 from recipe import Json, run, table_of_rows
 from scipy.stats import chi2
 
+from ekya.cli.command import open_output
 from ekya.cli.options import parse_integers
-from ekya.cli.output import open_output
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import BASE_VERSION, US_PER_S

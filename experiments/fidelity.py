@@ -39,9 +39,9 @@ from recipe import (
 from rich.console import Console
 from rich.logging import RichHandler
 
+from ekya.cli.command import open_output
 from ekya.cli.compare import CompareConfig
 from ekya.cli.fleet_from_options import read_fleet
-from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions

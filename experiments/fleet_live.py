@@ -24,9 +24,9 @@ from estimate import Estimate
 from recipe import Json, run
 
 from ekya import cli
+from ekya.cli.command import open_output
 from ekya.cli.fleet_run import NO_TIER, make_tier
 from ekya.cli.options import parse_integers
-from ekya.cli.output import open_output
 from ekya.core.units import us_to_seconds
 from ekya.fleet.run.loan_file import LoanRecord, read_loans
 from ekya.fleet.run.servers_folder import ServersFolder

@@ -20,9 +20,9 @@ import typer
 from recipe import Json, run
 from trace_servers import PlayedServers, TraceServer, play_servers
 
+from ekya.cli.command import open_output
 from ekya.cli.fleet_run import NO_TIER, make_tier
 from ekya.cli.options import parse_integers
-from ekya.cli.output import open_output
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.places import SiteName

@@ -31,8 +31,8 @@ from cases import Jobs, run_cases
 from estimate import Estimate
 from recipe import RESULTS, Json, Out, as_csv, run, table_of_rows
 
+from ekya.cli.command import open_output
 from ekya.cli.options import parse_integers
-from ekya.cli.output import open_output
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ekya.cli.output import Output, open_output
+from ekya.cli.command import Output, open_output
 from ekya.core.errors import UserError
 from ekya.results.report.themes import LIGHT
 from ekya.system.files import atomic_path, user_errors, write_text_atomic

@@ -44,7 +44,7 @@ from mosquitto import Broker, Consumer
 from recipe import RESULTS, Json, Out, Seed, publish_rows, run, table_of_rows
 from soak_facts import BACK_S, Busy, Cut, Sample, backs, gaps, median, memory_mb, missing_at_consumer, slowest
 
-from ekya.cli.output import Output, open_output
+from ekya.cli.command import Output, open_output
 from ekya.core.errors import UserError
 from ekya.service.run_folder_contents import folder_bytes
 

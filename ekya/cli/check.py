@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output, require_writable
+from ekya.cli.command import Output, command, require_writable
 from ekya.core.errors import UserError
 
 if TYPE_CHECKING:

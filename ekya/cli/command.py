@@ -1,13 +1,144 @@
-"""Commands: a frozen config whose fields are the options, and the function that takes it."""
+"""Commands: a frozen config whose fields are the options, the function that takes it, and what it prints."""
 
 import inspect
-from collections.abc import Callable
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, TypeVar, cast
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ekya.cli.output import Output, open_output
+from ekya.core.errors import UserError
+from ekya.system.files import user_errors, write_text_atomic
+
+STDOUT = "-"
+"""Value of ``--json`` for standard output, which then holds nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Text and JSON output of a command.
+
+    Attributes:
+        console: text for people.
+        json_to: file for JSON, ``STDOUT``, or None for no JSON.
+        json_descriptor: the original standard output, if ``json_to`` is ``STDOUT``.
+    """
+
+    console: Console
+    json_to: str | None
+    json_descriptor: int | None = None
+
+    def print_text(self, text: str) -> None:
+        """Prints lines of text as they are."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def write_json(self, content: Mapping[str, object]) -> None:
+        """Writes JSON if it was asked for.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        if self.json_descriptor is not None:
+            with os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream:
+                stream.write(text)
+        elif self.json_to is not None:
+            write_text_atomic(Path(self.json_to), text)
+
+
+@contextmanager
+def open_output(json_to: str | None) -> Iterator[Output]:
+    """Opens a command's output and checks it before any work is done.
+
+    With ``STDOUT``, all other output of this process and its children goes to standard error. File
+    descriptor 1 itself is redirected, because Ray's workers and C libraries write to it directly.
+
+    Raises:
+        UserError: the file's folder is missing or cannot be written to.
+    """
+    if json_to != STDOUT:
+        if json_to is not None:
+            require_writable("--json", Path(json_to))
+        yield Output(Console(), json_to)
+        return
+    sys.stdout.flush()
+    real = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield Output(Console(stderr=True), json_to, real)
+    finally:
+        sys.stdout.flush()
+        os.dup2(real, 1)
+        os.close(real)
+
+
+@contextmanager
+def open_bars(console: Console) -> Iterator[Progress]:
+    """Yields progress bars with counts on a terminal; nothing is drawn elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        yield bars
+
+
+@contextmanager
+def remember_ctrl_c() -> Iterator[None]:
+    """Raises ``KeyboardInterrupt`` after the block if Ctrl-C came in it, even if the block handled it."""
+    came = False
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def require_writable(option: str, path: Path) -> None:
+    """Refuses a file that could not be written after the work.
+
+    Args:
+        option: the option that names it.
+        path: the file.
+
+    Raises:
+        UserError: it is a folder, or its folder is missing or cannot be written to.
+    """
+    if path.is_dir():
+        raise UserError(f"{option} {path}: this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it, or name another file")
+    with user_errors(path):
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(13, "not writable")
+
+
+def require_new(path: Path, resume: bool) -> None:
+    """Refuses the file of ``--out`` if it could not be written, or exists and is not to be resumed.
+
+    Raises:
+        UserError: names the file.
+    """
+    require_writable("--out", path)
+    if path.exists() and not resume:
+        raise UserError(
+            f"--out {path}: the file is there already; go on with it by --resume, or name another"
+        )
+
 
 _Config = TypeVar("_Config")
 

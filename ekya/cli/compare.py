@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, remember_ctrl_c
 from ekya.cli.options import Clock, parse_integers, refuse_repeats
-from ekya.cli.output import Output, remember_ctrl_c
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import Command, command
-from ekya.cli.output import Output
+from ekya.cli.command import Command, Output, command
 from ekya.core.errors import UserError
 
 if TYPE_CHECKING:

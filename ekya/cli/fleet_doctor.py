@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output, open_bars, require_writable
+from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.fleet.policy.places import SiteName
 from ekya.results.report.formatting import NONE

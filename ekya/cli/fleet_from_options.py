@@ -7,8 +7,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from ekya.cli.command import Output
 from ekya.cli.options import Clock
-from ekya.cli.output import Output
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet, parse_fleet, with_play
 from ekya.config.run_options import RunOptions, require_needs

@@ -10,9 +10,8 @@ import typer
 from rich.table import Table
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.cli.options import parse_fractions, parse_integers
-from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import EdgeWork
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, open_bars, remember_ctrl_c
 from ekya.cli.fleet_stores import (
     RestOptions,
     note_stores_file,
@@ -23,7 +23,6 @@ from ekya.cli.fleet_stores import (
     read_stores_of_file,
 )
 from ekya.cli.options import Clock, read_failing
-from ekya.cli.output import Output, open_bars, remember_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.places import SiteName

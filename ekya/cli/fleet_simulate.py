@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, open_bars
 from ekya.cli.options import parse_integers, read_failing, refuse_repeats, split_names
-from ekya.cli.output import Output, open_bars
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, seconds_to_us
 from ekya.fleet.policy.places import NodeName

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output
+from ekya.cli.command import Output, command
 from ekya.core.errors import UserError
 from ekya.fleet.policy.places import SiteName
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ekya.cli.output import Output
+from ekya.cli.command import Output
 from ekya.core.errors import UserError
 from ekya.system.files import write_text_atomic
 

@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output, require_writable
+from ekya.cli.command import Output, command, require_writable
 from ekya.core.errors import UserError
 
 if TYPE_CHECKING:

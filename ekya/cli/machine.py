@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output, open_bars
+from ekya.cli.command import Output, command, open_bars
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
 

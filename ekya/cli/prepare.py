@@ -17,9 +17,8 @@ import yaml
 from rich.console import Console
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.cli.options import split_names
-from ekya.cli.output import Output, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name

@@ -9,9 +9,8 @@ import typer
 from rich.progress import Progress
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, open_bars, remember_ctrl_c, require_new
 from ekya.cli.options import split_names
-from ekya.cli.output import Output, open_bars, remember_ctrl_c, require_new
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId

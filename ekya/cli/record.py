@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output, remember_ctrl_c
+from ekya.cli.command import Output, command, remember_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.system.files import user_errors, write_text_atomic

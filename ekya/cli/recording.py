@@ -11,7 +11,7 @@ import cv2
 import yaml
 from rich.console import Console
 
-from ekya.cli.output import open_bars
+from ekya.cli.command import open_bars
 from ekya.config.files import relative_paths
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet

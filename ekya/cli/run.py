@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command, remember_ctrl_c
 from ekya.cli.options import Clock
-from ekya.cli.output import Output, remember_ctrl_c
 from ekya.core.errors import UnwellRunError, UserError
 
 if TYPE_CHECKING:

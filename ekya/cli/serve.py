@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command
 from ekya.cli.options import Clock
-from ekya.cli.output import Output
 from ekya.core.errors import FullDiskError, UserError
 
 if TYPE_CHECKING:

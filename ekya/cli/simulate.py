@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
+from ekya.cli.command import Output, command
 from ekya.cli.options import parse_gpu_counts, parse_integers, refuse_repeats
-from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
 from ekya.core.trace import Trace

@@ -9,8 +9,7 @@ import typer
 from rich.table import Table
 
 from ekya.cli import options as opt
-from ekya.cli.command import command
-from ekya.cli.output import Output
+from ekya.cli.command import Output, command
 from ekya.core.errors import UserError
 from ekya.core.units import us_to_seconds
 

@@ -8,7 +8,7 @@ import pytest
 from commands import error_line
 
 from ekya import __version__, cli
-from ekya.cli.output import open_output
+from ekya.cli.command import open_output
 from ekya.core.errors import UserError
 
 

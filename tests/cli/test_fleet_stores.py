@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from waiting import HANG_GUARD_S
 
+from ekya.cli.command import Output
 from ekya.cli.fleet_stores import RestOptions, note_stores_file, open_updates, read_noted_stores
-from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.sites.server import fleet_token

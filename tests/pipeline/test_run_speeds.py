@@ -5,8 +5,8 @@ import json
 import pytest
 from rich.console import Console
 
+from ekya.cli.command import Output
 from ekya.cli.machine import SpeedsConfig, speeds
-from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import choose_backend

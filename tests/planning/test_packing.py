@@ -5,9 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.gpus import GpuGroups
-from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
 from ekya.planning.placement.homes import AtHome
-from ekya.planning.placement.pack import BestFit, Packing, free_milli_by_gpu, pack_shares
+from ekya.planning.placement.pack import (
+    LAST_LEVEL,
+    BestFit,
+    Halves,
+    Packing,
+    free_milli_by_gpu,
+    pack_shares,
+    share_of_level,
+)
 from ekya.planning.placement.rounding import ShareSteps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
@@ -85,7 +92,7 @@ def test_pack_of_granted_shares_repeats_them(packing, asked, step):
     rooms=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
 )
 def test_halves_lose_only_what_no_packing_fits(levels, rooms):
-    """First fit in descending order is perfect: see the proof in `halving`."""
+    """First fit in descending order is perfect: see the proof in `pack`."""
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
     halves = Halves(asked, rooms, ShareSteps(1))
     slots = [room * 2**LAST_LEVEL // 1000 for room in rooms]
