@@ -12,7 +12,7 @@ from gpu_check_report import Finding
 from inference_ways import FRAME_SIDE, FRAMES, OBJECTS, SIDE, Bench, Row, settled
 
 from ekya.gpu.backends.backend import Resized, ShareJob
-from ekya.gpu.green.backend import open_process
+from ekya.gpu.green.green_context_pool import open_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.predictor import DetectorPredictor

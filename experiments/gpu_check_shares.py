@@ -15,7 +15,7 @@ from gpu_check_report import Finding
 
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.gpu_streams import TorchStreams
-from ekya.gpu.green.backend import GreenProcess, open_process
+from ekya.gpu.green.green_context_pool import GreenProcess, open_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.gpu.green.levels import Level, LevelPool, spans_ahead
 from ekya.gpu.green.sm_driver import CudaCalls, CudaDriver, SmLayout

@@ -14,6 +14,9 @@ import pytest
 import ray
 from hypothesis import settings
 
+# Of what is made while tests are collected, nearly all stays: looking for garbage took a third of the time.
+gc.disable()
+
 LONG_HANG_GUARD_S = 1800
 """How long a test may take that is long, or live on the wall clock: it waits for many things, with a guard
 for each (``waiting.py``). All others have the ``timeout`` of pyproject.toml.
@@ -63,6 +66,7 @@ def pytest_collection_finish():
     """Freezes the 700 000 imported objects, so that garbage collections skip them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish():

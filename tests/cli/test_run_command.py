@@ -50,8 +50,8 @@ def test_run_live_with_a_scheduler_it_cannot_serve_is_refused(name, says, world,
 
 
 def test_run_on_virtual_time_accepts_a_scheduler_of_remote_weights(world, fleet):
-    assert cli.main(["run", str(fleet), "--clock", "virtual", "--scheduler", "reuse"]) == 0
-    assert world.runs[0][1].scheduler == "reuse"
+    assert cli.main(["run", str(fleet), "--clock", "virtual", "--scheduler", "cloud:up=8"]) == 0
+    assert world.runs[0][1].scheduler == "cloud:up=8"
 
 
 @pytest.mark.parametrize("clock", ["wall", "virtual"])

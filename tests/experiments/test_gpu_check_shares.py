@@ -6,8 +6,8 @@ import pytest
 import torch
 from fake_gpu import FakeDriver, FakeGpu
 
-from ekya.gpu.green.backend import GreenProcess
 from ekya.gpu.green.claims import SmClaims
+from ekya.gpu.green.green_context_pool import GreenProcess
 from ekya.gpu.green.levels import GatedLevels, LevelPool, spans_ahead
 from ekya.system.numeric_result import Checked
 

@@ -6,8 +6,8 @@ from fake_bindings import FakeBindings
 
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.gpu_streams import TorchStreams
-from ekya.gpu.green import backend as green_backend
-from ekya.gpu.green.backend import open_process
+from ekya.gpu.green import green_context_pool
+from ekya.gpu.green.green_context_pool import open_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.system import numeric_check as gate
 from ekya.system.numeric_check import GateSizes, NumericGate
@@ -125,7 +125,7 @@ def test_green_process_prepares_and_checks_its_levels(cuda, monkeypatch, tmp_pat
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
     monkeypatch.setattr(gate, "NumericGate", on_the_cpu)
-    monkeypatch.setattr(green_backend, "claims_folder", lambda: tmp_path)
+    monkeypatch.setattr(green_context_pool, "claims_folder", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
     process = open_process()
     used = (torch.float32, torch.float16, torch.bfloat16)

@@ -14,8 +14,9 @@ from ekya.core.errors import UserError
 from ekya.core.gpus import GpuGroups
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine, choose_backend
-from ekya.gpu.green.backend import GreenProcess, GreenShares, MpsGreenShares
+from ekya.gpu.green.backend import MpsGreenShares
 from ekya.gpu.green.claims import SmClaims
+from ekya.gpu.green.green_context_pool import GreenProcess, GreenShares
 from ekya.gpu.green.levels import GatedLevels, LevelPool
 from ekya.gpu.green.sm_driver import SmLayout, SmReport
 from ekya.gpu.mps.backend import MpsShares, NoCudaError
