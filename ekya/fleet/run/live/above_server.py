@@ -13,7 +13,7 @@ from ekya.fleet.run.deep_edge.states import MachineState
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.orders import Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.run.training.protocol import TrainingTask

@@ -22,7 +22,8 @@ from ekya.fleet.run.lending import Peer
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.orders import Neighbour, Neighbours, Phase, RunOrder, RunState
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour, Phase, RunOrder, RunState
 from ekya.fleet.run.servers_folder import files_of, part_of
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig

@@ -14,7 +14,7 @@ from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
-from ekya.fleet.run.live.orders import Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.training.protocol import FleetNode, TrainingProgress, TrainingTask
 from ekya.fleet.run.training.trainer import FleetTraining, ProcessFleetTrainer
 

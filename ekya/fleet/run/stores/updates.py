@@ -18,7 +18,8 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent
-from ekya.fleet.run.live.orders import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.stores.update_book import Update, UpdateBook, crop_gpu_s
 from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask

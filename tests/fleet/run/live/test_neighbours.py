@@ -8,8 +8,9 @@ from by_hand import ByHand
 
 from ekya.fleet.policy.places import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle
-from ekya.fleet.run.live import orders
-from ekya.fleet.run.live.orders import Neighbour, Neighbours
+from ekya.fleet.run.live import neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.training.protocol import FleetNode, NoProcessError
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
@@ -53,7 +54,7 @@ def test_a_site_that_was_started_again_is_known_where_it_is_now_and_the_others_s
 
 
 def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
-    monkeypatch.setattr(orders, "_SAYS_MACHINE_S", 0.05)
+    monkeypatch.setattr(neighbours, "_SAYS_MACHINE_S", 0.05)
     north, again, silent, dead = (ByHand(Host(machine), 0) for machine in ("n", "s again", "w", "e"))
     silent.silent = True
     dead.die()
@@ -72,7 +73,7 @@ def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> N
 
 
 def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late(monkeypatch) -> None:
-    monkeypatch.setattr(orders, "ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(neighbours, "ANSWERS_WITHIN_S", 0.05)
     late = SimpleNamespace(call=lambda *_: Future())
     full = ByHand(Host("s", takes=False), 0)
     for hosts, why in (

@@ -16,7 +16,8 @@ from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import JobName, NodeName, SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.orders import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
 from ekya.fleet.run.training.workers import PayloadKind

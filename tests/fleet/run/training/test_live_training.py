@@ -16,7 +16,8 @@ from ekya.fleet.policy.assignment import NodePart
 from ekya.fleet.policy.places import NodeName
 from ekya.fleet.run.calls import RayHandle
 from ekya.fleet.run.live.lent_processes import LentProcesses
-from ekya.fleet.run.live.orders import Neighbour, Neighbours
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.actors import TrainingProcesses
 from ekya.fleet.run.training.protocol import TrainingFailedError
