@@ -1,4 +1,4 @@
-"""`ekya gc`, `ekya status`, `ekya backup` and `ekya restore` of a folder."""
+"""`ekya gc`, `ekya status`, `ekya backup` and `ekya restore` of a folder, and `ekya monitoring`."""
 
 import json
 import os
@@ -110,3 +110,24 @@ def test_restore_says_what_the_fleet_file_needs_here(folder, tmp_path, capfd):
 def test_backup_without_a_folder_for_it_is_refused(folder, tmp_path, capfd):
     assert main(["backup", str(folder.path), "--out", str(tmp_path / "no" / "yard.tar.gz")]) == 2
     assert "there is no folder" in error_line(capfd)
+
+
+def test_monitoring_writes_files_into_a_new_folder(tmp_path, capfd):
+    folder = tmp_path / "a" / "b"
+    assert main(["monitoring", "--out", str(folder), "--target", "edge-7:8470", "--token", "/run/token"]) == 0
+    assert {path.name for path in folder.iterdir()} == {
+        "ekya-dashboard.json",
+        "ekya-rules.yml",
+        "prometheus.yml",
+    }
+    assert json.loads((folder / "ekya-dashboard.json").read_text())["title"] == "Ekya"
+    (job,) = yaml.safe_load((folder / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == ["edge-7:8470"]
+    assert job["authorization"]["credentials_file"] == "/run/token"
+    assert capfd.readouterr().out.count("written") == 3
+
+
+def test_monitoring_into_a_file_is_an_error(tmp_path, capfd):
+    (tmp_path / "file").write_text("")
+    assert main(["monitoring", "--out", str(tmp_path / "file")]) == 2
+    assert "file" in error_line(capfd)

@@ -1,13 +1,15 @@
-"""Tests of what a service takes of its machine."""
+"""What a service takes of its machine, and how its loop is held while the disk is full."""
 
 import os
 import subprocess
 import sys
 
 import psutil
+import pytest
 from kept_status import Sink
 
 from ekya.service.host_facts import HostMeter, folder_bytes, memory_bytes
+from ekya.service.retention import RESERVE_BYTES, DiskRoom
 
 HOLDS_BYTES = 50_000_000
 HOLDER = f"held = b'x' * {HOLDS_BYTES}; print(1, flush=True); input()"
@@ -48,3 +50,50 @@ def test_meter_walks_the_folder_once_a_minute(tmp_path):
     assert facts.folder_bytes == 20
     assert (facts.restarts, facts.sinks, facts.answered_unix_s) == (7, sinks, {"cam-1": 5.0})
     assert 0 < facts.disk_free_bytes < facts.disk_size_bytes
+
+
+class Disk:
+    """A disk and a clock; counts how often room was to be made."""
+
+    def __init__(self, tmp_path):
+        self.free, self.now_s, self.asked = 1 << 30, 0.0, 0
+        self.room = DiskRoom(tmp_path, self.ask, self.look, lambda: self.now_s)
+
+    def look(self, _folder):
+        return self.free
+
+    def ask(self):
+        self.asked += 1
+
+    def after(self, seconds):
+        self.now_s += seconds
+        return self.room()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    return Disk(tmp_path)
+
+
+def test_disk_that_fills_at_once_is_noticed_by_the_next_step(disk):
+    assert disk.after(1)
+    disk.free = 0
+    assert not disk.after(0)
+
+
+def test_full_disk_holds_the_loop_until_there_is_room_and_is_said_once(disk, caplog):
+    assert disk.after(1)
+    disk.free = RESERVE_BYTES - 1
+    assert [disk.after(1) for _ in range(3)] == [False] * 3
+    assert caplog.text.count("the disk is full") == 1
+    disk.free = RESERVE_BYTES
+    assert disk.after(1)
+    assert "has room again" in caplog.text
+
+
+def test_room_is_to_be_made_once_a_minute_while_the_disk_is_full(disk):
+    assert disk.after(1)
+    disk.free = 0
+    for _ in range(130):
+        disk.after(1)
+    assert disk.asked == 3

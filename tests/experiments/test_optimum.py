@@ -1,20 +1,68 @@
-"""The upper bound holds for every plan, and is tight where the optimum is known."""
+"""Bounds, optima and executed windows by which schedulers are measured, and their problems."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import bench_executed as bench
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optimum.bound import upper_bound
-from views import GAMMAS, options_of, window_views
+from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_frontier, pareto_points, uniform_baselines
+from optimum.problems import load_problems, problem
+from optimum.problems import view_of as view_of_problem
+from views import GAMMAS, accuracies, options_of, window_views
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.errors import UserError
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.simulation.trace.generator_parameters import MEASURED_SPEED
+
+SHIPPED = Path(__file__).resolve().parents[2] / "experiments" / "problems.yaml"
+
+
+def test_problems_are_200_with_unique_seeds_and_both_speed_curves():
+    problems = list(load_problems(SHIPPED).problems())
+    assert len(problems) == len({one.seed for one in problems}) == 200
+    assert {one.speed for one in problems} == {"linear", "measured"}
+    assert {one.gpus / one.streams for one in problems} == {0.2, 0.4, 0.6, 0.8, 1.0}
+
+
+def test_problem_view_has_every_option_and_nothing_running():
+    chosen = load_problems(SHIPPED)
+    first, *_, last = chosen.problems()
+    view = chosen.view(first)
+    assert (view.training_speed, chosen.view(last).training_speed) == (LINEAR, MEASURED_SPEED)
+    assert view.capacity_milli == 2000
+    assert len(view.streams) == 10
+    for stream in view.streams:
+        assert len(stream.retrain_options) == 18
+        assert len(stream.inference_options) == 8
+        assert stream.running is None
+
+
+def test_problem_view_is_window_2_of_its_trace():
+    chosen = load_problems(SHIPPED)
+    first = next(chosen.problems())
+    assert chosen.view(first) == view_of_problem(chosen.trace(first, 5), 2, 2000, chosen.shape)
+
+
+def test_problem_of_same_seed_is_the_same():
+    assert problem(3, 4, 1.0) == problem(3, 4, 1.0)
+    assert problem(3, 4, 1.0) != problem(4, 4, 1.0)
+
+
+def test_problem_wrong_key_is_named(tmp_path):
+    path = tmp_path / "problems.yaml"
+    path.write_text(SHIPPED.read_text(encoding="utf-8").replace("seeds_each: 20", "seeds_each: many"))
+    with pytest.raises(UserError, match="seeds_each"):
+        load_problems(path)
+
 
 TINY = 1e-9
 ROUGH = {"intervals": 4, "rounds": 20}
@@ -153,3 +201,104 @@ def test_bound_with_minimum_accuracy_is_below_free_bound():
     free, kept = upper_bound(scarce), upper_bound(scarce, keep_minimum=True)
     assert make_scheduler("exact").plan(scarce).expected_accuracy <= kept + TINY
     assert kept < free - 0.01
+
+
+def options(*rows):
+    return [RetrainOption(GAMMAS[place], accuracy, gpu_s) for place, (accuracy, gpu_s) in enumerate(rows)]
+
+
+two_streams = st.lists(
+    st.lists(st.tuples(accuracies, st.integers(1, 50).map(float)), min_size=5, max_size=5),
+    min_size=2,
+    max_size=2,
+)
+
+
+@given(two_streams)
+def test_frontier_point_is_never_dominated(rows):
+    held_out = [options(*one) for one in rows]
+    frontier = pareto_frontier(held_out)
+    means = [(sum(a for a, _ in pair) / 2, sum(g for _, g in pair) / 2) for pair in zip(*rows, strict=True)]
+    assert [o.gpu_s for o in frontier] == sorted({o.gpu_s for o in frontier})
+    for point in frontier:
+        assert not any(
+            a >= point.accuracy_after and g <= point.gpu_s and (a, g) != (point.accuracy_after, point.gpu_s)
+            for a, g in means
+        )
+    best = max(a for a, _ in means)
+    assert frontier[-1].accuracy_after == best
+
+
+@given(two_streams)
+def test_pareto_cheap_point_costs_less_and_is_nearly_as_accurate(rows):
+    held_out = [options(*one) for one in rows]
+    by_gamma = {option.config: option for option in pareto_frontier(held_out)}
+    high, low = (by_gamma[config] for config in pareto_points(held_out))
+    assert low.gpu_s <= high.gpu_s
+    assert low.accuracy_after >= 0.9 * high.accuracy_after
+
+
+def test_pareto_points_are_chosen_by_mean_of_streams():
+    """The second γ is best on one stream, and the third on the mean of both."""
+    held_out = [options((0.6, 1), (0.95, 10), (0.9, 10)), options((0.78, 1), (0.5, 10), (0.8, 10))]
+    assert pareto_points(held_out) == (GAMMAS[2], GAMMAS[2])
+    held_out = [options((0.8, 1), (0.95, 10), (0.9, 10)), options((0.78, 1), (0.5, 10), (0.8, 10))]
+    assert pareto_points(held_out) == (GAMMAS[2], GAMMAS[0])
+
+
+def test_pareto_gamma_not_measured_on_every_stream_is_skipped():
+    assert pareto_points([options((0.6, 1), (0.9, 2)), options((0.6, 1))]) == (GAMMAS[0], GAMMAS[0])
+    with pytest.raises(ValueError, match="measured on every"):
+        pareto_points([options((0.6, 1)), []])
+    with pytest.raises(ValueError, match="measured on every"):
+        pareto_points([])
+
+
+def test_pareto_options_have_both_gammas_with_every_inference_part():
+    made = uniform_baselines(GAMMAS[0], GAMMAS[1])
+    assert {(o.fixed_gamma, o.inference_part_milli) for o in made} == {
+        (gamma, part) for gamma in GAMMAS[:2] for part in INFERENCE_PARTS_MILLI
+    }
+    assert len(made) == 6
+
+
+problems = bench.load_problems(bench.PROBLEMS)
+
+
+@pytest.fixture(scope="module")
+def row():
+    one = bench.Problem(seed=7000, streams=3, gpus=0.9, speed="linear")
+    return bench.measured(problems, one, bench.uniform_schedulers(problems))
+
+
+def test_bench_executed_scores_stay_below_bound_and_ekya_above_thief(row):
+    assert row.bound >= row.ekya >= row.thief
+    assert row.ekya >= row.uniform
+    assert row.thief_times is None or row.thief_times >= 1.0
+
+
+def test_bench_executed_windows_of_same_curve_and_gpus_are_grouped(row):
+    (one,) = bench.combinations([row, row])
+    assert one.windows == 2
+    assert one.means["ekya"] == pytest.approx(row.ekya)
+    assert one.closed == pytest.approx((row.ekya - row.thief) / (row.bound - row.thief))
+
+
+def test_bench_executed_median_with_half_missing_is_none():
+    assert bench.median_of(iter([2.0, None, None])) is None
+    assert bench.median_of(iter([2.0, 1.0, None])) == 2.0
+
+
+def test_times_more_adds_gpus_until_score_is_reached():
+    view = problems.view(next(problems.problems()))
+    reached = bench.times_more(view, 4.0, lambda more: more.capacity_milli / 1000)
+    assert reached == pytest.approx(2.0)
+    assert bench.times_more(view, 100.0, lambda more: 0.0) is None
+
+
+def test_bench_executed_quick_covers_recorded_windows_of_every_combination():
+    every, few = list(problems.problems()), bench.a_few(problems)
+    assert set(few) < set(every)
+    combined = {(one.speed, one.gpus) for one in every}
+    assert len(few) == bench.QUICK_EACH * len(combined)
+    assert {(one.speed, one.gpus) for one in few} == combined
