@@ -102,6 +102,21 @@ class Hand:
         self.state = turn.state
         return turn
 
+    def open_window(self, window: int) -> StepResult:
+        """Closes the window before, and opens this one, which lasts 100 s."""
+        at_us = window * 100 * S
+        closed, opened = ev.WindowClosed(at_us, window - 1), ev.WindowOpened(at_us, window, at_us + 100 * S)
+        return self.give(at_us, closed, opened)
+
+    def end_preparation(self, at_s: int, window: int = 1, round: int = 0) -> StepResult:
+        """Ends a preparation."""
+        return self.give(at_s * S, ev.PreparationEnded(at_s * S, window, round))
+
+    def prepare(self) -> StepResult:
+        """Prepares window 1: both streams are labelled at 105 s, and it ends at 110 s."""
+        self.give(105 * S, labels(105 * S, A), labels(105 * S, B))
+        return self.end_preparation(110)
+
     def stream(self, stream=A):
         return self.state.fleet.stream(stream)
 
@@ -118,6 +133,11 @@ def started(**changes) -> Hand:
     return hand
 
 
+def only(kind, turn):
+    """Returns the commands of a kind that follow from a step."""
+    return [command for command in turn.commands if isinstance(command, kind)]
+
+
 def labels(t_us, stream, window=1, accuracy=0.5, crops=100):
     return ev.LabelsReady(t_us, stream, window, crops, 400, accuracy, False, 0.5)
 
@@ -125,7 +145,14 @@ def labels(t_us, stream, window=1, accuracy=0.5, crops=100):
 def opened_1(**changes) -> Hand:
     """Window 1 has just opened and is being prepared."""
     hand = started(**changes)
-    hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    hand.open_window(1)
+    return hand
+
+
+def prepared(**changes) -> Hand:
+    """Window 1 is prepared, and nothing is retrained."""
+    hand = opened_1(**changes)
+    hand.prepare()
     return hand
 
 
@@ -134,7 +161,7 @@ def retraining(gamma=LONG, share_milli=400, accuracy=0.5, **changes) -> Hand:
     hand = opened_1(**changes)
     hand.wishes[A] = Wish(retrain=gamma, retrain_milli=share_milli)
     hand.give(105 * S, labels(105 * S, A, accuracy=accuracy), labels(105 * S, B))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    hand.end_preparation(110)
     assert hand.stream().job is not None
     return hand
 

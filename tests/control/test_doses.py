@@ -13,34 +13,24 @@ from byhand import (
     S,
     Wish,
     labels,
+    only,
     opened_1,
+    prepared,
     progress,
     retraining,
     started,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from script import CAM_1, CAM_2, MISFORTUNES
-from script import OPTIONS as SCRIPTED
-from whole_runs import run
 
-from ekya.control.journal_replay import replay_journal
 from ekya.control.step import loop_events_due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.units import JobId
 from ekya.core.weights import Dose, Probe
-from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 from ekya.results.metrics.run_history import summarize_steps
-from ekya.results.storage.journal import read_journal
 
 DOSES = replace(OPTIONS, doses=4)
 WORSE, AS_KNOWN = 0.1, 0.45
-
-
-def only(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
 
 
 def asked(turn):
@@ -62,15 +52,8 @@ def give_dose(hand: Hand, t_us, dose=1):
     return hand.give(t_us, ev.DoseDue(t_us, 1, dose))
 
 
-def prepared(hand: Hand) -> Hand:
-    """Ends the preparation of window 1, which has labelled both streams."""
-    hand.give(105 * S, labels(105 * S, A), labels(105 * S, B))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
-    return hand
-
-
 def test_doses_are_due_at_equal_times_of_the_window():
-    hand = prepared(opened_1(options=DOSES))
+    hand = prepared(options=DOSES)
     times = []
     for dose in (1, 2, 3):
         at_us = next_due_us(hand.state.fleet, DOSES)
@@ -87,24 +70,24 @@ def test_doses_are_due_at_equal_times_of_the_window():
 def test_doses_that_a_preparation_delays_are_due_once_after_it():
     hand = opened_1(options=replace(DOSES, preparation_us=60 * S))
     assert loop_events_due(hand.state.fleet, 155 * S, hand.options) == ()
-    hand.give(156 * S, ev.PreparationEnded(156 * S, 1))
+    hand.end_preparation(156)
     assert loop_events_due(hand.state.fleet, 156 * S, hand.options) == (ev.DoseDue(156 * S, 1, 2),)
 
 
 def test_windows_own_preparation_is_the_first_dose():
     hand = started(options=DOSES)
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    turn = hand.open_window(1)
     assert asked(turn) == [(A, None, Dose(4)), (B, None, Dose(4))]
 
 
 def test_later_dose_is_of_frames_since_the_labels_before_it():
-    hand = prepared(opened_1(options=DOSES))
+    hand = prepared(options=DOSES)
     turn = give_dose(hand, 125 * S)
     (begun,) = only(cmd.BeginPreparation, turn)
     assert (begun.window, begun.round) == (1, 1)
     assert asked(turn) == [(A, 100 * S, Dose(4, 0.5)), (B, 100 * S, Dose(4, 0.5))]
     hand.give(127 * S, dose_labels(127 * S, 100 * S, AS_KNOWN))
-    hand.give(128 * S, ev.PreparationEnded(128 * S, 1, 1))
+    hand.end_preparation(128, 1, 1)
     later = {one: since_us for one, since_us, _ in asked(give_dose(hand, 150 * S, 2))}
     assert later == {A: 125 * S, B: 100 * S}, "B had no labels of the dose before"
 
@@ -116,7 +99,7 @@ def test_first_window_has_later_doses():
 
 
 def test_run_without_doses_has_none():
-    hand = prepared(opened_1())
+    hand = prepared()
     assert next_due_us(hand.state.fleet, OPTIONS) == 200 * S
     assert loop_events_due(hand.state.fleet, 199 * S, OPTIONS) == ()
 
@@ -137,7 +120,7 @@ def test_dose_that_shows_a_new_scene_stops_a_retraining():
     turn = hand.give(127 * S, dose_labels(127 * S, 100 * S, WORSE))
     assert turn.commands == (cmd.StopRetraining(A, JobId(1)),)
     assert (hand.stream().accuracy, hand.stream().scene_us) == (WORSE, 100 * S)
-    turn = hand.give(128 * S, ev.PreparationEnded(128 * S, 1, 1))
+    turn = hand.end_preparation(128, 1, 1)
     assert [start.stream for start in only(cmd.StartRetraining, turn)] == [A]
 
 
@@ -146,7 +129,7 @@ def test_dose_allows_another_retraining_in_the_window():
     hand.give(112 * S, progress(112 * S, 1, 0.6), ev.RetrainFinished(112 * S, A, JobId(1), 4.0))
     give_dose(hand, 125 * S)
     hand.give(127 * S, dose_labels(127 * S, 100 * S, AS_KNOWN))
-    turn = hand.give(128 * S, ev.PreparationEnded(128 * S, 1, 1))
+    turn = hand.end_preparation(128, 1, 1)
     assert [start.job for start in only(cmd.StartRetraining, turn)] == [JobId(2)]
     assert hand.stream().scene_us is None
 
@@ -166,7 +149,7 @@ def test_probe_shows_drift_only_beyond_chance(accuracy, objects, known, shows):
 
 
 def test_drifted_stream_comes_first_and_has_all_its_labels():
-    hand = prepared(opened_1(options=replace(DOSES, reacts_to_drift=True)))
+    hand = prepared(options=replace(DOSES, reacts_to_drift=True))
     seen = ev.DriftDetected(125 * S, B, 1, 123 * S, "the picture differs")
     turn = hand.give(125 * S, seen, ev.DoseDue(125 * S, 1, 1))
     assert asked(turn) == [(B, 123 * S, Dose()), (A, 100 * S, Dose(4, 0.5))]
@@ -175,7 +158,7 @@ def test_drifted_stream_comes_first_and_has_all_its_labels():
 
 
 def test_dose_needs_time_for_a_retraining():
-    hand = prepared(opened_1(options=DOSES))
+    hand = prepared(options=DOSES)
     assert asked(hand.give(185 * S, ev.DoseDue(185 * S, 1, 3))) == []
 
 
@@ -186,7 +169,7 @@ def test_dose_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share()
     hand = opened_1(options=scarce, needs=replace(NEEDS, micro_profile=True))
     dear = replace(labels(105 * S, A, accuracy=1.0), gpu_s=4.0)
     hand.give(105 * S, dear, labels(105 * S, B, accuracy=0.2))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    hand.end_preparation(110)
     assert [stream for stream, _, _ in asked(give_dose(hand, 125 * S))] == [B]
 
 
@@ -209,49 +192,3 @@ def test_summary_shows_the_drift_of_a_dose_with_its_evidence(accuracy, drifts):
     for drift in found:
         assert (drift.stream, drift.since_us) == (A, 100 * S)
         assert drift.reason == "of 40 objects labelled since, the model gets 10.0% right, and 50.0% was known"
-
-
-# Laws of whole runs
-
-
-def _scripted(doses=3, **changes):
-    """Cameras drift at the borders, and the last drifts hardly."""
-    return run("thief", options=replace(SCRIPTED, doses=doses), **changes)
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULERS))
-@pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])
-@settings(max_examples=3, deadline=None)
-@given(doses=st.integers(2, 9), times=st.lists(st.integers(1, 90), max_size=3), burst=st.booleans())
-def test_doses_keep_shares_within_capacity(name, misfortunes, doses, times, burst):
-    """The scripted fleet asserts it after each command, and the loop's own state agrees."""
-    options = replace(SCRIPTED, doses=doses, reacts_to_drift=True, preparation_bursts=burst)
-
-    def check(done):
-        fleet = done.states[-1].fleet
-        assert (done.fleet.preparation is not None) == fleet.preparing
-        jobs = sum(stream.job.share_milli for stream in fleet.streams if stream.job is not None)
-        serving = sum(stream.inference_share_milli for stream in fleet.streams)
-        preparing = fleet.preparation.share_milli if fleet.preparing else 0
-        assert jobs + serving + preparing <= options.capacity_milli
-        assert 0 <= fleet.dose < doses
-
-    window_us = SCRIPTED.window_us
-    drifts = tuple(
-        ev.DriftDetected(at * S, (CAM_1, CAM_2)[at % 2], at * S // window_us, (at - 1) * S, "seen")
-        for at in sorted(times)
-    )
-    run(name, options=options, misfortunes=(*misfortunes, *drifts), after_turn=check)
-
-
-@settings(max_examples=4, deadline=None)
-@given(doses=st.integers(2, 9))
-def test_journal_with_doses_is_replayed_to_the_byte(tmp_path_factory, doses):
-    path = tmp_path_factory.mktemp("doses") / "journal.jsonl"
-    done = _scripted(doses, path=path, misfortunes=MISFORTUNES)
-    scheduler, read, turns = read_journal(path)
-    assert (scheduler, read, turns) == ("thief", replace(SCRIPTED, doses=doses), done.turns)
-    chosen = make_scheduler(scheduler)
-    again = list(replay_journal(turns, read, chosen.needs, chosen.plan))
-    assert all(one.same for one in again)
-    assert again[-1].state == done.states[-1]

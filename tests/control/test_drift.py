@@ -4,14 +4,26 @@ import json
 from dataclasses import replace
 
 import pytest
-from byhand import LONG, OPTIONS, SHORT, A, B, S, Wish, labels, opened_1, progress, retraining, started
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from script import CAM_1, CAM_2, CAM_3, MISFORTUNES
+from byhand import (
+    LONG,
+    OPTIONS,
+    SHORT,
+    A,
+    B,
+    S,
+    Wish,
+    labels,
+    only,
+    opened_1,
+    prepared,
+    progress,
+    retraining,
+    started,
+)
+from script import CAM_1, MISFORTUNES
 from script import OPTIONS as SCRIPTED
 from whole_runs import run
 
-from ekya.control.journal_replay import replay_journal
 from ekya.control.preparation_timing import MOST_REACTIONS
 from ekya.control.step import loop_events_due, next_due_us
 from ekya.control.views import lendable_milli
@@ -19,8 +31,6 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.effects import ENOUGH_SCENE_US
 from ekya.core.units import JobId
-from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
-from ekya.results.storage.journal import read_journal
 
 REACTS = replace(OPTIONS, reacts_to_drift=True)
 WHY = "confidence fell from 0.9 to 0.5"
@@ -34,21 +44,9 @@ def new_labels(t_us, since_us, stream=A, window=1, accuracy=0.3, **changes):
     return replace(labels(t_us, stream, window, accuracy), since_us=since_us, **changes)
 
 
-def only(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
-
-
 def asked_since(turn):
     """Returns the stream and time of each drift that a step's preparation answers."""
     return [(one.stream, one.since_us) for begun in only(cmd.BeginPreparation, turn) for one in begun.streams]
-
-
-def quiet(**changes):
-    """Window 1 is prepared, and nothing is retrained."""
-    hand = opened_1(options=REACTS, **changes)
-    hand.give(105 * S, labels(105 * S, A), labels(105 * S, B))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
-    return hand
 
 
 def test_drift_without_the_option_is_labelled_with_the_next_window():
@@ -58,7 +56,7 @@ def test_drift_without_the_option_is_labelled_with_the_next_window():
 
 
 def test_drift_begins_preparation_of_that_stream_alone():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     turn = hand.give(120 * S, drift(120 * S))
     (begun,) = only(cmd.BeginPreparation, turn)
     assert (begun.window, begun.round, begun.share_milli) == (1, 1, REACTS.preparation_share_milli)
@@ -68,7 +66,7 @@ def test_drift_begins_preparation_of_that_stream_alone():
 
 
 def test_drift_is_prepared_within_the_limit_counted_from_its_begin():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(120 * S, drift(120 * S))
     assert next_due_us(hand.state.fleet, REACTS) == 135 * S
     assert loop_events_due(hand.state.fleet, 135 * S, REACTS) == (ev.PreparationEnded(135 * S, 1, 1),)
@@ -81,7 +79,7 @@ def test_drift_in_first_window_gives_it_labels_and_a_retraining():
     hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=400)
     assert asked_since(hand.give(20 * S, drift(20 * S, window=0))) == [(A, 18 * S)]
     hand.give(22 * S, new_labels(22 * S, 18 * S, window=0))
-    turn = hand.give(24 * S, ev.PreparationEnded(24 * S, 0, 1))
+    turn = hand.end_preparation(24, 0, 1)
     (start,) = only(cmd.StartRetraining, turn)
     assert (start.stream, start.window) == (A, 0)
 
@@ -113,7 +111,7 @@ def test_new_labels_allow_a_second_retraining_in_the_window():
     hand.give(112 * S, ev.RetrainFinished(112 * S, A, JobId(1), 4.0))
     hand.give(119 * S, drift(119 * S))
     hand.give(121 * S, new_labels(121 * S, 117 * S))
-    turn = hand.give(123 * S, ev.PreparationEnded(123 * S, 1, 1))
+    turn = hand.end_preparation(123, 1, 1)
     assert [start.job for start in only(cmd.StartRetraining, turn)] == [JobId(2)]
     assert hand.views[-1].window_end_us == 200 * S
 
@@ -130,7 +128,7 @@ def test_drifts_during_a_preparation_are_prepared_together_after_it():
     hand = opened_1(options=REACTS)
     assert hand.give(104 * S, drift(104 * S, B)).commands == ()
     assert hand.give(105 * S, drift(105 * S, A), labels(105 * S, A), labels(105 * S, B)).commands == ()
-    turn = hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    turn = hand.end_preparation(110)
     assert only(cmd.EndPreparation, turn) == [cmd.EndPreparation(1)]
     assert asked_since(turn) == [(A, 103 * S), (B, 102 * S)]
 
@@ -139,13 +137,13 @@ def test_other_streams_are_retrained_while_a_drift_is_prepared():
     hand = opened_1(options=REACTS)
     hand.wishes = {A: Wish(retrain=LONG, retrain_milli=300), B: Wish(retrain=LONG, retrain_milli=300)}
     hand.give(105 * S, drift(105 * S, A), labels(105 * S, A), labels(105 * S, B))
-    turn = hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    turn = hand.end_preparation(110)
     assert asked_since(turn) == [(A, 103 * S)]
     assert [start.stream for start in only(cmd.StartRetraining, turn)] == [B]
 
 
 def test_late_end_of_an_earlier_preparation_ends_no_later_one():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(120 * S, drift(120 * S))
     turn = hand.give(121 * S, ev.PreparationEnded(120 * S, 1, 0))
     assert only(cmd.EndPreparation, turn) == []
@@ -153,19 +151,19 @@ def test_late_end_of_an_earlier_preparation_ends_no_later_one():
 
 
 def test_drift_that_was_not_labelled_in_time_is_prepared_again():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(120 * S, drift(120 * S))
-    turn = hand.give(135 * S, ev.PreparationEnded(135 * S, 1, 1))
+    turn = hand.end_preparation(135, 1, 1)
     assert asked_since(turn) == [(A, 118 * S)]
     assert only(cmd.BeginPreparation, turn)[0].round == 2
 
 
 def test_scene_labelled_at_once_is_labelled_again_when_it_has_shown_more():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.wishes[A] = Wish(retrain=LONG, retrain_milli=400)
     hand.give(120 * S, drift(120 * S))
     hand.give(121 * S, new_labels(121 * S, 118 * S))
-    hand.give(122 * S, ev.PreparationEnded(122 * S, 1, 1))
+    hand.end_preparation(122, 1, 1)
     assert next_due_us(hand.state.fleet, REACTS) == 118 * S + ENOUGH_SCENE_US
     assert loop_events_due(hand.state.fleet, 118 * S + ENOUGH_SCENE_US - 1, REACTS) == ()
     at_us = 125 * S
@@ -180,15 +178,15 @@ def test_scene_labelled_at_once_is_labelled_again_when_it_has_shown_more():
 
 
 def test_scene_that_has_shown_enough_is_labelled_once():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(120 * S, drift(120 * S, since_us=112 * S))
     hand.give(121 * S, new_labels(121 * S, 112 * S))
-    hand.give(122 * S, ev.PreparationEnded(122 * S, 1, 1))
+    hand.end_preparation(122, 1, 1)
     assert next_due_us(hand.state.fleet, REACTS) == 200 * S
 
 
 def test_stream_reacts_at_most_twice_in_a_window():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     begun = []
     for number in range(MOST_REACTIONS + 1):
         at_us = (120 + 10 * number) * S
@@ -196,13 +194,13 @@ def test_stream_reacts_at_most_twice_in_a_window():
         hand.give(at_us + S, new_labels(at_us + S, at_us - 2 * S))
         hand.give(at_us + 2 * S, ev.PreparationEnded(at_us + 2 * S, 1, number + 1))
     assert len(begun) == MOST_REACTIONS == 2
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
-    hand.give(205 * S, ev.PreparationEnded(205 * S, 2))
+    hand.open_window(2)
+    hand.end_preparation(205, 2)
     assert asked_since(hand.give(220 * S, drift(220 * S, window=2))) == [(A, 218 * S)]
 
 
 def test_drift_of_a_lost_stream_waits_until_it_serves():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(118 * S, ev.StreamLost(118 * S, A, "no signal"))
     assert only(cmd.BeginPreparation, hand.give(120 * S, drift(120 * S))) == []
     assert asked_since(hand.give(125 * S, ev.StreamBack(125 * S, A))) == [(A, 118 * S)]
@@ -211,7 +209,7 @@ def test_drift_of_a_lost_stream_waits_until_it_serves():
 @pytest.mark.parametrize(("later_us", "reacts"), [(0, True), (1, False)])
 def test_drift_needs_time_for_preparation_and_the_cheapest_retraining(later_us, reacts):
     """On 100 crops that takes 0.5 x 100 x (0.01 + 4 x 0.02) GPU-seconds."""
-    hand = quiet()
+    hand = prepared(options=REACTS)
     at_us = 200 * S - REACTS.preparation_us - 4_500_000 + later_us
     assert bool(asked_since(hand.give(at_us, drift(at_us)))) is reacts
 
@@ -219,37 +217,37 @@ def test_drift_needs_time_for_preparation_and_the_cheapest_retraining(later_us, 
 @pytest.mark.parametrize(("at_us", "window"), [(190 * S, 1), (201 * S, 1), (201 * S, 2)])
 def test_drift_too_late_for_its_window_is_answered_in_the_next(at_us, window):
     """The sample of a window that was nearly over shows the old scene; word of it may come late too."""
-    hand = quiet()
+    hand = prepared(options=REACTS)
     if at_us < 200 * S:
         assert asked_since(hand.give(at_us, drift(at_us, since_us=188 * S))) == []
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    hand.open_window(2)
     if at_us > 200 * S:
         assert asked_since(hand.give(at_us, drift(at_us, window=window, since_us=188 * S))) == []
-    turn = hand.give(205 * S, ev.PreparationEnded(205 * S, 2))
+    turn = hand.end_preparation(205, 2)
     assert asked_since(turn) == [(A, 188 * S)]
 
 
 def test_scene_with_few_labels_at_the_border_is_labelled_again_in_the_next_window():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(170 * S, drift(170 * S))
     hand.give(171 * S, new_labels(171 * S, 168 * S))
-    hand.give(172 * S, ev.PreparationEnded(172 * S, 1, 1))
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
-    assert asked_since(hand.give(205 * S, ev.PreparationEnded(205 * S, 2))) == [(A, 168 * S)]
+    hand.end_preparation(172, 1, 1)
+    hand.open_window(2)
+    assert asked_since(hand.end_preparation(205, 2)) == [(A, 168 * S)]
 
 
 def test_drift_that_the_next_sample_shows_is_labelled_with_it():
-    hand = quiet()
+    hand = prepared(options=REACTS)
     hand.give(118 * S, ev.StreamLost(118 * S, A, "no signal"), drift(118 * S))
     hand.give(199 * S, ev.StreamBack(199 * S, A))
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
-    assert asked_since(hand.give(205 * S, ev.PreparationEnded(205 * S, 2))) == []
+    hand.open_window(2)
+    assert asked_since(hand.end_preparation(205, 2)) == []
 
 
 def test_window_closing_over_a_reaction_ends_it():
     hand = retraining(options=REACTS)
     hand.give(175 * S, progress(175 * S, 1, 0.9), drift(175 * S))
-    closed = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    closed = hand.open_window(2)
     assert cmd.EndPreparation(1, 1) in closed.commands
     assert only(cmd.ServeModel, closed) == []
     (begun,) = only(cmd.BeginPreparation, closed)
@@ -262,7 +260,7 @@ def test_window_closing_over_a_reaction_ends_it():
 def test_lent_capacity_leaves_room_for_a_reaction(bursts, kept_milli):
     reacts = replace(REACTS, preparation_bursts=bursts)
     hand = opened_1(options=reacts)
-    hand.give(130 * S, ev.PreparationEnded(130 * S, 1))
+    hand.end_preparation(130)
     known, reacting = (lendable_milli(hand.state.fleet, one, 150 * S) for one in (OPTIONS, reacts))
     assert known - reacting == kept_milli
     hand.give(160 * S, ev.CapacityLent(160 * S, reacting))
@@ -275,60 +273,6 @@ def test_schedulers_without_labels_never_react(stream):
     options = replace(SCRIPTED, reacts_to_drift=True)
     done = run(stream, options=options, misfortunes=(drift(40 * S, CAM_1),))
     assert done.commands(cmd.BeginPreparation) == []
-
-
-# Laws of whole runs
-
-ALL_ANSWERS = replace(SCRIPTED, reacts_to_drift=True, pools_labels=True)
-
-
-def at_random(times):
-    """Returns drifts of the scripted cameras at these times."""
-    return tuple(
-        drift(at_us, (CAM_1, CAM_2, CAM_3)[which], at_us // SCRIPTED.window_us, max(at_us - 2 * S, 0))
-        for at_us, which in sorted(times)
-    )
-
-
-TIMES = st.lists(
-    st.tuples(st.integers(1, 4 * SCRIPTED.window_us - 1), st.integers(0, 2)), min_size=1, max_size=8
-)
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULERS))
-@pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])
-@settings(max_examples=4, deadline=None)
-@given(times=TIMES)
-def test_drifts_at_any_time_keep_shares_within_capacity(name, misfortunes, times):
-    """The scripted fleet asserts it after each command, and the loop's own state agrees."""
-    options = ALL_ANSWERS
-
-    def check(done):
-        fleet = done.states[-1].fleet
-        assert (done.fleet.preparation is not None) == fleet.preparing
-        jobs = sum(stream.job.share_milli for stream in fleet.streams if stream.job is not None)
-        serving = sum(stream.inference_share_milli for stream in fleet.streams)
-        preparing = options.preparation_share_milli if fleet.preparing else 0
-        assert jobs + serving + preparing <= options.capacity_milli
-        for stream in fleet.streams:
-            assert stream.reactions <= MOST_REACTIONS
-
-    drifts = tuple(one for one in at_random(times) if one.stream != CAM_3 or one.t_us < 95 * S)
-    run(name, options=options, misfortunes=(*misfortunes, *drifts), after_turn=check)
-
-
-@settings(max_examples=4, deadline=None)
-@given(times=TIMES)
-def test_journal_with_drifts_is_replayed_to_the_byte(tmp_path_factory, times):
-    path = tmp_path_factory.mktemp("drifts") / "journal.jsonl"
-    done = run("thief", options=ALL_ANSWERS, misfortunes=at_random(times), path=path)
-    scheduler, read, turns = read_journal(path)
-    assert (scheduler, read, turns) == ("thief", ALL_ANSWERS, done.turns)
-    chosen = make_scheduler(scheduler)
-    again = list(replay_journal(turns, read, chosen.needs, chosen.plan))
-    assert len(again) == len(turns)
-    assert all(one.same for one in again)
-    assert again[-1].state == done.states[-1]
 
 
 def test_journal_without_the_option_has_no_newer_keys(tmp_path):

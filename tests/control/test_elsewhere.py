@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LONG, SHORT, A, B, Hand, S, labels, opened_1, retraining
+from byhand import LONG, SHORT, A, B, Hand, S, labels, only, opened_1, retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -39,8 +39,8 @@ def prepared(monkeypatch, name="reuse") -> Scheduled:
 
 def test_cached_model_is_requested_once_and_always_serves(monkeypatch):
     hand = prepared(monkeypatch)
-    turn = hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
-    started = [c for c in turn.commands if isinstance(c, cmd.StartRetraining)]
+    turn = hand.end_preparation(110)
+    started = only(cmd.StartRetraining, turn)
     assert [(c.stream, c.config, c.share_milli, c.elsewhere) for c in started] == [
         (A, SHORT, 0, Elsewhere(110 * S, trained_in=0))
     ]
@@ -50,14 +50,14 @@ def test_cached_model_is_requested_once_and_always_serves(monkeypatch):
     )
     assert arrived.commands == (cmd.ServeModel(A, job, 1),)
     again = hand.give(120 * S, ev.StreamBack(120 * S, B))
-    assert not [c for c in again.commands if isinstance(c, cmd.StartRetraining)]
+    assert only(cmd.StartRetraining, again) == []
 
 
 def test_cached_model_before_labels_is_not_offered(monkeypatch):
     hand = prepared(monkeypatch)
     hand.give(106 * S, ev.StreamBack(106 * S, B))
     assert [bool(one.cached) for one in hand.views[-1].streams] == [False, False]
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    hand.end_preparation(110)
     assert [one.cached for one in hand.views[-1].streams] == [(KEPT,), ()]
     assert [one.histogram for one in hand.views[-1].streams] == [(6, 2), ()]
 
@@ -138,15 +138,11 @@ def test_remote_epochs_without_weights_count_but_never_serve():
     assert hand.stream().job.accuracies == (0.0, 0.0, 0.0, 0.6)
 
 
-def closed(hand):
-    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
-
-
 def test_remote_late_retraining_serves_best_epoch_next_window():
     hand = lent()
     assert home(hand, 149 * S, 2, 0.505).commands == ()
     serve, stop = cmd.ServeModel(A, JobId(1), 2), cmd.StopRetraining(A, JobId(1))
-    assert about_job_1(closed(hand)) == [serve, stop]
+    assert about_job_1(hand.open_window(2)) == [serve, stop]
 
 
 def test_remote_late_retraining_already_served_leaves_nothing():
@@ -154,7 +150,7 @@ def test_remote_late_retraining_already_served_leaves_nothing():
     home(hand, 120 * S, 1, 0.7)
     served(hand, 120 * S, 0.7)
     home(hand, 130 * S, 2, 0.6)
-    assert about_job_1(closed(hand)) == [cmd.StopRetraining(A, JobId(1))]
+    assert about_job_1(hand.open_window(2)) == [cmd.StopRetraining(A, JobId(1))]
 
 
 @pytest.mark.parametrize(

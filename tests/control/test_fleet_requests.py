@@ -5,14 +5,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from script import MISFORTUNES, OPTIONS, S
-from whole_runs import run
+from whole_runs import assert_journal_replays, known_shares_milli, run
 
 from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import requests as rq
 from ekya.core.weights import LabelBudget
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import decode_fact, encode_fact, read_journal
+from ekya.results.storage.journal import decode_fact, encode_fact
 
 SPARING = replace(OPTIONS, reacts_to_drift=True, preparation_bursts=False, doses=2)
 """The default of a fleet, where preparations are small and come several times a window."""
@@ -62,12 +62,7 @@ def test_changed_scheduler_decides_from_the_step_of_its_change(tmp_path):
             of_plan = [one.retrain for phase in turn.plan.phases for one in phase.assignments]
             assert of_plan == [None] * len(of_plan)
         assert not any(isinstance(one, cmd.StartRetraining | cmd.BeginPreparation) for one in turn.commands)
-    name, options, turns = read_journal(path)
-    assert (name, turns) == ("thief", done.turns), "the header names the one with which the run began"
-    chosen = make_scheduler(name)
-    again = list(replay_journal(turns, options, chosen.needs, chosen.plan))
-    assert all(one.same for one in again)
-    assert again[-1].state == done.states[-1]
+    assert_journal_replays(done, path)
 
 
 def test_scheduler_that_labels_begins_with_the_next_window():
@@ -103,13 +98,6 @@ def test_changed_budget_is_that_of_all_later_preparations():
 # The capacity
 
 
-def granted_milli(state):
-    streams = state.fleet.streams
-    jobs = sum(one.job.share_milli for one in streams if one.job is not None)
-    preparing = state.fleet.preparation.share_milli if state.fleet.preparing else 0
-    return jobs + sum(one.inference_share_milli for one in streams) + preparing
-
-
 @settings(max_examples=6)
 @given(
     st.integers(0, 239), st.sampled_from(["ekya", "thief", "uniform"]), st.sampled_from([OPTIONS, SPARING])
@@ -119,7 +107,7 @@ def test_shares_fit_a_smaller_capacity_from_the_step_of_its_change(at_half_s, na
     change = rq.CapacityChanged(at_half_s * S // 2, 900, 300)
     done = run(name, options=options, misfortunes=(*MISFORTUNES, change))
     since = next(n for n, turn in enumerate(done.turns) if change in turn.events)
-    assert all(granted_milli(state) <= 900 for state in done.states[since:])
+    assert all(known_shares_milli(state.fleet) <= 900 for state in done.states[since:])
     assert all(
         one.share_milli <= 300
         for turn in done.turns[since:]
@@ -136,8 +124,8 @@ def test_larger_capacity_is_used_from_its_step_on_and_ends_nothing():
     since = next(n for n, turn in enumerate(done.turns) if change in turn.events)
     assert done.states[since - 1].fleet.preparing, "it is prepared at 32 s"
     assert done.states[since].fleet.preparing
-    assert max(granted_milli(state) for state in done.states[:since]) <= 1000
-    assert granted_milli(done.states[since]) > 1000
+    assert max(known_shares_milli(state.fleet) for state in done.states[:since]) <= 1000
+    assert known_shares_milli(done.states[since].fleet) > 1000
 
 
 def test_smaller_capacity_ends_the_preparation():

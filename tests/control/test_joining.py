@@ -3,31 +3,22 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LAMBDAS, A, B, S, Wish, opened_1, started
+from byhand import LAMBDAS, A, B, S, Wish, only, opened_1, started
 from byhand import OPTIONS as OPTIONS_BY_HAND
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
-from whole_runs import run
+from whole_runs import assert_journal_replays, run
 
-from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
-from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
 
 C = StreamId("c")
 EVERYBODY = ("ekya", "thief", "uniform", "no-retrain")
 
 
 def asked_in(turn):
-    (preparation,) = [one for one in turn.commands if isinstance(one, cmd.BeginPreparation)]
+    (preparation,) = only(cmd.BeginPreparation, turn)
     return {asked.stream: bool(asked.inference) for asked in preparation.streams}
-
-
-def border(hand, window):
-    at_us = window * 100 * S
-    closed, opened = ev.WindowClosed(at_us, window - 1), ev.WindowOpened(at_us, window, at_us + 100 * S)
-    return hand.give(at_us, closed, opened)
 
 
 def joined(at_us):
@@ -45,11 +36,11 @@ def test_joining_stream_is_planned_immediately():
 def test_joining_stream_is_prepared_next_window():
     hand, _ = joined(130 * S)
     hand = replace(hand, options=replace(hand.options, windows=9))
-    assert asked_in(border(hand, 2)) == {A: False, B: False, C: True}
-    assert asked_in(border(hand, 3)) == {A: False, B: False, C: False}
-    border(hand, 4)
-    assert asked_in(border(hand, 5)) == {A: True, B: True, C: False}
-    assert asked_in(border(hand, 6)) == {A: False, B: False, C: True}
+    assert asked_in(hand.open_window(2)) == {A: False, B: False, C: True}
+    assert asked_in(hand.open_window(3)) == {A: False, B: False, C: False}
+    hand.open_window(4)
+    assert asked_in(hand.open_window(5)) == {A: True, B: True, C: False}
+    assert asked_in(hand.open_window(6)) == {A: False, B: False, C: True}
 
 
 def test_joining_at_border_is_not_prepared_yet():
@@ -59,7 +50,7 @@ def test_joining_at_border_is_not_prepared_yet():
     turn = hand.give(100 * S, ev.StreamAdded(100 * S, C, LAMBDAS), closed, opened)
     assert asked_in(turn) == {A: True, B: True}
     assert C in {stream.stream for stream in hand.views[-1].streams}
-    assert asked_in(border(hand, 2)) == {A: False, B: False, C: True}
+    assert asked_in(hand.open_window(2)) == {A: False, B: False, C: True}
 
 
 def shares_in(plan):
@@ -95,12 +86,10 @@ def test_run_with_late_camera_keeps_shares_and_replays(scheduler, tmp_path):
         assert asked == {1: {CAM_1, CAM_2}, 2: everybody, 3: everybody}
     added = next(turn for turn in done.turns if any(event.t_us == 40 * S for event in turn.events))
     assert CAM_3 in shares_in(added.plan)
-    name, constants, turns = read_journal(path)
-    chosen = make_scheduler(name)
-    assert all(turn.same for turn in replay_journal(turns, constants, chosen.needs, chosen.plan))
+    assert_journal_replays(done, path)
 
 
 def test_window_without_time_prepares_streams_alternately():
     hand = opened_1(options=replace(OPTIONS_BY_HAND, windows=9, prepared_streams=1))
-    asked = [asked_in(border(hand, window)) for window in range(2, 8)]
+    asked = [asked_in(hand.open_window(window)) for window in range(2, 8)]
     assert asked == [{B: True}, {A: False}, {B: False}, {A: True}, {B: True}, {A: False}]

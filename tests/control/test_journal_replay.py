@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from script import MISFORTUNES, OPTIONS
-from whole_runs import run
+from whole_runs import DRIFTS, assert_journal_replays, run
 
 from ekya.control.journal_replay import replay_journal
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
-from ekya.results.storage.journal import read_journal
 
 
 def replayed(turns, name="thief", options=OPTIONS):
@@ -31,14 +32,16 @@ def first_difference(turns, options=OPTIONS):
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
 def test_replay_of_read_journal_gives_same_commands(name, tmp_path):
     path = tmp_path / "journal.jsonl"
-    done = run(name, misfortunes=MISFORTUNES, path=path)
-    scheduler, options, turns = read_journal(path)
-    assert (scheduler, options) == (name, done.options)
-    assert turns == done.turns
-    again = list(replayed(turns, scheduler, options))
-    assert [one.recorded for one in again] == turns
-    assert all(one.same for one in again)
-    assert again[-1].state == done.states[-1]
+    assert_journal_replays(run(name, misfortunes=MISFORTUNES, path=path), path)
+
+
+@settings(max_examples=6)
+@given(doses=st.integers(1, 9), drifts=DRIFTS)
+def test_replay_of_doses_and_drifts_gives_same_commands(tmp_path_factory, doses, drifts):
+    options = replace(OPTIONS, doses=doses, reacts_to_drift=True, pools_labels=True)
+    path = tmp_path_factory.mktemp("run") / "journal.jsonl"
+    done = run("thief", options=options, misfortunes=(*MISFORTUNES, *drifts), path=path)
+    assert_journal_replays(done, path)
 
 
 def tampered(turns, change):

@@ -1,56 +1,28 @@
-"""Laws of whole runs under every scheduler.
-
-The scripted fleet itself asserts that every command is valid when it arrives: a start needs labels and no
-job, a resize and a stop need that job, and a model to serve is the best available.
-"""
+"""The loop: the events that it makes itself, and laws of whole runs under every scheduler."""
 
 from dataclasses import replace
 
 import pytest
+from byhand import FAULTS, LAMBDAS, A, B
+from byhand import OPTIONS as BY_HAND
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
 from scripted import ScriptedFleet
-from whole_runs import run
+from whole_runs import DRIFTS, check_turn, run
 
-from ekya.control.loop import run_loop
+from ekya.control.loop import closes_run, run_loop
+from ekya.control.protocols import Batch
+from ekya.control.step import loop_events_due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.stream_faults import Status
+from ekya.core.state import FleetState, RunningPreparation, StreamState
+from ekya.core.stream_faults import OVER, Status
 from ekya.core.units import StreamId
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
 either_luck = pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])
-
-
-def known_shares_milli(fleet):
-    """Returns the sum of all shares in the loop's state."""
-    jobs = sum(stream.job.share_milli for stream in fleet.streams if stream.job is not None)
-    preparation = OPTIONS.preparation_share_milli if fleet.preparing else 0
-    return jobs + preparation + sum(stream.inference_share_milli for stream in fleet.streams)
-
-
-def check_turn(done):
-    """Asserts that the loop's state matches the fleet, and that no share is given out twice."""
-    fleet, known = done.fleet, done.states[-1].fleet
-    turn, view = done.turns[-1], done.views[-1]
-    assert known_shares_milli(known) <= done.options.capacity_milli
-    assert (fleet.preparation is not None) == known.preparing
-    for stream in known.streams:
-        camera = fleet.cameras[stream.stream]
-        assert camera.alive == (stream.status is Status.SERVING)
-        assert camera.inference_milli == stream.inference_share_milli
-        assert (camera.job is None) == (stream.job is None)
-        if camera.job is not None:
-            assert camera.job.started.job == stream.job.job
-            assert camera.job.share_milli == stream.job.share_milli
-            assert camera.job.started.config == stream.job.config
-            assert camera.job.accuracies == list(stream.job.accuracies)
-    if turn.plan is not None:
-        assignments = turn.plan.phases[0].assignments
-        given = sum(a.inference_share_milli + a.retrain_share_milli for a in assignments)
-        assert given <= view.capacity_milli
-        assert [a.stream for a in assignments] == [stream.stream for stream in view.streams]
-        assert all(a.reason for a in assignments)
 
 
 @every_scheduler
@@ -60,6 +32,17 @@ def test_loop_state_agrees_with_fleet_after_each_step(name, misfortunes):
     needs = make_scheduler(name).needs
     trained_here = needs.labels and not needs.kept_models
     assert len(done.turns) > (50 if trained_here else 3)
+
+
+@every_scheduler
+@either_luck
+@settings(max_examples=5)
+@given(doses=st.integers(1, 9), drifts=DRIFTS, bursts=st.booleans(), pools=st.booleans())
+def test_loop_state_agrees_with_doses_and_drifts(name, misfortunes, doses, drifts, bursts, pools):
+    options = replace(
+        OPTIONS, doses=doses, reacts_to_drift=True, preparation_bursts=bursts, pools_labels=pools
+    )
+    run(name, options=options, misfortunes=(*misfortunes, *drifts), after_turn=check_turn)
 
 
 OVERLAPPING = (
@@ -289,3 +272,67 @@ def test_labels_reach_scheduler_unchanged():
                 assert {stream.stream: stream.accuracy for stream in view.streams} == {
                     one.stream: one.serving_accuracy for one in labels
                 }
+
+
+# Events of the loop itself
+
+
+def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
+    streams = tuple(
+        StreamState(name, LAMBDAS, faults=FAULTS[s]) for name, s in zip((A, B), statuses, strict=True)
+    )
+    opened_us = index * 100 * S
+    preparation = RunningPreparation(opened_us, BY_HAND.preparation_share_milli) if preparing else None
+    return FleetState(streams, index, opened_us, opened_us + 100 * S, preparation)
+
+
+def test_due_before_first_window_opens_it():
+    assert loop_events_due(FleetState(), 0, BY_HAND) == (ev.WindowOpened(0, 0, 100 * S),)
+
+
+def test_due_inside_window_is_empty():
+    assert loop_events_due(window(1), 200 * S - 1, BY_HAND) == ()
+    assert next_due_us(window(1), BY_HAND) == 200 * S
+
+
+def test_due_opens_windows_without_gap():
+    expected = (ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    assert loop_events_due(window(1), 200 * S, BY_HAND) == expected
+    assert loop_events_due(window(1), 207 * S, BY_HAND) == expected
+
+
+def test_due_after_last_window_only_closes():
+    closed = loop_events_due(window(2), 300 * S, BY_HAND)
+    assert closed == (ev.WindowClosed(300 * S, 2),)
+    assert closes_run(Batch(300 * S, closed))
+    assert not closes_run(Batch(200 * S, loop_events_due(window(1), 200 * S, BY_HAND)))
+    assert not closes_run(Batch(200 * S, ()))
+
+
+@pytest.mark.parametrize("gone", OVER)
+def test_due_without_streams_ends_run(gone):
+    endless = replace(BY_HAND, windows=None)
+    assert loop_events_due(window(7, statuses=(gone, gone)), 800 * S, endless) == (
+        ev.WindowClosed(800 * S, 7),
+    )
+    for status in (Status.SERVING, Status.RESTARTING, Status.LOST):
+        assert len(loop_events_due(window(7, statuses=(gone, status)), 800 * S, endless)) == 2
+
+
+@pytest.mark.parametrize("gone", OVER)
+def test_due_without_streams_waits_for_joiners(gone):
+    waits = replace(BY_HAND, windows=None, last_join_us=850 * S)
+    assert len(loop_events_due(window(7, statuses=(gone, gone)), 800 * S, waits)) == 2
+    assert loop_events_due(window(8, statuses=(gone, gone)), 900 * S, waits) == (ev.WindowClosed(900 * S, 8),)
+
+
+def test_due_ends_preparation_at_its_limit():
+    preparing = window(1, preparing=True)
+    assert next_due_us(preparing, BY_HAND) == 115 * S
+    assert loop_events_due(preparing, 115 * S - 1, BY_HAND) == ()
+    assert loop_events_due(preparing, 115 * S, BY_HAND) == (ev.PreparationEnded(115 * S, 1),)
+    assert loop_events_due(preparing, 116 * S, BY_HAND) == (ev.PreparationEnded(116 * S, 1),)
+
+
+def test_due_preparation_limit_is_cut_by_window():
+    assert next_due_us(window(1, preparing=True), replace(BY_HAND, preparation_us=500 * S)) == 200 * S

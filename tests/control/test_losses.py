@@ -13,6 +13,7 @@ from byhand import (
     S,
     Wish,
     labels,
+    only,
     opened_1,
     progress,
     retraining,
@@ -25,14 +26,6 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.stream_faults import DEATHS_WITHIN_US, Faults, Status
 from ekya.core.units import JobId
-
-
-def only(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
-
-
-def close(hand):
-    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
 
 
 def test_dead_worker_restarts_and_others_get_its_share():
@@ -56,7 +49,7 @@ def test_dead_retraining_is_not_retried_in_window():
     assert turn.commands == (cmd.RestartWorker(A, RETRAINING),)
     assert hand.views[-1].capacity_milli == 2000
     assert hand.views[-1].streams[0].retrain_options == ()
-    assert close(hand).commands[0] == cmd.BeginPreparation(
+    assert hand.open_window(2).commands[0] == cmd.BeginPreparation(
         2, 500, tuple(cmd.PrepareStream(stream, (), ()) for stream in (A, B)), hand.state.epoch
     )
 
@@ -92,7 +85,7 @@ def test_three_deaths_set_stream_aside():
     assert (hand.stream().status, hand.stream().job) == (Status.SET_ASIDE, None)
     assert [stream.stream for stream in hand.views[-1].streams] == [B]
     assert hand.views[-1].capacity_milli == 2000
-    turn = close(hand)
+    turn = hand.open_window(2)
     assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
     assert turn.plan is not None
     assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
@@ -193,7 +186,7 @@ def test_lost_camera_is_neither_restarted_nor_prepared():
     hand = started()
     lost = hand.give(10 * S, ev.StreamLost(10 * S, A, "no signal"))
     assert lost.commands == ()
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    turn = hand.open_window(1)
     assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
 
 
@@ -211,7 +204,7 @@ def test_ended_stream_stops_retraining_and_frees_share():
 def unlabelled():
     """Window 1 has no labels, since the micro-profiler was away when it opened."""
     hand = opened_1()
-    hand.give(100 * S, ev.PreparationEnded(100 * S, 1))
+    hand.end_preparation(100)
     return hand
 
 
@@ -226,7 +219,7 @@ def test_window_without_profiler_is_prepared_on_return():
     ended = hand.give(155 * S, *loop_events_due(hand.state.fleet, 155 * S, hand.options))
     assert only(cmd.EndPreparation, ended) == [cmd.EndPreparation(1)]
     assert hand.views[-1].streams[0].retrain_options != ()
-    turn = close(hand)
+    turn = hand.open_window(2)
     assert next_due_us(turn.state.fleet, hand.options) == 215 * S
 
 

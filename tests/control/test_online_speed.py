@@ -69,7 +69,7 @@ def test_paces_of_other_jobs_and_windows_are_ignored():
     hand = retraining()
     assert told(hand, at_share(110, 400, job=7), *epochs(112, 114)) == ()
     told(hand, at_share(115, 400), *epochs(116, 118))
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    hand.open_window(2)
     assert hand.stream().paces == ()
 
 

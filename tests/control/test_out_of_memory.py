@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LONG, SHORT, A, B, S, Wish, labels, opened_1, progress, retraining
+from byhand import LONG, SHORT, A, B, S, Wish, labels, only, opened_1, progress, retraining
 from whole_runs import run
 
 from ekya.core import commands as cmd
@@ -19,10 +19,6 @@ def short_of_memory(t_us, config, window=1, stream=A):
 
 def offered(hand):
     return [option.config for option in hand.views[-1].streams[0].retrain_options]
-
-
-def only(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
 
 
 def fail(hand, at_s=120):
@@ -71,8 +67,7 @@ def test_profile_that_did_not_fit_excludes_family():
     hand = opened_1()
     did_not_fit = DidNotFit(family_of(LONG), 0.0)
     hand.give(104 * S, ev.MemoryShort(104 * S, A, 1, did_not_fit, "it did not fit"))
-    hand.give(105 * S, labels(105 * S, A), labels(105 * S, B))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    hand.prepare()
     assert offered(hand) == [SHORT]
 
 
@@ -80,18 +75,17 @@ def test_profile_that_did_not_fit_excludes_family():
 def test_memory_event_of_other_window_is_ignored(window):
     hand = opened_1()
     hand.give(104 * S, short_of_memory(104 * S, SHORT, window))
-    hand.give(105 * S, labels(105 * S, A), labels(105 * S, B))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    hand.prepare()
     assert offered(hand) == [SHORT, LONG]
 
 
 def test_next_window_tries_again():
     hand = retraining(LONG)
     fail(hand)
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    hand.open_window(2)
     assert hand.stream().profiles.did_not_fit == ()
     hand.give(205 * S, labels(205 * S, A, window=2), labels(205 * S, B, window=2))
-    hand.give(210 * S, ev.PreparationEnded(210 * S, 2))
+    hand.end_preparation(210, 2)
     assert LONG in offered(hand)
 
 

@@ -35,7 +35,7 @@ def opened_1(options, needs=PROFILES, drifts=()):
     hand = started(options=options, needs=needs)
     for event in drifts:
         hand.give(event.t_us, event)
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    turn = hand.open_window(1)
     return hand, turn
 
 
@@ -52,7 +52,7 @@ def test_reaction_names_the_scenes_of_streams_that_drifted_together():
     hand = started(options=POOLS, needs=PROFILES)
     hand.give(20 * S, drift(20 * S, A, 18 * S))
     hand.give(23 * S, drift(23 * S, B, 21 * S))
-    turn = hand.give(25 * S, ev.PreparationEnded(25 * S, 0, 1))
+    turn = hand.end_preparation(25, 0, 1)
     assert asked(turn)[B] == (SceneOf(B, 21 * S), SceneOf(A, 18 * S))
 
 

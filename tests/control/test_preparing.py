@@ -3,7 +3,24 @@
 from dataclasses import replace
 
 import pytest
-from byhand import EVERY, LAMBDAS, LONG, NEEDS, OPTIONS, SECOND, SHORT, A, B, Hand, S, Wish, labels
+from byhand import (
+    EVERY,
+    LAMBDAS,
+    LONG,
+    NEEDS,
+    OPTIONS,
+    SECOND,
+    SHORT,
+    A,
+    B,
+    Hand,
+    S,
+    Wish,
+    labels,
+    only,
+    opened_1,
+    started,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +38,8 @@ SPARING = replace(OPTIONS, preparation_bursts=False, min_accuracy=0.6, capacity_
 
 def opening(**changes):
     """Returns the hand and the preparation with which window 1 opens."""
-    hand = Hand(wishes={A: Wish(0), B: Wish(0)}, options=replace(SPARING, **changes))
-    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
-    (begun,) = (command for command in turn.commands if isinstance(command, cmd.BeginPreparation))
+    hand = started(wishes={A: Wish(0), B: Wish(0)}, options=replace(SPARING, **changes))
+    (begun,) = only(cmd.BeginPreparation, hand.open_window(1))
     return hand, begun
 
 
@@ -56,10 +71,7 @@ def next_windows(hand, windows):
     for window in range(2, 2 + windows):
         at_us = window * 100 * S
         hand.give(at_us - 1, ev.PreparationEnded(at_us - 1, window - 1))
-        turn = hand.give(
-            at_us, ev.WindowClosed(at_us, window - 1), ev.WindowOpened(at_us, window, at_us + 100 * S)
-        )
-        begun = [command for command in turn.commands if isinstance(command, cmd.BeginPreparation)]
+        begun = only(cmd.BeginPreparation, hand.open_window(window))
         prepared.append([one.stream for command in begun for one in command.streams])
     return prepared
 
@@ -74,8 +86,8 @@ def test_window_without_a_serving_stream_prepares_nothing():
     hand = Hand(wishes={A: Wish(0)}, options=SPARING)
     hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
     hand.give(50 * S, ev.StreamLost(50 * S, A, "no signal"))
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
-    assert not [one for one in turn.commands if isinstance(one, cmd.BeginPreparation | cmd.SkipPreparation)]
+    turn = hand.open_window(1)
+    assert only(cmd.BeginPreparation | cmd.SkipPreparation, turn) == []
     assert not hand.state.fleet.preparing
 
 
@@ -100,57 +112,51 @@ def test_time_limit_leaves_time_for_the_same_work_or_is_the_longest(share_milli,
 
 
 WEIGHING = replace(SPARING, min_accuracy=0.0, capacity_milli=2000)
+SCARCE = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
 PROFILING = replace(NEEDS, micro_profile=True)
 
 
 def opened(options, *known):
-    """Returns the commands with which window 2 opens, after events of window 1."""
-    hand = Hand(options=options, needs=PROFILING)
-    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
-    hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    """Returns the step with which window 2 opens, after events of window 1."""
+    hand = opened_1(options=options, needs=PROFILING)
     hand.give(105 * S, *known)
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
-    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S)).commands
+    hand.end_preparation(110)
+    return hand.open_window(2)
 
 
 def test_preparation_where_inference_lacks_nothing_is_of_all_streams():
-    begun, *_ = opened(WEIGHING, labels(105 * S, A), labels(105 * S, B))
-    assert isinstance(begun, cmd.BeginPreparation)
+    (begun,) = only(cmd.BeginPreparation, opened(WEIGHING, labels(105 * S, A), labels(105 * S, B)))
     assert [one.stream for one in begun.streams] == [A, B]
 
 
 def test_preparation_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share():
-    scarce = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
     dear = replace(labels(105 * S, A, accuracy=1.0), gpu_s=4.0)
-    commands = opened(scarce, dear, labels(105 * S, B, accuracy=0.2))
-    assert cmd.SkipPreparation(2, (A,), DOES_NOT_PAY) in commands
-    (begun,) = (command for command in commands if isinstance(command, cmd.BeginPreparation))
+    turn = opened(SCARCE, dear, labels(105 * S, B, accuracy=0.2))
+    assert cmd.SkipPreparation(2, (A,), DOES_NOT_PAY) in turn.commands
+    (begun,) = only(cmd.BeginPreparation, turn)
     assert [one.stream for one in begun.streams] == [B]
 
 
 def test_stream_without_labels_is_prepared_though_others_cost_much():
-    scarce = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
     dear = replace(labels(105 * S, A, accuracy=0.9), gpu_s=40.0)
-    (begun,) = (one for one in opened(scarce, dear) if isinstance(one, cmd.BeginPreparation))
+    (begun,) = only(cmd.BeginPreparation, opened(SCARCE, dear))
     assert [one.stream for one in begun.streams] == [B]
 
 
 def test_preparation_is_skipped_where_inference_loses_more():
     starved = replace(WEIGHING, capacity_milli=100, quantum_milli=50, preparation_share_milli=50)
     dear = [replace(labels(105 * S, one, accuracy=0.9), gpu_s=4.0) for one in (A, B)]
-    commands = opened(starved, *dear)
-    (skipped,) = (command for command in commands if isinstance(command, cmd.SkipPreparation))
+    turn = opened(starved, *dear)
+    (skipped,) = only(cmd.SkipPreparation, turn)
     assert skipped.streams == (A, B)
-    assert not any(isinstance(command, cmd.BeginPreparation) for command in commands)
+    assert only(cmd.BeginPreparation, turn) == []
 
 
 def test_view_of_a_stream_without_profile_has_what_others_lose():
     measured = (InferenceOption(EVERY, 1.0, 310), InferenceOption(SECOND, 0.95, 155))
-    hand = Hand(options=WEIGHING)
-    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
-    hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    hand = opened_1(options=WEIGHING)
     hand.give(104 * S, ev.InferenceProfiled(104 * S, A, 1, measured, 0.1))
-    hand.give(105 * S, ev.PreparationEnded(105 * S, 1))
+    hand.end_preparation(105)
     own, other = (stream.inference_options for stream in hand.views[-1].streams)
     assert own == measured
     assert other == (LAMBDAS[0], replace(LAMBDAS[1], relative_accuracy=0.95))
@@ -161,7 +167,7 @@ def test_what_other_servers_spent_on_a_retraining_is_no_cost_here(elsewhere, pre
     """A retraining of 900 GPU-seconds does not end in a window of 100 s; here one of 5 would do."""
     hand, _ = opening()
     hand.needs = PROFILING
-    hand.give(190 * S, ev.PreparationEnded(190 * S, 1))
+    hand.end_preparation(190)
     done = Observation(1, LONG, 0.3, 900.0, predicted_gain=0.3, elsewhere=elsewhere)
     known = ProfileHistory((Observation(1, SHORT, 0.2, 5.0), done), (LabelledWindow(1, 0.5, 0.2, 0.3),))
     streams = tuple(
@@ -173,6 +179,5 @@ def test_what_other_servers_spent_on_a_retraining_is_no_cost_here(elsewhere, pre
         fleet=replace(hand.state.fleet, streams=streams),
         histories=dict.fromkeys((A, B), known),
     )
-    turn = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
-    begun = [command for command in turn.commands if isinstance(command, cmd.BeginPreparation)]
+    begun = only(cmd.BeginPreparation, hand.open_window(2))
     assert [one.stream for command in begun for one in command.streams] == prepared

@@ -13,6 +13,7 @@ from byhand import (
     S,
     Wish,
     labels,
+    only,
     opened_1,
     progress,
     retraining,
@@ -33,24 +34,13 @@ def planned(hand):
     return [stream.stream for stream in hand.views[-1].streams]
 
 
-def close(hand, window=1):
-    end_us = (window + 1) * 100 * S
-    return hand.give(
-        end_us, ev.WindowClosed(end_us, window), ev.WindowOpened(end_us, window + 1, end_us + 100 * S)
-    )
-
-
-def of(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
-
-
 def test_paused_stream_gives_its_share_to_the_others():
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     hand.give(10 * S, rq.StreamPaused(10 * S, A, True))
     assert planned(hand) == [B]
     assert (hand.stream().status, hand.stream().inference_share_milli) == (Status.PAUSED, 0)
     back = hand.give(20 * S, rq.StreamPaused(20 * S, A, False))
-    assert of(cmd.SetInference, back) == [cmd.SetInference(A, LAMBDAS[0].config, 1000, hand.state.epoch)]
+    assert only(cmd.SetInference, back) == [cmd.SetInference(A, LAMBDAS[0].config, 1000, hand.state.epoch)]
 
 
 def test_paused_stream_ends_its_retraining_whose_share_the_others_get_at_once():
@@ -64,14 +54,14 @@ def test_paused_stream_ends_its_retraining_whose_share_the_others_get_at_once():
         cmd.SetInference(B, LAMBDAS[0].config, 1000, epoch),
     )
     late = hand.give(122 * S, progress(122 * S, 2, 0.9), ev.RetrainFinished(123 * S, A, JobId(1), 2.0))
-    assert of(cmd.ServeModel, late) == []
+    assert only(cmd.ServeModel, late) == []
 
 
 def test_stream_that_goes_on_in_its_window_may_be_retrained_once_more():
     hand = retraining(LONG)
     hand.give(120 * S, rq.StreamPaused(120 * S, A, True))
     back = hand.give(130 * S, rq.StreamPaused(130 * S, A, False))
-    assert [(one.stream, one.job, one.config) for one in of(cmd.StartRetraining, back)] == [
+    assert [(one.stream, one.job, one.config) for one in only(cmd.StartRetraining, back)] == [
         (A, JobId(2), LONG)
     ]
 
@@ -79,13 +69,13 @@ def test_stream_that_goes_on_in_its_window_may_be_retrained_once_more():
 def test_stream_that_is_paused_twice_stops_its_retraining_once():
     hand = retraining(LONG)
     again = (rq.StreamPaused(at * S, A, True) for at in (120, 121))
-    assert of(cmd.StopRetraining, hand.give(121 * S, *again)) == [cmd.StopRetraining(A, JobId(1))]
+    assert only(cmd.StopRetraining, hand.give(121 * S, *again)) == [cmd.StopRetraining(A, JobId(1))]
 
 
 def test_paused_stream_is_not_labelled():
     hand = started()
     hand.give(10 * S, rq.StreamPaused(10 * S, A, True))
-    (begun,) = of(cmd.BeginPreparation, close(hand, 0))
+    (begun,) = only(cmd.BeginPreparation, hand.open_window(1))
     assert [asked.stream for asked in begun.streams] == [B]
 
 
@@ -99,10 +89,10 @@ def test_camera_that_is_lost_while_paused_stays_paused():
 def test_removed_stream_ends_its_retraining_and_is_forgotten_with_the_window():
     hand = retraining()
     turn = hand.give(120 * S, rq.StreamRemoved(120 * S, A))
-    assert of(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
+    assert only(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
     assert planned(hand) == [B]
     assert hand.stream().status is Status.ENDED
-    close(hand)
+    hand.open_window(2)
     assert [stream.stream for stream in hand.state.fleet.streams] == [B]
 
 
@@ -111,7 +101,7 @@ def test_histories_of_a_removed_stream_are_forgotten_with_it():
     hand.give(111 * S, labels(111 * S, B))
     hand.give(120 * S, rq.StreamRemoved(120 * S, A))
     assert hand.state.histories.keys() == {A, B}
-    close(hand)
+    hand.open_window(2)
     hand.give(210 * S, labels(210 * S, A, window=2))
     assert hand.state.histories.keys() == {B}
 
@@ -130,7 +120,7 @@ def test_histories_of_a_removed_stream_are_forgotten_with_it():
 def test_late_event_of_a_forgotten_stream_changes_nothing(late):
     hand = retraining()
     hand.give(120 * S, rq.StreamRemoved(120 * S, A))
-    close(hand)
+    hand.open_window(2)
     before = hand.state
     turn = hand.give(210 * S, late)
     assert (turn.plan, turn.commands, hand.state) == (None, (), before)
@@ -140,7 +130,7 @@ def test_removed_stream_may_be_added_again():
     hand = retraining()
     hand.give(120 * S, rq.StreamRemoved(120 * S, A))
     hand.give(130 * S, ev.StreamAdded(130 * S, A, LAMBDAS))
-    close(hand)
+    hand.open_window(2)
     assert (hand.stream().status, hand.stream().job) == (Status.SERVING, None)
 
 
@@ -159,12 +149,12 @@ def test_frozen_stream_stops_its_retraining_and_takes_no_new_weights():
     hand = retraining()
     hand.give(120 * S, progress(120 * S, 1, 0.9))
     turn = hand.give(121 * S, rq.ModelFrozen(121 * S, A, True))
-    assert of(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
+    assert only(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
     assert hand.views[-1].streams[0].retrain_options == ()
-    (begun,) = of(cmd.BeginPreparation, close(hand))
+    (begun,) = only(cmd.BeginPreparation, hand.open_window(2))
     assert [asked.stream for asked in begun.streams] == [B]
     hand.give(210 * S, rq.ModelFrozen(210 * S, A, False))
-    (begun,) = of(cmd.BeginPreparation, close(hand, 2))
+    (begun,) = only(cmd.BeginPreparation, hand.open_window(3))
     assert [asked.stream for asked in begun.streams] == [A, B]
 
 
@@ -193,7 +183,7 @@ def test_model_that_is_rolled_back_and_frozen_stays(at_once, freezes_first):
     serving = ev.RolledBack(122 * S, A, ModelVersion(4), ModelVersion(3), 200)
     late = [progress(123 * S, 2, 0.95), ev.RetrainFinished(124 * S, A, JobId(1), 2.0)]
     worse = replace(labels(125 * S, A), compared=Compared(0.1, 0.9, 16))
-    for after in (hand.give(125 * S, serving, *late, worse), close(hand)):
+    for after in (hand.give(125 * S, serving, *late, worse), hand.open_window(2)):
         changing = (cmd.ServeModel, cmd.RollBack, cmd.StartRetraining, cmd.AdoptModel)
         assert [one for one in after.commands if isinstance(one, changing) and one.stream == A] == []
     assert (hand.stream().version, hand.stream().frozen) == (4, True)
@@ -204,12 +194,12 @@ def test_smaller_capacity_ends_the_retraining_of_a_lost_stream_and_a_larger_one_
     hand = retraining(LONG)
     hand.give(120 * S, ev.StreamLost(120 * S, A, "no signal"))
     larger = hand.give(121 * S, rq.CapacityChanged(121 * S, 2500, 500))
-    assert of(cmd.StopRetraining, larger) == []
+    assert only(cmd.StopRetraining, larger) == []
     assert hand.views[-1].capacity_milli == 2500 - hand.stream().job.share_milli
     smaller = hand.give(122 * S, rq.CapacityChanged(122 * S, 1000, 200))
     assert smaller.commands[0] == cmd.StopRetraining(A, JobId(1))
     assert hand.views[-1].capacity_milli == 1000
-    (begun,) = of(cmd.BeginPreparation, close(hand))
+    (begun,) = only(cmd.BeginPreparation, hand.open_window(2))
     assert begun.share_milli == 200
 
 
@@ -223,28 +213,28 @@ def test_requested_restart_has_the_service_start_again():
 def test_requested_labels_are_made_at_once_without_a_drift():
     """Even where the fleet does not react to drift, and whatever they cost."""
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
-    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    hand.end_preparation(101)
     turn = hand.give(120 * S, rq.LabelsRequested(120 * S, A, 110 * S))
-    (begun,) = of(cmd.BeginPreparation, turn)
+    (begun,) = only(cmd.BeginPreparation, turn)
     assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 110 * S)]
     assert begun.round == 1
     made = replace(labels(125 * S, A), since_us=110 * S)
     hand.give(125 * S, made)
     hand.give(126 * S, ev.PreparationEnded(126 * S, 1, round=1))
     assert not hand.stream().requested
-    assert not of(cmd.BeginPreparation, hand.give(127 * S, ev.StreamBack(127 * S, B)))
+    assert not only(cmd.BeginPreparation, hand.give(127 * S, ev.StreamBack(127 * S, B)))
 
 
 @pytest.mark.parametrize("reacts", [True, False])
 def test_requested_labels_of_few_frames_are_made_again(reacts):
     """As after a restart, when the frames before are lost."""
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=reacts))
-    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    hand.end_preparation(101)
     hand.give(120 * S, rq.LabelsRequested(120 * S, A, 120 * S))
     hand.give(121 * S, replace(labels(121 * S, A, crops=0), since_us=120 * S))
-    assert not of(cmd.BeginPreparation, hand.give(122 * S, ev.PreparationEnded(122 * S, 1, round=1)))
+    assert not only(cmd.BeginPreparation, hand.give(122 * S, ev.PreparationEnded(122 * S, 1, round=1)))
     again = hand.give(126 * S, *loop_events_due(hand.state.fleet, 126 * S, hand.options))
-    (begun,) = of(cmd.BeginPreparation, again)
+    (begun,) = only(cmd.BeginPreparation, again)
     assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 120 * S)]
     hand.give(127 * S, replace(labels(127 * S, A), since_us=120 * S))
     assert (hand.stream().requested, hand.stream().more_labels_us) == (False, None)
@@ -252,26 +242,26 @@ def test_requested_labels_of_few_frames_are_made_again(reacts):
 
 def test_labels_that_are_asked_for_once_more_are_made_once_more():
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=False))
-    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    hand.end_preparation(101)
     hand.give(120 * S, rq.LabelsRequested(120 * S, A, 110 * S))
     hand.give(125 * S, rq.LabelsRequested(125 * S, A, 115 * S))
     hand.give(126 * S, replace(labels(126 * S, A), since_us=110 * S))
     assert hand.stream().requested
-    (begun,) = of(cmd.BeginPreparation, hand.give(127 * S, ev.PreparationEnded(127 * S, 1, round=1)))
+    (begun,) = only(cmd.BeginPreparation, hand.give(127 * S, ev.PreparationEnded(127 * S, 1, round=1)))
     assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 115 * S)]
 
 
 def test_labels_of_the_window_before_do_not_answer_a_request():
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
     hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S), labels(111 * S, A))
-    (begun,) = of(cmd.BeginPreparation, hand.give(112 * S, ev.PreparationEnded(112 * S, 1)))
+    (begun,) = only(cmd.BeginPreparation, hand.end_preparation(112))
     assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 100 * S)]
 
 
 def test_labels_of_a_window_answer_a_request_of_its_beginning():
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
     hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S))
-    close(hand)
+    hand.open_window(2)
     hand.give(205 * S, labels(205 * S, A, window=2))
     assert not hand.stream().requested
 
@@ -288,5 +278,5 @@ def test_changed_min_accuracy_is_that_of_the_next_plan():
     hand = retraining(LONG)
     hand.give(120 * S, rq.MinAccuracyChanged(120 * S, 0.7))
     assert hand.views[-1].min_accuracy == 0.7
-    close(hand)
+    hand.open_window(2)
     assert hand.views[-1].min_accuracy == 0.7

@@ -18,6 +18,7 @@ from byhand import (
     S,
     Wish,
     labels,
+    only,
     opened_1,
     progress,
     promised,
@@ -39,11 +40,6 @@ from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs
-
-
-def only(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
-
 
 # Planning
 
@@ -247,7 +243,7 @@ def test_step_grants_shares_in_backend_steps():
 def test_step_at_window_start_prepares_serving_streams():
     hand = started()
     hand.give(50 * S, ev.StreamLost(50 * S, B, "why"))
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    turn = hand.open_window(1)
     (begun,) = only(cmd.BeginPreparation, turn)
     assert (begun.window, begun.share_milli) == (1, 500)
     assert [(asked.stream, asked.inference, asked.families) for asked in begun.streams] == [
@@ -260,7 +256,7 @@ def test_step_at_window_start_prepares_serving_streams():
 def test_step_shrinks_inference_before_preparation():
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     hand.wishes = {A: Wish(700), B: Wish(800)}
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    turn = hand.open_window(1)
     assert [type(command) for command in turn.commands] == [
         cmd.SetInference,
         cmd.SetInference,
@@ -280,7 +276,7 @@ def test_step_prepares_what_scheduler_needs():
     assert not hand.state.fleet.preparing
     assert hand.views[-1].capacity_milli == 2000
     hand = started(needs=Needs(labels=True, inference_profile=False, micro_profile=True))
-    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    turn = hand.open_window(1)
     (begun,) = only(cmd.BeginPreparation, turn)
     assert [asked.inference for asked in begun.streams] == [(), ()]
     assert all(len(asked.families) == 2 for asked in begun.streams)
@@ -291,7 +287,7 @@ def test_step_retrains_only_after_preparation():
     hand.give(103 * S, labels(103 * S, A))
     hand.give(104 * S, ev.WorkerBack(104 * S, A, INFERENCE))
     assert all(stream.retrain_options == () for stream in hand.views[-1].streams)
-    turn = hand.give(105 * S, ev.PreparationEnded(105 * S, 1))
+    turn = hand.end_preparation(105)
     assert turn.commands[0] == cmd.EndPreparation(1)
     offered = {stream.stream: stream.retrain_options for stream in hand.views[-1].streams}
     assert (len(offered[A]), len(offered[B])) == (2, 0)
@@ -303,12 +299,12 @@ def test_step_ends_preparation_once():
     hand = opened_1()
     twice = hand.give(115 * S, ev.PreparationEnded(115 * S, 1), ev.PreparationEnded(115 * S, 1))
     assert len(only(cmd.EndPreparation, twice)) == 1
-    assert only(cmd.EndPreparation, hand.give(116 * S, ev.PreparationEnded(116 * S, 1))) == []
+    assert only(cmd.EndPreparation, hand.end_preparation(116)) == []
 
 
 def test_step_at_border_ends_and_begins_preparation():
     hand = opened_1()
-    turn = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    turn = hand.open_window(2)
     assert [command.window for command in only(cmd.EndPreparation, turn)] == [1]
     assert [command.window for command in only(cmd.BeginPreparation, turn)] == [2]
     assert turn.commands[0] == cmd.EndPreparation(1)
@@ -316,12 +312,8 @@ def test_step_at_border_ends_and_begins_preparation():
 
 def test_step_ignores_end_of_old_preparation():
     hand = opened_1()
-    assert only(cmd.EndPreparation, hand.give(101 * S, ev.PreparationEnded(101 * S, 0))) == []
+    assert only(cmd.EndPreparation, hand.end_preparation(101, 0)) == []
     assert hand.state.fleet.preparing
-
-
-def close(hand):
-    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
 
 
 def about_job_1(turn):
@@ -334,19 +326,22 @@ def test_step_at_window_end_serves_better_unfinished_weights():
     for epoch, accuracy in enumerate((0.40, 0.505, 0.45), start=1):
         hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
     assert hand.stream().job.served_epoch == 0
-    assert about_job_1(close(hand)) == [cmd.ServeModel(A, JobId(1), 2), cmd.StopRetraining(A, JobId(1))]
+    assert about_job_1(hand.open_window(2)) == [
+        cmd.ServeModel(A, JobId(1), 2),
+        cmd.StopRetraining(A, JobId(1)),
+    ]
     assert hand.stream().job is None
 
 
 def test_step_at_window_end_stops_job_without_epochs():
-    assert about_job_1(close(retraining(accuracy=0.5))) == [cmd.StopRetraining(A, JobId(1))]
+    assert about_job_1(retraining(accuracy=0.5).open_window(2)) == [cmd.StopRetraining(A, JobId(1))]
 
 
 def test_step_at_window_end_keeps_serving_with_reason():
     hand = retraining(accuracy=0.5)
     for epoch, accuracy in enumerate((0.3, 0.49), start=1):
         hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
-    kept, stopped = about_job_1(close(hand))
+    kept, stopped = about_job_1(hand.open_window(2))
     assert stopped == cmd.StopRetraining(A, JobId(1))
     assert (kept.stream, kept.job, kept.epoch) == (A, JobId(1), 2)
     assert "49.0%" in kept.reason
@@ -359,12 +354,12 @@ def test_step_never_serves_a_checkpoint_twice():
     assert turn.commands == (cmd.ServeModel(A, JobId(1), 1),)
     hand.give(121 * S, ev.ModelSwapped(121 * S, A, ModelVersion(1), JobId(1), 0.7, 100))
     assert about_job_1(hand.give(130 * S, progress(130 * S, 2, 0.65))) == []
-    assert about_job_1(close(hand)) == [cmd.StopRetraining(A, JobId(1))]
+    assert about_job_1(hand.open_window(2)) == [cmd.StopRetraining(A, JobId(1))]
 
 
 def test_step_in_next_window_forgets_jobs():
     hand = retraining()
-    close(hand)
+    hand.open_window(2)
     assert hand.views[-1].streams[0].running is None
     late = hand.give(201 * S, progress(200 * S, 9, 0.99), ev.RetrainFinished(200 * S, A, JobId(1), 9.0))
     assert about_job_1(late) == []
@@ -486,7 +481,7 @@ def test_step_plans_with_profiled_lambdas():
     hand = opened_1()
     measured = (InferenceOption(LAMBDAS[0].config, 1.0, 777), InferenceOption(LAMBDAS[1].config, 0.9, 444))
     hand.give(103 * S, ev.InferenceProfiled(103 * S, A, 1, measured, 0.1))
-    hand.give(105 * S, ev.PreparationEnded(105 * S, 1))
+    hand.end_preparation(105)
     assert hand.views[-1].streams[0].inference_options == measured
 
 

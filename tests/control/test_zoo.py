@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import OPTIONS, A, B, S, Wish, labels, opened_1, retraining, started
+from byhand import OPTIONS, A, B, S, Wish, labels, only, opened_1, retraining, started
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -14,10 +14,6 @@ from ekya.core.weights import Compared, KeptModel, Scene
 KEEPS = replace(OPTIONS, reacts_to_drift=True, zoo=2)
 DAY, DUSK, NIGHT = (120, 130), (90, 80), (20, 10)
 OLD = KeptModel(7, StreamId("elsewhere"), ModelVersion(3), 50, 0.9, Scene(DUSK, (5, 2), 40))
-
-
-def only(kind, turn):
-    return [command for command in turn.commands if isinstance(command, kind)]
 
 
 def shown(t_us, picture, stream=A, window=1, **changes):
@@ -43,7 +39,7 @@ def keeping(**changes):
     hand = opened_1(options=KEEPS, **changes)
     hand.give(101 * S, ev.ZooOpened(101 * S, (OLD,)))
     hand.give(105 * S, shown(105 * S, DAY), labels(105 * S, B))
-    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    hand.end_preparation(110)
     return hand
 
 
@@ -95,8 +91,8 @@ def test_window_names_the_kept_models_of_the_newest_scene():
     hand.give(120 * S, swapped(120 * S, 1))
     hand.give(150 * S, drift(150 * S, DUSK))
     hand.give(151 * S, shown(151 * S, DUSK, since_us=149 * S))
-    hand.give(160 * S, ev.PreparationEnded(160 * S, 1, 1))
-    turn = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    hand.end_preparation(160, 1, 1)
+    turn = hand.open_window(2)
     (begun,) = only(cmd.BeginPreparation, turn)
     assert {one.stream: (one.candidates, one.kept) for one in begun.streams} == {A: ((7,), 8), B: ((), None)}
 
@@ -104,7 +100,7 @@ def test_window_names_the_kept_models_of_the_newest_scene():
 def test_labels_of_the_window_before_a_drift_do_not_hide_its_scene():
     hand = keeping()
     hand.give(190 * S, drift(190 * S, DUSK))
-    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    hand.open_window(2)
     hand.give(203 * S, shown(203 * S, DAY, window=2))
     assert hand.stream().picture == DUSK
     assert hand.stream().scene.picture == DAY, "that is what is learnt"
