@@ -1,10 +1,15 @@
-"""Handles whose objects are in this process, and a site's doors without a network, as tests want them."""
+"""Handles whose objects are in this process, scripted trainings, and doors without a network."""
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from ekya.core.errors import UserError
+from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.sites.client import SiteHandle
+from ekya.fleet.run.training.protocol import TrainingProgress
+from ekya.models.training.trainer import EpochResult
 
 
 class ByHand:
@@ -75,3 +80,56 @@ class Doors:
 
     def withdraw(self, name):
         self.offered.pop(name, None)
+
+
+class ScriptedTraining:
+    """A training whose progress, ``now``, tests set; ``steps_on`` is called in ``wait``, after a stop."""
+
+    def __init__(self, task, assignment):
+        self.task, self.assignments, self.epochs = task, [assignment], []
+        self.now = TrainingProgress("training", task.config.epochs, 0.6)
+        self.stopped, self.steps_on = threading.Event(), lambda: None
+
+    def poll(self):
+        return self.now
+
+    def move_to(self, assignment):
+        self.assignments.append(assignment)
+
+    def set_epochs(self, epochs):
+        self.epochs.append(epochs)
+        self.now = replace(self.now, planned_epochs=epochs)
+
+    def stop_training(self):
+        self.stopped.set()
+
+    def wait(self, timeout_s=None):
+        self.steps_on()
+        return True
+
+    def best_yet(self):
+        best = max(self.now.epochs, key=lambda epoch: (epoch.validation_accuracy, epoch.epoch))
+        return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
+
+    def shows(self, *accuracies, **changes):
+        """Has done epochs of these accuracies, and sent all of them home."""
+        epochs = tuple(EpochResult(epoch, accuracy, 0.1) for epoch, accuracy in enumerate(accuracies, 1))
+        self.now = replace(self.now, epochs=epochs, epochs_home=len(epochs), **changes)
+
+
+class ScriptedTrainer:
+    """A trainer that records known nodes and started trainings."""
+
+    def __init__(self, nodes, processes):
+        self.nodes, self.trainings, self.closed = dict(nodes), [], False
+
+    def add_node(self, node):
+        self.nodes[node.name] = node
+
+    def start_training(self, task, assignment):
+        assert {part.node for part in assignment.parts} <= set(self.nodes)
+        self.trainings.append(ScriptedTraining(task, assignment))
+        return self.trainings[-1]
+
+    def close(self):
+        self.closed = True

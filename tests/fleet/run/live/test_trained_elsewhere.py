@@ -4,13 +4,14 @@ import threading
 from dataclasses import replace
 
 import pytest
+from by_hand import ScriptedTrainer
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
-from ekya.core.weights import Elsewhere, RemoteCheckpoint
+from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import JobName, NodeName, SiteName
@@ -19,7 +20,7 @@ from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
-from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
+from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.workers import PayloadKind
 from ekya.models.training.trainer import EpochResult
 
@@ -40,60 +41,19 @@ def loan(*hosts, epochs=4, **changes):
     )
 
 
-class Handle:
-    """A scripted training; ``steps_on`` is called in ``wait``, as what it still does after a stop."""
-
-    def __init__(self, task, assignment):
-        self.task, self.assignments = task, [assignment]
-        self.now = TrainingProgress("training", task.config.epochs)
-        self.stopped, self.steps_on = threading.Event(), lambda: None
-
-    def poll(self):
-        return self.now
-
-    def move_to(self, assignment):
-        self.assignments.append(assignment)
-
-    def stop_training(self):
-        self.stopped.set()
-
-    def wait(self, timeout_s=None):
-        self.steps_on()
-        return True
-
-    def best_yet(self):
-        best = max(self.now.epochs, key=lambda epoch: (epoch.validation_accuracy, epoch.epoch))
-        return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
-
-    def sends(self, origin, target, size_mb):
-        traffic = self.now.traffic.plus(origin, target, PayloadKind.MODEL, size_mb * MB)
-        self.now = replace(self.now, traffic=traffic)
-
-    def ends_epoch(self, accuracy=0.5, home=True):
-        epochs = (*self.now.epochs, EpochResult(len(self.now.epochs) + 1, accuracy, 0.5))
-        came = len(epochs) if home else self.now.epochs_home
-        self.now = replace(self.now, epochs=epochs, epochs_home=came)
-
-    def ends(self):
-        self.now = replace(self.now, state="done", epochs_home=len(self.now.epochs))
+def sends(handle, origin, target, size_mb):
+    traffic = handle.now.traffic.plus(origin, target, PayloadKind.MODEL, size_mb * MB)
+    handle.now = replace(handle.now, traffic=traffic)
 
 
-class Trainer:
-    """A trainer that records known nodes and started trainings."""
+def ends_epoch(handle, accuracy=0.5, home=True):
+    epochs = (*handle.now.epochs, EpochResult(len(handle.now.epochs) + 1, accuracy, 0.5))
+    came = len(epochs) if home else handle.now.epochs_home
+    handle.now = replace(handle.now, epochs=epochs, epochs_home=came)
 
-    def __init__(self, nodes, processes):
-        self.nodes, self.handles, self.closed = dict(nodes), [], False
 
-    def add_node(self, node):
-        self.nodes[node.name] = node
-
-    def start_training(self, task, assignment):
-        assert {part.node for part in assignment.parts} <= set(self.nodes)
-        self.handles.append(Handle(task, assignment))
-        return self.handles[-1]
-
-    def close(self):
-        self.closed = True
+def ends(handle):
+    handle.now = replace(handle.now, state="done", epochs_home=len(handle.now.epochs))
 
 
 class Material:
@@ -151,13 +111,13 @@ class Town:
         return self.handle()
 
     def handle(self):
-        wait_until(lambda: self.trainer.handles)
-        return self.trainer.handles[0]
+        wait_until(lambda: self.trainer.trainings)
+        return self.trainer.trainings[0]
 
 
 @pytest.fixture
 def town(monkeypatch):
-    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", Trainer)
+    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", ScriptedTrainer)
     return Town()
 
 
@@ -180,15 +140,15 @@ def test_several_hosts_wait_for_each_other_where_their_loan_says_so(mode, town) 
 def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(town) -> None:
     handle = town.begun(loan(EAST))
     assert town.awaits.take_home(10 * S) == []
-    handle.ends_epoch(0.6)
+    ends_epoch(handle, 0.6)
     assert town.awaits.take_home(11 * S) == [Came(START, False, "", {})]
     assert town.awaits.take_home(12 * S) == []
-    handle.ends_epoch(0.5)
-    handle.ends_epoch(0.5)
+    ends_epoch(handle, 0.5)
+    ends_epoch(handle, 0.5)
     assert town.awaits.take_home(13 * S) == [Came(START, False, "", {})]
-    handle.ends_epoch(0.7, home=False)
+    ends_epoch(handle, 0.7, home=False)
     assert town.awaits.take_home(14 * S) == []
-    handle.ends()
+    ends(handle)
     assert town.awaits.take_home(15 * S) == [Came(START, True, "", {})]
     first = (b"weights 1", 0.6, 1)
     assert town.exchange.brought == [
@@ -202,10 +162,10 @@ def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(t
 def test_a_quick_training_is_told_of_when_it_is_over_and_not_before(town) -> None:
     handle = town.begun(loan(EAST))
     for at_us in (S // 2, S, 3 * S // 2):
-        handle.ends_epoch(0.6)
+        ends_epoch(handle, 0.6)
         assert town.awaits.take_home(at_us) == []
-    handle.ends_epoch(0.7)
-    handle.ends()
+    ends_epoch(handle, 0.7)
+    ends(handle)
     assert town.awaits.take_home(7 * S // 4) == [Came(START, True, "", {})]
     assert [told for _, told, _, _ in town.exchange.brought] == [[0.6, 0.6, 0.6, 0.7]]
 
@@ -213,13 +173,13 @@ def test_a_quick_training_is_told_of_when_it_is_over_and_not_before(town) -> Non
 def test_every_megabyte_between_sites_is_told(town) -> None:
     handle = town.begun(loan(EAST, WEST))
     assert town.awaits.take_home(10 * S) == []
-    handle.sends(AT_HOME, AT_EAST, 46)
-    handle.sends(AT_EAST, AT_WEST, 3)
-    handle.sends(AT_EAST, AT_EAST, 99)
-    handle.sends(AT_EAST, AT_HOME, 45)
+    sends(handle, AT_HOME, AT_EAST, 46)
+    sends(handle, AT_EAST, AT_WEST, 3)
+    sends(handle, AT_EAST, AT_EAST, 99)
+    sends(handle, AT_EAST, AT_HOME, 45)
     for _ in range(CONFIG.epochs):
-        handle.ends_epoch()
-    handle.ends()
+        ends_epoch(handle)
+    ends(handle)
     (ended,) = town.awaits.take_home(20 * S)
     assert (ended.command, ended.over, ended.failed) == (START, True, "")
     assert ended.moved_mb == {(HOME, EAST): 46.0, (EAST, WEST): 3.0, (EAST, HOME): 45.0}
@@ -228,7 +188,7 @@ def test_every_megabyte_between_sites_is_told(town) -> None:
 
 def test_a_training_that_ends_early_has_failed_in_its_own_words_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
-    handle.ends_epoch()
+    ends_epoch(handle)
     town.awaits.take_home(19 * S)
     handle.now = replace(handle.now, state="failed", reason="it did not fit")
     (ended,) = town.awaits.take_home(20 * S)
@@ -258,7 +218,7 @@ def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, sa
     ended = []
     wait_until(lambda: ended.extend(town.awaits.take_home(S)) or ended)
     assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
-    assert town.trainer.handles == []
+    assert town.trainer.trainings == []
 
 
 def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None:
@@ -268,7 +228,7 @@ def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None
     assert town.awaits.stop_training(CAM, S) == {}
     gathered.there.set()
     wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
-    assert town.trainer.handles == []
+    assert town.trainer.trainings == []
 
 
 def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> None:
@@ -291,20 +251,20 @@ def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
     wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     (ended,) = town.awaits.take_home(S)
     assert ended.failed == "east died, and no other server has room"
-    assert town.trainer.handles == []
+    assert town.trainer.trainings == []
 
 
 def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(town) -> None:
     handle = town.begun(loan(EAST))
-    handle.sends(AT_HOME, AT_EAST, 46)
-    handle.ends_epoch()
+    sends(handle, AT_HOME, AT_EAST, 46)
+    ends_epoch(handle)
     assert town.awaits.training_so_far(CAM, 20 * S) == Interrupted(3, {(HOME, EAST): 46.0})
     town.awaits.continue_training(CAM, loan(WEST, epochs=3))
     assert [part.node for part in handle.assignments[-1].parts] == [AT_WEST]
-    handle.sends(AT_HOME, AT_WEST, 44)
+    sends(handle, AT_HOME, AT_WEST, 44)
     for _ in range(3):
-        handle.ends_epoch()
-    handle.ends()
+        ends_epoch(handle)
+    ends(handle)
     (ended,) = town.awaits.take_home(40 * S)
     assert ended.moved_mb == {(HOME, EAST): 0.0, (HOME, WEST): 44.0}
 
@@ -318,7 +278,7 @@ def test_who_asks_of_what_is_over_hears_nothing_that_breaks_anything(town) -> No
 
 def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
-    handle.ends_epoch()
+    ends_epoch(handle)
     town.awaits.fail_training(CAM, "no server has room", 20 * S)
     (ended,) = town.awaits.take_home(20 * S)
     assert ended.failed == "no server has room"
@@ -328,8 +288,8 @@ def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
 
 def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> None:
     handle = town.begun(loan(EAST))
-    handle.sends(AT_HOME, AT_EAST, 46)
-    handle.steps_on = lambda: handle.sends(AT_EAST, AT_HOME, 2)
+    sends(handle, AT_HOME, AT_EAST, 46)
+    handle.steps_on = lambda: sends(handle, AT_EAST, AT_HOME, 2)
     assert town.awaits.stop_training(CAM, 20 * S) == {(HOME, EAST): 46.0}
     town.awaits.close()
     assert town.moved_since == [(CAM, {(HOME, EAST): 0.0, (EAST, HOME): 2.0})]
@@ -339,7 +299,7 @@ def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> N
 
 def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_ends_in_time_with_what_is_here(town) -> None:
     handle = town.begun(loan(EAST))
-    handle.ends_epoch()
+    ends_epoch(handle)
     training, stranded = handle.now, replace(handle.now, state="stranded", reason="no node is left")
     handle.now = stranded
     town.awaits.take_home(20 * S)

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -168,8 +169,9 @@ class Clock:
 
 
 class Town:
-    def __init__(self, folder, north, south, updates, threads):
-        self.servers = {NORTH: north, SOUTH: south}
+    def __init__(self, folder, north=None, south=None, updates=None, threads=0):
+        self.north, self.south = north or Server(), south or Server()
+        self.servers = {NORTH: self.north, SOUTH: self.south}
         self.handles = {site: ByHand(server, 0) for site, server in self.servers.items()}
         self.coordinator, self.sites = Coordinator(), Sites()
         self.reached = ByHand(self.coordinator, threads)
@@ -180,25 +182,39 @@ class Town:
         self.after, times = self.clock.after, (lambda: self.clock.now_s, self.clock.sleep)
         self.live = LiveServers(folder, live, self.reached, self.sites, opened, updates, *times)
 
+    def all_end(self):
+        self.north.over.set()
+        self.south.over.set()
+
     def run(self, failures=(), progress=lambda site, now_us, ends_us: None):
         self.live.begin_runs(COORDINATOR)
         return self.live.watch_runs(failures, progress)
 
 
+def interrupting(when=lambda: True):
+    """Returns a ``progress`` in which Ctrl-C is pressed once, as soon as it may."""
+    pressed = []
+
+    def progress(site, now_us, ends_us):
+        if not pressed and when():
+            pressed.append(site)
+            raise KeyboardInterrupt
+
+    return progress
+
+
 @pytest.fixture
 def town(tmp_path):
-    return lambda north, south, updates=None, threads=0: Town(tmp_path, north, south, updates, threads)
+    return partial(Town, tmp_path)
 
 
 def test_all_meet_begin_at_one_moment_and_leave_when_they_have_ended(town) -> None:
-    north, south = Server(), Server()
-    both = town(north, south)
-    north.over.set()
-    south.over.set()
+    both = town()
+    both.all_end()
     ran = both.run()
     assert ran.summaries == {NORTH: {"summary": True}, SOUTH: {"summary": True}}
-    assert north.lead_us == south.lead_us == 1000
-    assert north.met == south.met == [([NORTH, SOUTH], COORDINATOR)]
+    assert both.north.lead_us == both.south.lead_us == 1000
+    assert both.north.met == both.south.met == [([NORTH, SOUTH], COORDINATOR)]
     heard = both.coordinator.heard
     assert heard[:2] == [("join", NORTH), ("join", SOUTH)]
     assert sorted(heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
@@ -206,25 +222,22 @@ def test_all_meet_begin_at_one_moment_and_leave_when_they_have_ended(town) -> No
 
 
 def test_a_server_that_does_not_answer_takes_nobody_along_and_all_others_hear_of_it(town) -> None:
-    north, south = Server(), Server(ends_us=300_000)
-    both = town(north, south)
+    both = town(south=Server(ends_us=300_000))
     both.after(0.1, both.handles[SOUTH].die)
-    both.after(0.8, north.over.set)
+    both.after(0.8, both.north.over.set)
     ran = both.run()
     assert list(ran.summaries) == [NORTH]
     assert 0.3 < ran.died_s[SOUTH] < 0.5
     assert ran.away_s == []
     assert sorted(both.coordinator.heard[2:]) == [("died", SOUTH), ("leave", NORTH)]
-    assert north.died == [SOUTH]
+    assert both.north.died == [SOUTH]
 
 
 def test_one_that_is_cut_off_and_reached_again_takes_part_again(town) -> None:
-    north, south = Server(), Server()
-    both = town(north, south)
+    both = town()
     both.after(0.1, both.handles[SOUTH].die)
-    both.after(0.9, lambda: both.handles[SOUTH].begin_again(south))
-    both.after(1.3, north.over.set)
-    both.after(1.3, south.over.set)
+    both.after(0.9, lambda: both.handles[SOUTH].begin_again(both.south))
+    both.after(1.3, both.all_end)
     ran = both.run()
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert ran.died_s == {}
@@ -236,9 +249,8 @@ def test_one_that_is_cut_off_and_reached_again_takes_part_again(town) -> None:
 
 
 def test_one_that_is_cut_off_is_waited_for_until_it_should_have_ended(town) -> None:
-    north, south = Server(), Server(ends_us=1_000_000)
-    both = town(north, south)
-    north.over.set()
+    both = town(south=Server(ends_us=1_000_000))
+    both.north.over.set()
     both.live.begin_runs(COORDINATOR)
     both.handles[SOUTH].die()
     began_s = both.clock.now_s
@@ -266,14 +278,14 @@ def opening(server):
 
 
 def test_one_that_was_started_again_takes_its_run_up_and_takes_part_again(town) -> None:
-    north, south, again = Server(), Server(), Server()
-    both = town(north, south)
+    again = Server()
+    both = town()
     opens = opening(again)
     both.after(0.1, lambda: killed(both))
     both.after(0.7, lambda: started_again(both, again))
     both.after(1.0, lambda: heard.extend(both.coordinator.heard))
     both.after(1.2, opens)
-    both.after(1.6, north.over.set)
+    both.after(1.6, both.north.over.set)
     both.after(1.6, again.over.set)
     heard = []
     ran = both.run()
@@ -283,7 +295,7 @@ def test_one_that_was_started_again_takes_its_run_up_and_takes_part_again(town) 
     ((site, begin_s, end_s),) = ran.away_s
     assert site == SOUTH
     assert begin_s + 0.5 < end_s
-    assert north.met[1:] == again.met == [([NORTH, SOUTH], COORDINATOR)]
+    assert both.north.met[1:] == again.met == [([NORTH, SOUTH], COORDINATOR)]
     orders = both.sites.handles[SOUTH].kept.orders
     assert {(one.run, one.name, one.coordinator) for one in orders} == {("abc", both.folder, COORDINATOR)}
     assert begin_s * 1e6 <= orders[0].resume_us < orders[-1].resume_us <= end_s * 1e6
@@ -291,14 +303,14 @@ def test_one_that_was_started_again_takes_its_run_up_and_takes_part_again(town) 
 
 
 def test_others_learn_which_process_it_is_now(town) -> None:
+    both = town()
     machines = []
-    north, south, again = Server(), Server(), Server()
-    north.meet_neighbours = lambda neighbours, coordinator: machines.append(neighbours[SOUTH].machine)
+    again = Server()
+    both.north.meet_neighbours = lambda neighbours, coordinator: machines.append(neighbours[SOUTH].machine)
     again.lead_us = 0
-    both = town(north, south)
     both.after(0.1, lambda: killed(both))
     both.after(0.6, lambda: started_again(both, again))
-    both.after(1.2, north.over.set)
+    both.after(1.2, both.north.over.set)
     both.after(1.2, again.over.set)
     both.run()
     first, *_, last = machines
@@ -306,8 +318,8 @@ def test_others_learn_which_process_it_is_now(town) -> None:
 
 
 def test_one_may_be_started_again_twice_and_die_while_it_opens(town) -> None:
-    north, south, opens, last = Server(), Server(), Server(), Server()
-    both = town(north, south)
+    opens, last = Server(), Server()
+    both = town()
     opening(opens)
     last.lead_us = 0
     both.after(0.1, lambda: killed(both))
@@ -316,7 +328,7 @@ def test_one_may_be_started_again_twice_and_die_while_it_opens(town) -> None:
     both.after(1.4, lambda: started_again(both, last))
     both.after(1.7, lambda: killed(both))
     both.after(2.4, lambda: started_again(both, last))
-    both.after(2.7, north.over.set)
+    both.after(2.7, both.north.over.set)
     both.after(2.7, last.over.set)
     ran = both.run()
     assert (sorted(ran.summaries), ran.died_s) == ([NORTH, SOUTH], {})
@@ -326,11 +338,11 @@ def test_one_may_be_started_again_twice_and_die_while_it_opens(town) -> None:
 
 
 def test_one_that_opens_is_waited_for_beyond_its_end(town) -> None:
-    north, south, again = Server(), Server(ends_us=1_000_000), Server(ends_us=1_000_000)
-    both = town(north, south)
+    again = Server(ends_us=1_000_000)
+    both = town(south=Server(ends_us=1_000_000))
     opens = opening(again)
     both.after(0.1, lambda: killed(both))
-    both.after(0.2, north.over.set)
+    both.after(0.2, both.north.over.set)
     both.after(0.3, lambda: started_again(both, again))
     both.after(2.0, again.over.set)
     both.after(2.0, opens)
@@ -342,11 +354,10 @@ def test_a_site_that_cannot_take_its_run_up_stays_out_and_says_why_once(town, ca
     def empty():
         raise UserError("/runs/town has no folder of this run")
 
-    north, south = Server(), Server(ends_us=300_000)
-    both = town(north, south)
+    both = town(south=Server(ends_us=300_000))
     both.after(0.1, lambda: killed(both))
     both.after(0.5, lambda: setattr(both.sites.handles[SOUTH].kept, "resumes", empty))
-    both.after(1.2, north.over.set)
+    both.after(1.2, both.north.over.set)
     ran = both.run()
     assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
     assert len(both.sites.handles[SOUTH].kept.orders) > 5
@@ -356,22 +367,20 @@ def test_a_site_that_cannot_take_its_run_up_stays_out_and_says_why_once(town, ca
 
 
 def test_time_is_what_servers_say_where_this_machine_was_off_as_well(town) -> None:
-    north, south = Server(), Server()
-    both = town(north, south)
+    both = town()
     both.live.go_on(COORDINATOR, 0, {})
-    north.run_state = lambda: RunState("running" if not north.over.is_set() else "ended", 40_000_000, ENDS_US)
-    south.lead_us = 0
-    both.after(0.2, north.over.set)
-    both.after(0.2, south.over.set)
+    phase = {False: "running", True: "ended"}
+    both.north.run_state = lambda: RunState(phase[both.north.over.is_set()], 40_000_000, ENDS_US)
+    both.south.lead_us = 0
+    both.after(0.2, both.all_end)
     both.live.watch_runs((), lambda *_: None)
     assert both.coordinator.ticks_us[-1] >= 40_000_000
 
 
 def test_a_process_of_this_machine_that_has_ended_is_not_waited_for(town) -> None:
-    north, south = Server(), Server()
-    both = town(north, south)
+    both = town()
     both.after(0.1, lambda: both.sites.ended.add(SOUTH))
-    both.after(0.3, north.over.set)
+    both.after(0.3, both.north.over.set)
     ran = both.run()
     assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
 
@@ -397,9 +406,8 @@ def test_what_nobody_survived_is_told_to_the_user(town) -> None:
 
 
 def test_a_run_of_which_nothing_is_left_has_failed_for_all_its_reasons(town) -> None:
-    north, south = Server(breaks=RunState("failed", 5, ENDS_US, "KeyError: 'x'")), Server()
-    both = town(north, south)
-    north.over.set()
+    both = town(north=Server(breaks=RunState("failed", 5, ENDS_US, "KeyError: 'x'")))
+    both.north.over.set()
     both.sites.ended.add(SOUTH)
     with pytest.raises(UserError) as raised:
         both.run()
@@ -407,52 +415,48 @@ def test_a_run_of_which_nothing_is_left_has_failed_for_all_its_reasons(town) -> 
 
 
 def test_what_a_server_finds_wrong_before_the_run_ends_it_before_anybody_begins(town) -> None:
-    north, south = Server(), Server(wrong="cam-1: no such file")
-    both = town(north, south)
+    both = town(south=Server(wrong="cam-1: no such file"))
     with pytest.raises(UserError, match="south: cam-1: no such file"):
         both.run()
     assert both.coordinator.heard == []
-    assert north.over.is_set(), "it was stopped"
+    assert both.north.over.is_set(), "it was stopped"
 
 
 def test_a_server_that_dies_before_the_beginning_is_missed_by_nobody(town) -> None:
-    north, south = Server(), Server()
-    both = town(north, south)
+    both = town()
     both.handles[SOUTH].die()
-    north.over.set()
+    both.north.over.set()
     ran = both.run()
     assert (list(ran.summaries), ran.died_s) == ([NORTH], {SOUTH: 0.0})
     assert [one for one in both.coordinator.heard if one[0] != "died"] == [("join", NORTH), ("leave", NORTH)]
 
 
 def test_a_site_that_is_to_fail_fails_once(town) -> None:
-    north, south = Server(), Server(ends_us=100_000)
-    both = town(north, south)
+    both = town(south=Server(ends_us=100_000))
     both.after(0.1, lambda: both.sites.ended.add(SOUTH))
-    both.after(0.6, north.over.set)
+    both.after(0.6, both.north.over.set)
     both.run([ServerDeath(SOUTH, 300_000), ServerDeath(SOUTH, 10_000)])
     assert both.sites.failed == [SOUTH]
 
 
 def test_who_watches_and_was_stopped_meanwhile_takes_nobody_for_dead(town) -> None:
+    both = town()
+
     def progress(site, now_us, ends_us):
         if site == SOUTH and not came:
             came.append(site)
             both.clock.now_s += 5.0
             both.handles[SOUTH].call = answer_late
-            both.after(0.3, north.over.set)
-            both.after(0.3, south.over.set)
+            both.after(0.3, both.all_end)
 
     def answer_late(method, *arguments):
         if method != "run_state":
             return call(method, *arguments)
         answer = Future()
-        both.after(0.1, lambda: answer.set_result(south.run_state()))
+        both.after(0.1, lambda: answer.set_result(both.south.run_state()))
         return answer
 
     came = []
-    north, south = Server(), Server()
-    both = town(north, south)
     call = both.handles[SOUTH].call
     ran = both.run((), progress)
     assert (sorted(ran.summaries), ran.died_s, ran.away_s) == ([NORTH, SOUTH], {}, [])
@@ -460,8 +464,7 @@ def test_who_watches_and_was_stopped_meanwhile_takes_nobody_for_dead(town) -> No
 
 def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(town, monkeypatch) -> None:
     monkeypatch.setattr(watched_servers, "_ANSWERS_S", HANG_GUARD_S)
-    north, south = Server(), Server()
-    both = town(north, south, threads=1)
+    both = town(threads=1)
     asked, leave = threading.Event(), both.coordinator.remove_server
     both.coordinator.remove_server = lambda site: asked.wait(HANG_GUARD_S) and leave(site)
     call = both.reached.call
@@ -473,54 +476,38 @@ def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(
         return answer
 
     both.reached.call = said
-    north.over.set()
-    south.over.set()
+    both.all_end()
     both.run()
     assert sorted(both.coordinator.heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
     assert both.reached.dead
 
 
 def test_ctrl_c_stops_all_and_what_there_is_is_kept(town) -> None:
-    def progress(site, now_us, ends_us):
-        if not came:
-            came.append(site)
-            raise KeyboardInterrupt
-
-    came = []
-    north, south = Server(), Server()
-    both = town(north, south)
-    north.stop_run = lambda: both.after(0.3, north.over.set)  # measuring takes time
-    south.stop_run = lambda: both.after(0.3, south.over.set)
-    ran = both.run([ServerDeath(SOUTH, 200_000)], progress)
+    both = town()
+    both.north.stop_run = lambda: both.after(0.3, both.north.over.set)  # measuring takes time
+    both.south.stop_run = lambda: both.after(0.3, both.south.over.set)
+    ran = both.run([ServerDeath(SOUTH, 200_000)], interrupting())
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert both.sites.failed == []
 
 
 def test_ctrl_c_waits_for_nobody_who_is_cut_off(town) -> None:
-    def progress(site, now_us, ends_us):
-        if site == SOUTH and ("died", SOUTH) in both.coordinator.heard and not came:
-            came.append(site)
-            raise KeyboardInterrupt
-
-    came = []
-    both = town(Server(), Server())
+    both = town()
     both.after(0.1, both.handles[SOUTH].die)
-    ran = both.run((), progress)
+    ran = both.run((), interrupting(lambda: ("died", SOUTH) in both.coordinator.heard))
     assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
     assert ran.died_s[SOUTH] < 1.0
 
 
 def test_the_coordinator_is_told_of_the_time_once_it_has_heard_the_last_one(town) -> None:
-    north, south = Server(), Server()
-    both = town(north, south)
-    both.after(0.2, north.over.set)
-    both.after(0.2, south.over.set)
+    both = town()
+    both.after(0.2, both.all_end)
     both.run()
     ticks_us = both.coordinator.ticks_us
     assert len(set(ticks_us)) > 2
     assert ticks_us == sorted(ticks_us)
 
-    silent = town(north, south)
+    silent = town(both.north, both.south)
     silent.reached.silent = True
     silent.run()
     assert silent.reached.called.count("decide_if_due") == 1
@@ -528,10 +515,9 @@ def test_the_coordinator_is_told_of_the_time_once_it_has_heard_the_last_one(town
 
 def test_updates_of_stores_take_part_and_hear_how_servers_are(town) -> None:
     updates = Updates()
-    north, south = Server(), Server(ends_us=300_000)
-    both = town(north, south, updates)
+    both = town(south=Server(ends_us=300_000), updates=updates)
     both.after(0.1, both.handles[SOUTH].die)
-    both.after(0.8, north.over.set)
+    both.after(0.8, both.north.over.set)
     both.run()
     assert updates.heard[0] == ("meet", [NORTH, SOUTH], both.reached)
     assert both.coordinator.heard[0] == ("join", STORES)
@@ -545,36 +531,28 @@ def test_updates_of_stores_take_part_and_hear_how_servers_are(town) -> None:
 def test_a_look_that_takes_long_is_not_repeated_meanwhile(town) -> None:
     updates = Updates()
     updates.handle.silent = True
-    north, south = Server(), Server()
-    both = town(north, south, updates)
-    both.after(0.2, north.over.set)
-    both.after(0.2, south.over.set)
+    both = town(updates=updates)
+    both.after(0.2, both.all_end)
     both.run()
     assert updates.handle.called.count("look_after_stores") == 1
 
 
 def test_ctrl_c_gives_updates_up_before_servers_stop(town) -> None:
-    def progress(site, now_us, ends_us):
-        if not came:
-            came.append(site)
-            raise KeyboardInterrupt
-
-    came, updates = [], Updates()
+    updates = Updates()
     north, south = Server(), Server()
     stop = north.stop_run
     north.stop_run = lambda: updates.heard.append("stop") or stop()
-    town(north, south, updates).run((), progress)
+    town(north, south, updates).run((), interrupting())
     assert updates.heard[1:3] == ["close", "stop"]
 
 
 def test_a_new_driver_ends_the_processes_that_the_last_one_has_used_for_stores(town) -> None:
     updates = Updates()
-    north, south = Server(), Server()
-    both = town(north, south, updates)
+    both = town(updates=updates)
     both.live.go_on(COORDINATOR, 5_000_000, {})
-    assert north.died == south.died == [STORES]
+    assert both.north.died == both.south.died == [STORES]
     assert both.coordinator.heard == [("join", STORES)]
-    for server in (north, south):
+    for server in (both.north, both.south):
         server.lead_us = 0
         server.over.set()
     both.live.watch_runs((), lambda site, now_us, ends_us: None)

@@ -8,14 +8,13 @@ from hashlib import sha256
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from by_hand import ByHand
+from by_hand import ByHand, ScriptedTrainer
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
-from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import STORES, NodeName, SiteName
@@ -30,62 +29,14 @@ from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
+from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.workers import EpochWork
-from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
 CAM, GATE = StreamId("cam"), StreamId("gate")
 EAST, WEST = SiteName("east"), SiteName("west")
 AT_EAST = NodeName("east, for cam")
 CONFIG = RetrainConfig(12, 16, 0, 1, 1.0)
-
-
-class Training:
-    """A scripted training."""
-
-    def __init__(self, task, assignment):
-        self.task, self.assignments, self.epochs = task, [assignment], []
-        self.now, self.stopped = TrainingProgress("training", task.config.epochs, 0.6), False
-
-    def poll(self):
-        return self.now
-
-    def move_to(self, assignment):
-        self.assignments.append(assignment)
-
-    def set_epochs(self, epochs):
-        self.epochs.append(epochs)
-        self.now = replace(self.now, planned_epochs=epochs)
-
-    def stop_training(self):
-        self.stopped = True
-
-    def wait(self, timeout_s=None):
-        return True
-
-    def best_yet(self):
-        best = max(self.now.epochs, key=lambda epoch: epoch.validation_accuracy)
-        return RemoteCheckpoint(f"weights {best.epoch}".encode(), best.validation_accuracy, best.epoch)
-
-    def shows(self, *accuracies, **changes):
-        epochs = tuple(EpochResult(epoch, accuracy, 0.1) for epoch, accuracy in enumerate(accuracies, 1))
-        self.now = replace(self.now, epochs=epochs, epochs_home=len(epochs), **changes)
-
-
-class Trainer:
-    def __init__(self, nodes, processes):
-        self.nodes, self.trainings = dict(nodes), []
-
-    def add_node(self, node):
-        self.nodes[node.name] = node
-
-    def start_training(self, task, assignment):
-        self.trainings.append(Training(task, assignment))
-        return self.trainings[-1]
-
-    def close(self):
-        pass
 
 
 def spec(due_s=100, **trigger):
@@ -221,7 +172,7 @@ class Town:
 
 @pytest.fixture
 def town(monkeypatch, tmp_path):
-    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", Trainer)
+    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", ScriptedTrainer)
     return lambda *stores: Town(tmp_path, *(stores or (Store(),)))
 
 
@@ -398,7 +349,7 @@ def test_a_host_that_dies_moves_it_from_its_last_snapshot(town) -> None:
     training.shows(*[0.9] * 12, state="done")
     one.look(20)
     assert one.outcomes() == ["east died", "arrived"]
-    assert one.stores[CAM].came == [(b"weights 1", 0.9)]
+    assert one.stores[CAM].came == [(b"weights 12", 0.9)]
 
 
 def test_without_another_host_the_store_keeps_what_is_better_and_it_is_offered_again(town) -> None:
@@ -408,7 +359,7 @@ def test_without_another_host_the_store_keeps_what_is_better_and_it_is_offered_a
     one.told("on_server_death", EAST, 10 * S)
     one.look(10)
     assert one.stores[CAM].came == [(b"weights 2", 0.75)]
-    assert training.stopped
+    assert training.stopped.is_set()
     said = one.updates.status()["updates"]["cam"]
     assert (said["state"], said["why"]) == ("waiting", "east died, and no other server has room")
     assert not one.stores[CAM].learnt
@@ -446,7 +397,7 @@ def test_at_its_due_date_it_ends_with_what_is_home(town) -> None:
     one.look()
     assert one.stores[CAM].came == [(b"weights 1", 0.7)]
     assert one.updates.status()["ended"]["cam"]["reason"] == DUE
-    assert training.stopped
+    assert training.stopped.is_set()
     assert not one.east.lent
 
 
@@ -481,7 +432,7 @@ def test_who_is_killed_is_gone_and_his_trigger_waits_for_as_many_again(town) -> 
     training = one.training()
     one.updates.kill_update(CAM)
     one.told("wait_for_earlier_calls")
-    assert training.stopped
+    assert training.stopped.is_set()
     assert (one.outcomes(), one.east.lent) == (["given up"], {})
     assert one.updates.status()["ended"]["cam"]["reason"] == "it was killed"
     with pytest.raises(UserError, match="no update of cam is wanted or under way; there is none"):
@@ -496,7 +447,7 @@ def test_a_grant_that_nobody_waits_for_is_given_up(town) -> None:
     one.updates.grant_loan(loan)
     one.told("wait_for_earlier_calls")
     assert len(one.trainings) == 1
-    assert training.stopped
+    assert training.stopped.is_set()
     one.ordered(epochs=5)
     one.updates.grant_loan(loan)
     assert one.updates.borrowed_loans() == []
@@ -509,7 +460,7 @@ def test_the_end_of_the_run_gives_all_up_and_refuses_more(town) -> None:
     for _ in range(2):
         one.updates.close()
     one.told("wait_for_earlier_calls")
-    assert training.stopped
+    assert training.stopped.is_set()
     assert {ended.reason for ended in one.book.ended.values()} == {"the run has ended"}
     assert not one.east.lent
     with pytest.raises(UserError, match="cam: the run is ending"):
