@@ -85,7 +85,7 @@ class FrameDraw:
         self._drawn: dict[int, DrawnFrame] = {}
         self._without_picture: dict[int, FramePrediction | None] = {}
 
-    def see(self, t_us: int, frame: Frame | None, answer: FramePrediction | None) -> None:
+    def sample_frame(self, t_us: int, frame: Frame | None, answer: FramePrediction | None) -> None:
         """Shows a frame that has arrived, in order.
 
         Args:
@@ -116,7 +116,7 @@ class FrameDraw:
             else:
                 self._drawn[place] = self._kept(frame, answer)
 
-    def take(self) -> DrawnFrames:
+    def drain_sample(self) -> DrawnFrames:
         """Returns the frames, and begins anew."""
         with self._lock:
             drawn = [self._drawn[place] for place in sorted(self._drawn)]

@@ -161,7 +161,7 @@ class WindowCollector:
         """
         return self._is_kept(t_us) and not self._settings.only_analysed
 
-    def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
+    def collect_frame(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
         """Tracks the objects of a frame with boxes, and keeps the frame if it is wanted.
 
         Returns:
@@ -224,7 +224,7 @@ class WindowCollector:
         kept = self.close(window - 1) if since_us is None else self.since(window, since_us)
         return replace(kept, dose=dose)
 
-    def forget(self) -> None:
+    def forget_material(self) -> None:
         """Drops what was kept of the last past window, a megabyte a frame."""
         self._finished = WindowMaterial(self._finished.window, (), ())
 

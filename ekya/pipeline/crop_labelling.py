@@ -61,7 +61,6 @@ class CropLabelling:
         )
 
     def burst_questions(self, given: LabellingInputs) -> list[Question]:
-        """Returns the questions of ``burst`` to the golden model."""
         return [frame.question for frame in _asked_burst(given)]
 
     def burst(

@@ -99,12 +99,12 @@ class FrameTally:
 
     def add(self, row: FramePrediction) -> tuple[int, FrameCount] | None:
         """Counts a frame; at the first of a window, returns the unreported count of the one before."""
-        ended = self.take() if row.window != self._window else None
+        ended = self.drain_counts() if row.window != self._window else None
         self._window = row.window
         self._count += FrameCount(int(row.frame % row.every == 0), int(row.analysed))
         return ended
 
-    def take(self) -> tuple[int, FrameCount] | None:
+    def drain_counts(self) -> tuple[int, FrameCount] | None:
         """Returns a window and its frames since the last call; None if there were none."""
         count, self._count = self._count, FrameCount()
         return (self._window, count) if count != FrameCount() else None

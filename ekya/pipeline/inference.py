@@ -104,12 +104,10 @@ class Classifier:
         return self.in_fleet(self.predictor.predict(images, resolution))
 
     def in_fleet(self, answer: ClassAnswer) -> ClassAnswer:
-        """Maps a predictor's answer to classes of the fleet."""
         classes, confidence = answer
         return self._to_fleet[classes], confidence
 
     def warm_up(self, side: int, resolutions: Sequence[int]) -> None:
-        """Runs the first forward passes at each resolution, which are slow."""
         crops = np.zeros((round(TYPICAL_OBJECTS), side, side, 3), np.uint8)
         for resolution in resolutions:
             self.predict(crops, resolution)
@@ -134,7 +132,6 @@ class ServingDetector:
         return found_in(answer, self._to_fleet, self.model.threshold)
 
     def warm_up(self, side: int, resolutions: Sequence[int]) -> None:
-        """Runs the first forward passes at each resolution, which are slow."""
         for resolution in resolutions:
             self.predict(np.zeros((1, resolution, resolution, 3), np.uint8), resolution)
 
@@ -200,7 +197,7 @@ class FrameSteps:
 
     def collect(self, frame: Frame, proposals: Proposals) -> None:
         """Shows the collector every frame whose objects were found, in order."""
-        kept = self.collector.see(frame, proposals)
+        kept = self.collector.collect_frame(frame, proposals)
         if kept is not None and self._measures_base:
             self._sampled += 1
             if self._sampled % self._shadow_every == 0:

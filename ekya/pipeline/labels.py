@@ -270,7 +270,7 @@ class LabelPool:
         """Adds new labels of a stream; the oldest ones are dropped."""
         self._newest_first[stream] = [labels, *self._newest_first.get(stream, [])][:LABELLINGS]
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_stream(self, stream: StreamId) -> None:
         """Forgets the labels of a stream."""
         self._newest_first.pop(stream, None)
 

@@ -32,7 +32,7 @@ class Referee:
         self._stream = stream
         self._tracker = IouTracker()
 
-    def judge(self, frame: Frame) -> FrameReference | None:
+    def label_frame(self, frame: Frame) -> FrameReference | None:
         """Returns the next frame's objects; None if the golden model has never analysed it."""
         found = self._golden.find(frame.image, FramePlace(self._stream, frame.index))
         if found is None:
@@ -55,7 +55,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
         for count, (frame, _) in enumerate(source.frames(), start=1):
             if frame.t_us >= until_us:
                 break
-            judged = referee.judge(frame)
+            judged = referee.label_frame(frame)
             if judged is not None:
                 rows.add_row(judged)
             if count % _LOG_EVERY == 0:

@@ -47,7 +47,7 @@ class PreparationSettings:
     keeps_newest: bool = False
     describes: bool = False
 
-    def under(self, budget: LabelBudget | None) -> "PreparationSettings":
+    def with_label_budget(self, budget: LabelBudget | None) -> "PreparationSettings":
         """Returns the settings with a changed budget of labels; unchanged without one."""
         if budget is None:
             return self

@@ -154,7 +154,7 @@ class StreamPreparation(LabellingInputs):
         newest, objects = (labels.training.examples, 0) if shown is None else shown
         return Probe(_right(self.serving, newest) if objects else 0.0, objects, dose.known)
 
-    def settled(self, compared: Compared | None) -> "StreamPreparation":
+    def after_rollback(self, compared: Compared | None) -> "StreamPreparation":
         """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""
         if self.earlier is None or compared is None or not why_back(compared, self.settings.roll_back_margin):
             return self
@@ -190,7 +190,7 @@ class StreamPreparation(LabellingInputs):
             accuracy = replace(self, serving=kept[best].serving).serving_accuracy(labels)
         return Offer(kept[best], compared, likely, accuracy, len(newest), len(kept) + 1)
 
-    def adopting(self, offer: Offer | None) -> "StreamPreparation":
+    def with_offered_model(self, offer: Offer | None) -> "StreamPreparation":
         """Returns the preparation with the offered model if it is to serve, else unchanged."""
         if offer is None or why_offered(offer.compared, offer.expected) is None:
             return self

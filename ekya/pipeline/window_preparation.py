@@ -171,7 +171,7 @@ def label_stream(prepared: StreamPreparation) -> LabelledStream:
     compared = prepared.compare(labels)
     if compared is not None:
         images.append(2 * prepared.compared_images(labels, compared))
-    settled = replace(prepared.settled(compared), earlier=None)
+    settled = replace(prepared.after_rollback(compared), earlier=None)
     probe = settled.probe(labels)
     if probe is not None:
         images.append(labels.count)
@@ -216,9 +216,9 @@ class LabelMemory:
     pool: LabelPool = field(default_factory=LabelPool)
     teacher_checked: set[StreamId] = field(default_factory=set)
 
-    def forget(self, stream: StreamId) -> None:
+    def forget_stream(self, stream: StreamId) -> None:
         """Forgets a stream that was removed."""
-        self.pool.forget(stream)
+        self.pool.forget_stream(stream)
         self.teacher_checked.discard(stream)
 
 
@@ -282,7 +282,7 @@ class WindowPreparation:
         if offer is None:
             return
         self.offered[stream] = offer.other.serving.model
-        world.streams[stream] = made.prepared.adopting(offer)
+        world.streams[stream] = made.prepared.with_offered_model(offer)
         if world.streams[stream] is not made.prepared:
             labelled[stream] = replace(labelled[stream], accuracy=offer.accuracy)
         work = StepWork(images=((offer.tried * offer.images, made.prepared.settings.side),))

@@ -62,10 +62,10 @@ class World(Protocol[ModelT]):
     def advance(self, now_us: int) -> None:
         """Lets the streams follow the clock."""
 
-    def due(self) -> Iterable[Due]:
+    def pending_acts(self) -> Iterable[Due]:
         """Returns what else happens in this world."""
 
-    def ended(self, now_us: int, at_rest: bool) -> Iterable[ev.Event]:
+    def ends_of_streams(self, now_us: int, at_rest: bool) -> Iterable[ev.Event]:
         """Returns ends of streams before anything else happens, or ``at_rest``, when nothing else is due."""
 
     def prepare(
@@ -92,16 +92,16 @@ class World(Protocol[ModelT]):
     def roll_back(self, command: cmd.RollBack, now_us: int) -> Iterable[ev.Event]:
         """Serves earlier weights again."""
 
-    def adopt(self, command: cmd.AdoptModel, now_us: int) -> Iterable[ev.Event]:
+    def adopt_model(self, command: cmd.AdoptModel, now_us: int) -> Iterable[ev.Event]:
         """Serves offered weights."""
 
-    def keep(self, command: cmd.KeepModel) -> None:
+    def keep_model(self, command: cmd.KeepModel) -> None:
         """Keeps the serving weights of a stream in the zoo."""
 
-    def over(self, running: VirtualRetraining[ModelT]) -> None:
+    def finish_retraining(self, running: VirtualRetraining[ModelT]) -> None:
         """Called when a retraining has ended or was stopped."""
 
-    def settle(self) -> None:
+    def free_unused_weights(self) -> None:
         """Called after commands that end a preparation."""
 
 
@@ -140,13 +140,13 @@ class VirtualExecutor(Generic[ModelT]):
 
     def wait(self, until_us: int) -> Batch:
         """Advances to the next events and returns them; streams follow the clock."""
-        self._outbox.extend(self.world.ended(self._now_us, at_rest=False))
+        self._outbox.extend(self.world.ends_of_streams(self._now_us, at_rest=False))
         while not self._outbox:
             due = self._next_due(until_us)
             self._now_us = max(until_us if due is None else due[0], self._now_us)
             self.world.advance(self._now_us)
             if due is None:
-                self._outbox.extend(self.world.ended(self._now_us, at_rest=True))
+                self._outbox.extend(self.world.ends_of_streams(self._now_us, at_rest=True))
                 break
             self._outbox.extend(due[2](due[0]))
         # Share changes are reported with the next event, never alone: no decision depends on them.
@@ -154,11 +154,10 @@ class VirtualExecutor(Generic[ModelT]):
         return Batch(self._now_us, events)
 
     def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
-        """Executes commands at the current virtual time."""
         for command in commands:
             self._execute(command)
         if any(isinstance(command, cmd.EndPreparation) for command in commands):
-            self.world.settle()
+            self.world.free_unused_weights()
 
     def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
         """Receives weights of a remote retraining; implements the fleet's ``Home``."""
@@ -201,13 +200,13 @@ class VirtualExecutor(Generic[ModelT]):
             case cmd.RollBack():
                 self._outbox.extend(self.world.roll_back(command, now_us))
             case cmd.AdoptModel():
-                self._outbox.extend(self.world.adopt(command, now_us))
+                self._outbox.extend(self.world.adopt_model(command, now_us))
             case cmd.KeepModel():
-                self.world.keep(command)
+                self.world.keep_model(command)
             case cmd.StopRetraining():
                 running = self._retrainings.pop(command.stream, None)
                 if running is not None and (running.by_snapshots or running.due_us is not None):
-                    self.world.over(running)
+                    self.world.finish_retraining(running)
                 shares.leave(retraining_holder(command.stream, command.job), now_us)
             case cmd.KeepServing() | cmd.SkipPreparation():
                 pass  # the serving weights stay
@@ -216,7 +215,7 @@ class VirtualExecutor(Generic[ModelT]):
 
     def _next_due(self, until_us: int) -> Due | None:
         """Returns what is due first, up to ``until_us``."""
-        due = list(self.world.due())
+        due = list(self.world.pending_acts())
         if self._step_due_us is not None:
             due.append((self._step_due_us, 0, self._finish_preparation_step))
         for stream, running in self._retrainings.items():
@@ -282,9 +281,9 @@ class VirtualExecutor(Generic[ModelT]):
 
     def _finish(self, running: VirtualRetraining[ModelT]) -> None:
         """Releases the share of a retraining; its weights stay available until the next one."""
-        running.end(self._now_us)
+        running.stop_training(self._now_us)
         self._shares.leave(retraining_holder(running.stream, running.job), self._now_us)
-        self.world.over(running)
+        self.world.finish_retraining(running)
 
     def _serve(self, command: cmd.ServeModel) -> None:
         running = self._retrainings.get(command.stream)

@@ -129,7 +129,7 @@ class VirtualRetraining(Generic[ModelT]):
         """Returns the GPU-seconds spent here since the last call."""
         return 0.0 if self._work is None else self._work.used_gpu_s(now_us)
 
-    def end(self, now_us: int) -> None:
+    def stop_training(self, now_us: int) -> None:
         """Frees the training and keeps only the best weights."""
         self.resize(0, now_us)
         self._steps, self._next = iter(()), None

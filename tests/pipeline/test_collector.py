@@ -30,7 +30,7 @@ def watch(watched, indices, every=1, given=False):
     for index in indices:
         frame = frame_at(index, given)
         if given or index % every == 0 or watched.wants(frame.t_us):
-            watched.see(frame, Proposals(boxes_at(index)))
+            watched.collect_frame(frame, Proposals(boxes_at(index)))
 
 
 def kept(collected_frames):
@@ -115,7 +115,7 @@ def test_frame_after_its_window_changes_no_window():
     watch(late, range(PER_WINDOW - 1))
     watch(late, range(PER_WINDOW, PER_WINDOW + 20))
     assert not late.wants(frame_at(PER_WINDOW - 1).t_us)
-    assert late.see(frame_at(PER_WINDOW - 1), Proposals(boxes_at(PER_WINDOW - 1))) is None
+    assert late.collect_frame(frame_at(PER_WINDOW - 1), Proposals(boxes_at(PER_WINDOW - 1))) is None
     watch(late, range(PER_WINDOW + 20, PER_WINDOW + 50))
     for window in range(2):
         expected, got = in_time.close(window), late.close(window)
@@ -172,7 +172,7 @@ def test_slow_camera_keeps_each_frame_once():
     watched = collector(fps=2.0)
     for index in range(20):
         frame = Frame(index, index * 500_000, IMAGE, boxes_at(index))
-        watched.see(frame, Proposals(boxes_at(index)))
+        watched.collect_frame(frame, Proposals(boxes_at(index)))
     found = watched.close(0)
     sample = kept(found.sample)
     assert sample == sorted(set(sample))
@@ -184,7 +184,7 @@ def test_see_returns_frames_of_the_sample_only():
     watched = collector()
     handed = []
     for index in range(PER_WINDOW):
-        frame = watched.see(frame_at(index), Proposals(boxes_at(index)))
+        frame = watched.collect_frame(frame_at(index), Proposals(boxes_at(index)))
         if frame is not None:
             handed.append(frame.frame)
     assert handed == kept(watched.close(0).sample)
@@ -210,7 +210,7 @@ def test_image_of_an_analysed_frame_is_not_kept():
     kept = []
     for by in (found, None):
         watched = collector()
-        every = [watched.see(frame_at(index), Proposals(boxes, by)) for index in range(PER_WINDOW)]
+        every = [watched.collect_frame(frame_at(index), Proposals(boxes, by)) for index in range(PER_WINDOW)]
         kept.append(next(frame for frame in every if frame is not None))
     seen, unseen = kept
     assert (seen.image, seen.question.found) == (None, found)
@@ -222,7 +222,7 @@ def test_image_of_an_analysed_frame_is_not_kept():
 def test_forget_drops_the_last_window_only():
     watched = collector()
     watch(watched, range(2 * PER_WINDOW))
-    watched.forget()
+    watched.forget_material()
     forgotten = watched.close(0)
     assert (forgotten.window, forgotten.sample, forgotten.burst) == (0, (), ())
     assert kept(watched.close(1).sample) != []
@@ -241,7 +241,9 @@ def test_frames_for_a_detector_are_kept_smaller(task, shape, kept_shape):
     watched = WindowCollector(replace(settings(5), task=task), WINDOW_US)
     image = np.zeros((*shape, 3), np.uint8)
     for index in range(PER_WINDOW):
-        watched.see(Frame(index, frame_at(index).t_us, image, None), Proposals(np.zeros((0, 4), np.float32)))
+        watched.collect_frame(
+            Frame(index, frame_at(index).t_us, image, None), Proposals(np.zeros((0, 4), np.float32))
+        )
     found = watched.close(0)
     assert len(found.sample) > SAMPLED_FRAMES - 5
     assert len(found.burst) == BURST_FRAMES

@@ -34,13 +34,13 @@ def frame_of(index, image=BLANK, boxes=None):
 def show(draw, frames, without_picture=(), answer=None):
     for index in frames:
         frame = None if index in without_picture else frame_of(index)
-        draw.see(index * FRAME_US, frame, seen(index, []) if answer is None else answer)
+        draw.sample_frame(index * FRAME_US, frame, seen(index, []) if answer is None else answer)
 
 
 def drawn_from(arrived, seed, most=4, **named):
     draw = FrameDraw(most, replace(DETECTS, seed=seed), WINDOW_US)
     show(draw, range(arrived), **named)
-    return draw.take()
+    return draw.drain_sample()
 
 
 def is_even(counts, draws, part):
@@ -79,12 +79,12 @@ def test_frames_whose_picture_was_not_taken_are_drawn_as_often_and_seen_in_the_n
 def test_draw_that_was_taken_begins_anew():
     draw = FrameDraw(4, DETECTS, WINDOW_US)
     show(draw, range(3))
-    first = draw.take()
+    first = draw.drain_sample()
     assert (first.arrived, sorted(one.frame for one in first.frames)) == (3, [0, 1, 2])
-    nothing = draw.take()
+    nothing = draw.drain_sample()
     assert (nothing.arrived, nothing.frames) == (0, ())
     show(draw, range(50, 90))
-    later = draw.take()
+    later = draw.drain_sample()
     assert (later.arrived, len(later.frames)) == (40, 4)
     assert min(one.frame for one in later.frames) >= 50
 
@@ -99,7 +99,7 @@ def test_joined_draws_are_even_over_the_frames_of_both():
     for seed in range(1000):
         early, late = drawn_from(10, seed), FrameDraw(4, replace(DETECTS, seed=seed + 5000), WINDOW_US)
         show(late, range(10, 40))
-        both = early.joined(late.take(), 4, seed)
+        both = early.joined(late.drain_sample(), 4, seed)
         assert (both.arrived, len(both.frames)) == (40, 4)
         counts[[one.frame for one in both.frames]] += 1
     assert is_even(counts, 1000, 4 / 40)
@@ -112,8 +112,8 @@ def test_kept_pictures_are_as_large_as_the_golden_model_needs(task, given, longe
     assert LONGEST_SIDE == 640
     draw = FrameDraw(1, replace(DETECTS, task=task), WINDOW_US)
     boxes = np.zeros((1, 4), np.float32) if given else None
-    draw.see(0, frame_of(0, np.zeros((450, 900, 3), np.uint8), boxes), None)
-    (kept,) = draw.take().frames
+    draw.sample_frame(0, frame_of(0, np.zeros((450, 900, 3), np.uint8), boxes), None)
+    (kept,) = draw.drain_sample().frames
     assert (kept.image.shape[1], kept.size) == (longest, (900, 450))
     assert (kept.boxes is None) != given
 

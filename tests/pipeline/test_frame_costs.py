@@ -91,15 +91,15 @@ def test_raised_cost_falls_slowly(costs):
 
 def test_frames_are_reported_once_and_window_by_window():
     tally = FrameTally()
-    assert tally.take() is None
+    assert tally.drain_counts() is None
     assert [tally.add(row(frame, frame % 2 == 0, window=0)) for frame in range(4)] == [None] * 4
-    assert tally.take() == (0, FrameCount(4, 2))
-    assert tally.take() is None
+    assert tally.drain_counts() == (0, FrameCount(4, 2))
+    assert tally.drain_counts() is None
     assert tally.add(row(4, True, window=0)) is None
     assert tally.add(row(5, False, window=1)) == (0, FrameCount(1, 1))
     assert tally.add(row(6, True, window=1, config=InferenceConfig(3, 32))) is None
     assert tally.add(row(7, False, window=1, config=InferenceConfig(3, 32))) is None
-    assert tally.take() == (1, FrameCount(2, 1))
+    assert tally.drain_counts() == (1, FrameCount(2, 1))
 
 
 def test_costs_of_the_golden_detector_are_its_own(costs):

@@ -254,7 +254,7 @@ def test_compare_needs_different_objects():
     one = prepared(moving(24), serving=blind, earlier=serving_detector())
     compared = one.compare(one.label())
     assert (compared.new, compared.old, compared.objects) == (0.0, 1.0, 24)
-    assert one.settled(compared).serving is one.earlier
+    assert one.after_rollback(compared).serving is one.earlier
     parked = prepared(street(24, CAR), serving=blind, earlier=serving_detector())
     assert parked.compare(parked.label()) is None, f"one object, and not {LEAST_OBJECTS}"
 
@@ -340,7 +340,7 @@ def test_offer_is_the_best_of_kept_models():
     offer = one.offer(labels, [other(serving_detector(())), seeing], None)
     assert (offer.other, offer.accuracy, offer.images, offer.tried) == (seeing, 1.0, 24, 3)
     assert (offer.compared.new, offer.compared.old, offer.compared.objects) == (1.0, 0.0, 24)
-    assert one.adopting(offer).serving is seeing.serving
+    assert one.with_offered_model(offer).serving is seeing.serving
     event = offer.event(7, StreamId("cam"), 3, 0.5)
     assert (event.of, event.version, event.validation_accuracy, event.gpu_s) == ("seeing", 4, 1.0, 0.5)
     assert (event.kept, event.expected) == (7, offer.expected)
@@ -350,8 +350,8 @@ def test_offer_that_is_no_better_is_not_adopted():
     one = prepared(moving(24))
     offer = one.offer(one.label(), [other(serving_detector())], None)
     assert offer.compared.new == offer.compared.old == 1.0
-    assert one.adopting(offer) is one
-    assert one.adopting(None) is one
+    assert one.with_offered_model(offer) is one
+    assert one.with_offered_model(None) is one
 
 
 def test_offer_needs_kept_models_and_an_object():

@@ -254,12 +254,12 @@ def test_compare_uses_one_picture_of_each_object_only():
 def test_compare_without_possible_roll_back_is_none(earlier, labels, margin):
     stream = prepared(0, earlier, margin=margin)
     assert stream.compare(labels) is None
-    assert stream.settled(None) is stream
+    assert stream.after_rollback(None) is stream
     assert stream.serving.asked == (earlier.asked if earlier else 0) == 0
 
 
 def test_settled_continues_with_the_weights_to_serve():
     stream = prepared(0, Says(1))
-    assert stream.settled(Compared(0.3, 0.9, 20)).serving is stream.earlier
-    assert stream.settled(Compared(0.85, 0.9, 20)) is stream
-    assert stream.settled(Compared(0.3, 0.9, 2)) is stream
+    assert stream.after_rollback(Compared(0.3, 0.9, 20)).serving is stream.earlier
+    assert stream.after_rollback(Compared(0.85, 0.9, 20)) is stream
+    assert stream.after_rollback(Compared(0.3, 0.9, 2)) is stream

@@ -80,7 +80,7 @@ def materials():
     collector = WindowCollector(SETTINGS, WINDOW_US)
     kept = []
     for frame, _ in standing(3 * FRAMES):
-        collector.see(frame, Proposals(frame.boxes))
+        collector.collect_frame(frame, Proposals(frame.boxes))
         if frame.index % FRAMES == FRAMES - 1:
             kept.append(collector.close(frame.index // FRAMES))
     return kept

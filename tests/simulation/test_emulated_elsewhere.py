@@ -20,7 +20,7 @@ from ekya.pipeline.inference import Classifier
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation, retraining_of
 from ekya.simulation.emulated.model_inputs import CropInput
-from ekya.simulation.emulated.stored_frames import watch
+from ekya.simulation.emulated.stored_frames import iterate_windows
 from ekya.simulation.emulated.world import training_steps
 from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
 
@@ -41,7 +41,9 @@ def base():
 def labels(base):
     """Labels of windows 1 and 2."""
     collector = WindowCollector(SETTINGS, WINDOW_US)
-    seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, CropInput(SIDE), WINDOW_US, None))
+    seen = tuple(
+        iterate_windows(frames(2 * FRAMES), GivenBoxes(), collector, None, CropInput(SIDE), WINDOW_US, None)
+    )
     serving = Classifier(base, NAMES)
     return [StreamPreparation(SETTINGS, window.material, serving, Golden()).label() for window in seen]
 
@@ -141,7 +143,7 @@ def test_snapshots_ended_retraining_gives_no_events(base, labels):
     home = coming(base, labels)
     home.receive(1, S)
     assert home.receive(1, 2 * S) == []
-    home.end(2 * S)
+    home.stop_training(2 * S)
     assert home.receive(2, 3 * S) == []
     assert home.best is not None
 

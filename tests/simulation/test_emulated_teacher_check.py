@@ -47,14 +47,16 @@ def events_of(golden, windows, empty=()):
         forget_material=lambda _: None,
     )
     preparing = PreparingWindows({CAM: camera}, prepared.golden, CARD, 0)
-    preparing.of = lambda _, window, *__: (
+    preparing.preparation_inputs = lambda _, window, *__: (
         replace(prepared, material=WindowMaterial(0, (), ())) if window in empty else prepared
     )
     events = []
     for window in windows:
-        steps = preparing.begin(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), 0)
+        steps = preparing.start_preparation(
+            cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), 0
+        )
         events += [step.finish(window) for step in steps]
-        preparing.end()
+        preparing.end_preparation()
     return events, prepared
 
 

@@ -181,7 +181,7 @@ def test_retraining_ended_keeps_only_its_best_weights():
     training = started(trained)
     del trained
     run_to_end(training)
-    training.end(9 * S)
+    training.stop_training(9 * S)
     assert (training.best.model, training.due_us) == ("weights after epoch 2", None)
     assert there() is None
     with pytest.raises(RuntimeError, match="has ended"):

@@ -16,7 +16,7 @@ from ekya.pipeline.reference import Referee
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.examining import true_options
 from ekya.simulation.emulated.model_inputs import model_input_of
-from ekya.simulation.emulated.stored_frames import watch
+from ekya.simulation.emulated.stored_frames import iterate_windows
 from ekya.streams.ingest.frame import Frame
 
 SIDE, SMALL = 96, 64
@@ -46,7 +46,9 @@ def seen():
     """Two windows."""
     golden = detector_model(FLEET, BrightDetector(), 0.4, names_boxes=False)
     collector, referee = WindowCollector(SETTINGS, WINDOW_US), Referee(golden, StreamId("cam"))
-    return list(watch(frames(2 * FRAMES), NoProposals(), collector, referee, SIGHT, WINDOW_US, None, (5,)))
+    return list(
+        iterate_windows(frames(2 * FRAMES), NoProposals(), collector, referee, SIGHT, WINDOW_US, None, (5,))
+    )
 
 
 @pytest.fixture(scope="module")

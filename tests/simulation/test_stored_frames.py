@@ -8,7 +8,7 @@ from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.model_inputs import CropInput
-from ekya.simulation.emulated.stored_frames import watch
+from ekya.simulation.emulated.stored_frames import iterate_windows
 
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 5)
 SIGHT = CropInput(SIDE)
@@ -16,7 +16,7 @@ SIGHT = CropInput(SIDE)
 
 def watched(count, windows=None):
     collector = WindowCollector(SETTINGS, WINDOW_US)
-    return list(watch(frames(count), GivenBoxes(), collector, None, SIGHT, WINDOW_US, windows))
+    return list(iterate_windows(frames(count), GivenBoxes(), collector, None, SIGHT, WINDOW_US, windows))
 
 
 def score(window, classes, *sampling):
@@ -42,7 +42,7 @@ def test_watch_yields_whole_windows_in_order():
 def test_watch_window_without_frames_is_empty():
     there = [one for one in frames(5 * FRAMES) if one[0].index // FRAMES not in {0, 2, 3}]
     collector = WindowCollector(SETTINGS, WINDOW_US)
-    seen = list(watch(iter(there), GivenBoxes(), collector, None, SIGHT, WINDOW_US, 4))
+    seen = list(iterate_windows(iter(there), GivenBoxes(), collector, None, SIGHT, WINDOW_US, 4))
     assert [of.frames.window for of in seen] == [of.material.window for of in seen] == [0, 1, 2, 3]
     assert [len(of.frames.frame) for of in seen] == [0, FRAMES, 0, 0]
     assert [bool(of.material.sample) for of in seen] == [False, True, False, False]

@@ -27,7 +27,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation, retraining_of
 from ekya.simulation.emulated.courses import Common, Course, courses_of
 from ekya.simulation.emulated.model_inputs import CropInput
-from ekya.simulation.emulated.stored_frames import watch
+from ekya.simulation.emulated.stored_frames import iterate_windows
 from ekya.simulation.emulated.trace_recorder import SCORED_PER_S, StreamRecorder
 from ekya.simulation.emulated.world import training_steps
 from ekya.simulation.retraining import VirtualRetraining
@@ -53,7 +53,9 @@ class Recorded:
         self.base = build_edge_model(NAMES, 0, 3, "tiny")
         collector = WindowCollector(SETTINGS, WINDOW_US)
         self.windows = tuple(
-            watch(frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, CropInput(SIDE), WINDOW_US, None)
+            iterate_windows(
+                frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, CropInput(SIDE), WINDOW_US, None
+            )
         )
         self.told = []
         self.common = Common(

@@ -169,7 +169,7 @@ class StreamReports:
         needed = self.costs.measure(used.used_us, held_milli)
         if needed is not None:
             self.report_event(ev.NeedMeasured(now_us, self._stream, *needed))
-        self._counted(self._tally.take())
+        self._counted(self._tally.drain_counts())
 
     def report_camera(self, frames_came: bool) -> None:
         """Reports once each when a camera is lost and when it is back."""

@@ -145,7 +145,7 @@ class PreparationWork:
     def forget_stream(self, stream: StreamId) -> None:
         """Forgets what a stream was labelled with."""
         self.trained_crops.pop(stream, None)
-        self._memory.forget(stream)
+        self._memory.forget_stream(stream)
 
     def prepare_streams(self, preparation: PreparationJob) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
@@ -201,7 +201,6 @@ class _LiveWorld:
         return step
 
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
-        """Keeps labels as the newest of a stream."""
         self._preparation.labels[stream] = labels
 
     def load_kept_models(self, stream: StreamId) -> tuple[Sequence[OtherModel], KeptModel | None]:

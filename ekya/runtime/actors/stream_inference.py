@@ -212,7 +212,7 @@ class StreamInference:
 
     def drain_audit_frames(self) -> DrawnFrames:
         """Returns the frames that were drawn for an audit since the last time."""
-        return self._draw.take()
+        return self._draw.drain_sample()
 
     def set_paused(self, paused: bool) -> None:
         """Closes the camera, or opens it again; the loop does so within a second."""
@@ -353,7 +353,7 @@ class StreamInference:
         row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._analysis.version)
         if row.answered_by == row.frame:
             self._in_force = row
-        self._draw.see(arrived.t_us, arrived.frame, self._in_force)
+        self._draw.sample_frame(arrived.t_us, arrived.frame, self._in_force)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.to_reference(arrived.index, arrived.t_us)])
         self._reports.count_frame(row)

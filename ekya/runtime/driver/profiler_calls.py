@@ -105,7 +105,7 @@ class ProfilerCalls:
             material = own.inference.window_material.remote(
                 asked.stream, command.window, asked.since_us, asked.dose
             )
-            settings = self._ready[asked.stream].settings.under(command.budget)
+            settings = self._ready[asked.stream].settings.with_label_budget(command.budget)
             earlier = self._weights.record_evaluation(asked.stream)
             weights = partial(ray.get, own.newest_weights)
             others = () if self._zoo is None else self._zoo.lend_models(asked.candidates)
@@ -132,7 +132,7 @@ class ProfilerCalls:
             # A stream that is just being added is not ready yet.
             if stream in self._ready and stream not in self._workers.set_aside:
                 drawn = own.inference.drain_audit_frames.remote(stream)
-                settings = self._ready[stream].settings.under(budget)
+                settings = self._ready[stream].settings.with_label_budget(budget)
                 handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
                 self._calls.add_call(handed_in, partial(log_failure, "hand_in_audit"))
 

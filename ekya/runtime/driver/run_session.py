@@ -97,11 +97,9 @@ class NullCoordinator:
         return time.monotonic_ns() + LEAD_NS
 
     def wrap_executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
-        """Returns ``inner`` unchanged."""
         return inner
 
     def wrap_planner(self, plan: Planner) -> Planner:
-        """Returns ``plan`` unchanged."""
         return plan
 
     def observe_step(self, batch: Batch, result: StepResult) -> None:

@@ -249,7 +249,6 @@ class MeteredExecutor:
         return Batch(batch.now_us, (*batch.events, ev.GpuMeasured(end_us, closed, used)))
 
     def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
-        """Passes commands on."""
         self._executor.execute_commands(commands)
 
 

@@ -33,7 +33,7 @@ class Answers:
     classes: NDArray[np.int64]
     confidence: NDArray[np.float32]
 
-    def only(self, wanted: NDArray[np.bool_]) -> "Answers":
+    def select_frames(self, wanted: NDArray[np.bool_]) -> "Answers":
         """Returns the answers to the frames that are True in (F,)."""
         counts = np.diff(self.offsets)
         rows = np.repeat(wanted, counts)
@@ -130,7 +130,6 @@ class CropBatch:
         return classes, np.ones(len(classes), np.float32)
 
     def take(self, rows: NDArray[np.int64]) -> "CropBatch":
-        """Returns these crops."""
         return replace(self, trunk=self.trunk.select_crops(rows))
 
     def of_heads(self, model: EdgeModel) -> "CropBatch":
@@ -151,7 +150,6 @@ class FrameBatch:
         return ServingDetector(model, self.classes).predict(self.images, self.resolution)
 
     def take(self, rows: NDArray[np.int64]) -> "FrameBatch":
-        """Returns these frames."""
         return replace(self, images=self.images[rows])
 
     def of_heads(self, model: EdgeModel) -> None:

@@ -90,13 +90,13 @@ class EmulatedCamera:
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
 
-    def adopt(self, model: EdgeModel, command: AdoptModel, window: int, now_us: int) -> None:
+    def adopt_model(self, model: EdgeModel, command: AdoptModel, window: int, now_us: int) -> None:
         """Serves the kept weights that the command names, as they were offered in a window."""
         self._serve(model, now_us)
         weights, accuracy = to_bytes(model, half=True), command.validation_accuracy
         self.models.add_model(self.version, weights, window, None, accuracy, now_us)
 
-    def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
+    def remember_exemplars(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if best is not None and self.trained_on is not None:
             self.memory = self.memory.update(best.model, self.trained_on.training.examples)

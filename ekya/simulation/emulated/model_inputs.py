@@ -29,7 +29,6 @@ class CropInput:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The side of a crop."""
         return (self.side,)
 
     @property
@@ -38,11 +37,9 @@ class CropInput:
         return score_stream
 
     def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
-        """Returns the crops of the boxes."""
         return InputImages(boxes, {self.side: crop_objects(image, boxes, self.side)})
 
     def answers(self, frames: SeenFrames, answer: ClassAnswer) -> Answers:
-        """Returns the class of each box."""
         return Answers(frames.offsets, frames.boxes, *answer)
 
     def counting(self, windows: Sequence[SeenFrames], labelled: LabelledBoxes) -> list[SeenFrames]:
@@ -68,7 +65,6 @@ class FrameInput:
         return InputImages(whole, {side: square_frame(image, side) for side in self.sides})
 
     def answers(self, frames: SeenFrames, answer: list[Found]) -> Answers:
-        """Returns the boxes found in each frame, in pixels."""
         counts = np.array([len(found.classes) for found in answer], np.int64)
         found = np.concatenate([np.zeros((0, 4), np.float32), *(found.boxes for found in answer)])
         size = np.tile(frames.boxes[:, 2:], 2)

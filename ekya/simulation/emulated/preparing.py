@@ -129,7 +129,7 @@ class PreparingWindows:
         self._preparation = WindowPreparation(0, self, self._memory)
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
-    def begin(self, command: BeginPreparation, now_us: int) -> Iterator[PreparedStep]:
+    def start_preparation(self, command: BeginPreparation, now_us: int) -> Iterator[PreparedStep]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
         self.window, self.streams = command.window, {}
         self._preparation = WindowPreparation(command.window, self, self._memory)
@@ -141,13 +141,13 @@ class PreparingWindows:
             if asked.since_us is None:
                 camera.labels = None
             camera.snapshot_serving()
-            prepared = self.of(camera, command.window, now_us, asked.since_us, asked.dose)
-            settings = prepared.settings.under(command.budget)
+            prepared = self.preparation_inputs(camera, command.window, now_us, asked.since_us, asked.dose)
+            settings = prepared.settings.with_label_budget(command.budget)
             self.streams[asked.stream] = replace(prepared, settings=settings)
         speed = LINEAR.speed_at(command.share_milli)
         return self._charge(self._preparation.prepare_streams(command.streams), speed)
 
-    def end(self) -> None:
+    def end_preparation(self) -> None:
         """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
         for stream, prepared in self.streams.items():
             if prepared.passed is not None:
@@ -155,7 +155,7 @@ class PreparingWindows:
             self._cameras[stream].forget_material(self.window - 1)
         self.streams = {}
 
-    def of(
+    def preparation_inputs(
         self,
         camera: EmulatedCamera,
         window: int,
@@ -179,7 +179,7 @@ class PreparingWindows:
         self._memory.pool.add(stream, labels)
         self.keep_labels(stream, labels)
 
-    def offered(self, stream: StreamId) -> EdgeModel:
+    def offered_model(self, stream: StreamId) -> EdgeModel:
         """Returns a model as it was offered to a stream in the newest preparation."""
         return self._preparation.offered[stream]
 
@@ -220,13 +220,11 @@ class PreparingWindows:
     def cost_frames(
         self, stream: StreamId, configs: Sequence[InferenceConfig], burst: Sequence[BurstFrame]
     ) -> FrameCosts:
-        """Returns the costs by the card."""
         objects = self.streams[stream].material.mean_objects
         operations, followed = self._proposer_operations, boxes_in(burst)
         return cost_of_frames(self._golden, self._card, operations, objects, followed, configs)
 
     def run_trial(self, step: TrialStep, trial: MicroProfile) -> tuple[FamilyCurve, float]:
-        """Runs a trial; returns its curve and its cost by the card."""
         return counted_curve(trial, self._card)
 
     def give_up_step(self, step: PreparationStep, error: Exception) -> None:

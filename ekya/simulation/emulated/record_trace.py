@@ -25,7 +25,7 @@ from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select_families
 from ekya.simulation.emulated.courses import Common
 from ekya.simulation.emulated.model_inputs import model_input_of
-from ekya.simulation.emulated.stored_frames import SeenWindow, watch
+from ekya.simulation.emulated.stored_frames import SeenWindow, iterate_windows
 from ekya.simulation.emulated.trace_recorder import StreamRecorder
 from ekya.streams.ingest.process import SourceProcess
 
@@ -142,7 +142,7 @@ def _recorder(
         first = next(frames, None)
         seen: Iterator[SeenWindow] = iter(())
         if first is not None:
-            seen = watch(
+            seen = iterate_windows(
                 chain([first], frames),
                 proposer,
                 setup.collector(),

@@ -168,7 +168,7 @@ class SeenFrames:
             boxes=self.boxes[rows],
             images={side: images[rows] for side, images in self.images.items()},
             reference=self.reference.select_frames(self.frame[wanted]),
-            golden={every: answers.only(wanted) for every, answers in self.golden.items()},
+            golden={every: answers.select_frames(wanted) for every, answers in self.golden.items()},
         )
 
     def _every(self, step: int) -> NDArray[np.bool_]:
@@ -231,7 +231,7 @@ class SeenWindow:
     part: float = 1.0
 
 
-def watch(
+def iterate_windows(
     frames: Iterator[tuple[Frame, Truth | None]],
     proposer: Proposer,
     collector: WindowCollector,
@@ -262,7 +262,7 @@ def watch(
             if windows is not None and kept.window >= windows:
                 return
         proposals = proposer.propose(frame)
-        collector.see(frame, proposals)
+        collector.collect_frame(frame, proposals)
         kept.add(
             frame, model_input.images_of(frame.image, proposals.boxes), _reference_of(frame, truth, referee)
         )
@@ -317,4 +317,4 @@ class _Kept:
 def _reference_of(frame: Frame, truth: Truth | None, referee: Referee | None) -> FrameReference | None:
     if truth is not None:
         return truth.to_reference(frame.index, frame.t_us)
-    return referee.judge(frame) if referee is not None else None
+    return referee.label_frame(frame) if referee is not None else None

@@ -123,7 +123,7 @@ class EmulatedStream:
 
     def forget_material(self) -> None:
         """Drops the material of the last closed window."""
-        self._steps.collector.forget()
+        self._steps.collector.forget_material()
 
     def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
         """Returns the base model's predictions on a part of the sampled frames."""

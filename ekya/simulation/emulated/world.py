@@ -72,12 +72,11 @@ class EmulatedWorld:
         self._script = deque(sorted(_script(self._cameras), key=lambda event: event.t_us))
 
     def advance(self, now_us: int) -> None:
-        """Lets the cameras and their inference follow the clock."""
         self._now_us = now_us
         for camera in self._cameras.values():
             camera.inference.advance(now_us)
 
-    def due(self) -> Iterator[Due]:
+    def pending_acts(self) -> Iterator[Due]:
         """Yields at a time first the zoo, then the script, measurements, and what is noticed of frames."""
         if self._kept_before:
             yield 0, -3, self._open_zoo
@@ -87,7 +86,7 @@ class EmulatedWorld:
         if self._notices:
             yield self._noticed_us + NOTICE_EVERY_US, -1, self._notice
 
-    def ended(self, now_us: int, at_rest: bool) -> Iterator[ev.Event]:
+    def ends_of_streams(self, now_us: int, at_rest: bool) -> Iterator[ev.Event]:
         """Yields the ends of streams whose frames are over, if nothing else is due."""
         for stream, camera in self._cameras.items() if at_rest else ():
             if camera.added and camera.inference.ended and not camera.end_reported:
@@ -98,22 +97,18 @@ class EmulatedWorld:
     def prepare(
         self, command: cmd.BeginPreparation, now_us: int
     ) -> tuple[list[ev.Event], Iterator[PreparedStep]]:
-        """Returns no events, and the steps."""
-        return [], self._preparing.begin(command, now_us)
+        return [], self._preparing.start_preparation(command, now_us)
 
     def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
-        """Frees the data of a preparation."""
-        self._preparing.end()
+        self._preparing.end_preparation()
 
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
-        """Sets λ and share of a stream."""
         inference = self._cameras[command.stream].inference
         inference.configure(command.config, command.share_milli, now_us)
 
     def steps_of(
         self, command: cmd.StartRetraining, now_us: int, remote: bool
     ) -> Iterator[TrainingStep[EdgeModel]] | str:
-        """Returns the steps of a training, or the reason why there is none."""
         camera = self._cameras[command.stream]
         if remote:
             retraining = self._trained_remotely(camera, command, now_us)
@@ -129,23 +124,22 @@ class EmulatedWorld:
     def serve(
         self, running: VirtualRetraining[EdgeModel], best: Checkpoint[EdgeModel], now_us: int
     ) -> ModelVersion:
-        """Serves the best weights of a retraining."""
         camera = self._cameras[running.stream]
         camera.serve(running, best, now_us)
         return camera.version
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> list[ev.Event]:
-        """Serves the earlier weights again, if there are any."""
         camera = self._cameras[command.stream]
         earlier = camera.roll_back(now_us)
         if earlier is None:
             return []
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
-    def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
-        """Serves kept weights as they were offered."""
+    def adopt_model(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
         camera, accuracy = self._cameras[command.stream], command.validation_accuracy
-        camera.adopt(self._preparing.offered(command.stream), command, self._preparing.window, now_us)
+        camera.adopt_model(
+            self._preparing.offered_model(command.stream), command, self._preparing.window, now_us
+        )
         if self._zoo is not None:
             self._zoo.use(command.kept)
         return [
@@ -161,17 +155,16 @@ class EmulatedWorld:
             )
         ]
 
-    def keep(self, command: cmd.KeepModel) -> None:
-        """Keeps the serving weights of a stream in the zoo."""
+    def keep_model(self, command: cmd.KeepModel) -> None:
         if self._zoo is not None:
             weights = self._cameras[command.stream].models.file(command.model.version)
             self._zoo.keep(command.model, weights, command.forget)
 
-    def over(self, running: VirtualRetraining[EdgeModel]) -> None:
+    def finish_retraining(self, running: VirtualRetraining[EdgeModel]) -> None:
         """Remembers exemplars of a retraining."""
-        self._cameras[running.stream].remember(running.best)
+        self._cameras[running.stream].remember_exemplars(running.best)
 
-    def settle(self) -> None:
+    def free_unused_weights(self) -> None:
         """Frees weights that can no longer be rolled back to; the same step may still have done so."""
         for camera in self._cameras.values():
             camera.forget_earlier()
@@ -202,7 +195,7 @@ class EmulatedWorld:
     def _measure(self, t_us: int) -> Iterator[ev.Event]:
         passed_s = (t_us - self._measured_us) / US_PER_S
         self._measured_us = t_us
-        yield from self.ended(self._now_us, at_rest=True)
+        yield from self.ends_of_streams(self._now_us, at_rest=True)
         for stream, camera in self._cameras.items():
             if camera.added:
                 running = self.retrainings.get(stream)
@@ -225,7 +218,7 @@ class EmulatedWorld:
         """Labels the window at no cost if it has no labels yet; the labelled objects count in no accuracy."""
         labels = camera.labels
         if labels is None or labels.window < command.window - 1:
-            labels = self._preparing.of(camera, command.window, now_us).label()
+            labels = self._preparing.preparation_inputs(camera, command.window, now_us).label()
             self._preparing.keep_remote_labels(command.stream, labels)
         return self._retraining(camera, labels, command) if labels.can_train else None
 

@@ -86,15 +86,14 @@ class TraceWorld:
         """Sets the time up to which accuracies count."""
         self._now_us = now_us
 
-    def due(self) -> Iterator[Due]:
+    def pending_acts(self) -> Iterator[Due]:
         """Yields the streams at the beginning, and the next end of one."""
         if self._added:
             yield 0, -1, self._add
         if self._ends:
-            yield self._ends[0][0], LAST, lambda t_us: self.ended(self._now_us, at_rest=False)
+            yield self._ends[0][0], LAST, lambda t_us: self.ends_of_streams(self._now_us, at_rest=False)
 
-    def ended(self, now_us: int, at_rest: bool) -> list[ev.Event]:
-        """Returns the ends of streams up to now."""
+    def ends_of_streams(self, now_us: int, at_rest: bool) -> list[ev.Event]:
         events: list[ev.Event] = []
         while self._ends and self._ends[0][0] <= now_us:
             _, stream = self._ends.pop(0)
@@ -115,7 +114,6 @@ class TraceWorld:
         self.shares.leave(holder, now_us)
 
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
-        """Sets λ and share of a stream."""
         self._streams[command.stream].configure(command.config, command.share_milli, now_us)
 
     def steps_of(
@@ -143,17 +141,17 @@ class TraceWorld:
         """Raises ``ValueError``: the gate has nothing to compare here."""
         raise ValueError("a trace says nothing of weights that served before")
 
-    def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
+    def adopt_model(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
         """Raises ``ValueError``: no stream's weights are tried on another's labels here."""
         raise ValueError("a trace says nothing of kept weights")
 
-    def keep(self, command: cmd.KeepModel) -> None:
+    def keep_model(self, command: cmd.KeepModel) -> None:
         """Does nothing: a trace has no weights to keep."""
 
-    def over(self, running: VirtualRetraining[TraceModel]) -> None:
+    def finish_retraining(self, running: VirtualRetraining[TraceModel]) -> None:
         """Does nothing: a trace has no exemplars."""
 
-    def settle(self) -> None:
+    def free_unused_weights(self) -> None:
         """Does nothing: a trace has no weights to free."""
 
     def mean_accuracy(self, stream: StreamId, window: int) -> float:
