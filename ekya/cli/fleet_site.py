@@ -81,9 +81,9 @@ def site(config: SiteConfig, output: Output) -> None:
         signal.signal(signal.SIGTERM, lambda *_: ends.set())
         signal.signal(signal.SIGINT, lambda *_: ends.set())
         its = Site(name, read, config.runs, config.shares, doors)
-        doors.offer(SITE, LocalHandle(its, threads=4), public_methods(Site))
+        doors.offer_object(SITE, LocalHandle(its, threads=4), public_methods(Site))
         examines = LocalHandle(HostDoctor(name, read, config.runs), threads=4)
-        doors.offer(DOCTOR, examines, public_methods(HostDoctor))
+        doors.offer_object(DOCTOR, examines, public_methods(HostDoctor))
         output.write_json({"site": name, "address": doors.address, "machine": its.identify()[1]})
         output.print_text(f"{name} is reached at {doors.address}; Ctrl-C ends it.")
         while not ends.wait(1.0):

@@ -45,7 +45,7 @@ def examine_fleet(
     """
     hosts: dict[SiteName, SiteHostFacts] = {}
     wrong: list[str] = []
-    questions = {site: handle.call("examined") for site, handle in handles.items()}
+    questions = {site: handle.call("examine_host") for site, handle in handles.items()}
     for answered, (site, facts) in enumerate(_answers(questions, within_s), 1):
         watch("sites", answered, len(handles))
         if not isinstance(facts, SiteHostFacts):
@@ -57,7 +57,7 @@ def examine_fleet(
     links: dict[Pair, Link] = {}
     done, ways_there = 0, len(hosts) * (len(hosts) - 1)
     for step in steps_of(sorted(hosts)):
-        ways = {way: handles[way[1]].call("measured", handles[way[0]]) for way in step}
+        ways = {way: handles[way[1]].call("measure_link", handles[way[0]]) for way in step}
         for (origin, target), link in _answers(ways, _LINK_WITHIN_S):
             if isinstance(link, Link):
                 links[origin, target] = link
@@ -91,7 +91,7 @@ class HostDoctor:
         self._site, self._read, self._runs = site, read, runs
         self._wall_ns, self._steady_ns = wall_ns, steady_ns
 
-    def examined(self) -> SiteHostFacts:
+    def examine_host(self) -> SiteHostFacts:
         """Returns what ``ekya doctor`` finds here, and what the site's fleet lacks."""
         examination = examine_machine(self._runs)
         unfit = [f"{finding.what}: {finding.found}" for finding in examination.findings if not finding.fine]
@@ -105,11 +105,11 @@ class HostDoctor:
         """Returns the time of this machine's clock."""
         return self._wall_ns()
 
-    def zeros(self, size: int) -> bytes:
+    def send_zeros(self, size: int) -> bytes:
         """Returns this number of zero bytes."""
         return bytes(size)
 
-    def measured(self, other: Handle) -> Link | str:
+    def measure_link(self, other: Handle) -> Link | str:
         """Returns the link from the site of another doctor to this one, or why there is none."""
         try:
             trips = [self._trip(other) for _ in range(_TRIPS)]
@@ -131,7 +131,7 @@ class HostDoctor:
         yield since_ns, arrived
         next_ends_ns = since_ns
         while size <= MOST_BYTES and next_ends_ns <= until_ns:
-            arrived += len(other.call("zeros", size).result(_ANSWERS_S))
+            arrived += len(other.call("send_zeros", size).result(_ANSWERS_S))
             now_ns = self._steady_ns()
             yield now_ns, arrived
             next_ends_ns = now_ns + 2 * (now_ns - since_ns)

@@ -213,7 +213,7 @@ class LendingServer:
         self._priced: tuple[int, int, Room | None] | None = None
         self.executor = LendingExecutor(inner, awaited, self._over, self.spare_room, listens_every_us)
 
-    def plan(self, view: WindowView, planner: Planner) -> Plan:
+    def plan_window(self, view: WindowView, planner: Planner) -> Plan:
         """Plans the server; retrainings that are worth more elsewhere go to servers with spare capacity.
 
         Args:

@@ -119,7 +119,7 @@ class ServerFleet:
         )
 
         def plan(view: WindowView) -> Plan:
-            return server.plan(view, spec.plan)
+            return server.plan_window(view, spec.plan)
 
         needs, options = spec.scheduler.needs, spec.options
         if self._above is not None:

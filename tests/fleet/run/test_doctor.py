@@ -74,7 +74,7 @@ def test_a_file_that_cannot_be_read_is_told(server, tmp_path, monkeypatch):
 
 def test_a_host_reports_its_machine_and_what_its_fleet_lacks(tmp_path, server, monkeypatch):
     monkeypatch.delenv("GATE_PASSWORD", raising=False)
-    facts = host(tmp_path, server).examined()
+    facts = host(tmp_path, server).examine_host()
     assert facts.site == "north"
     assert facts.versions.keys() == {"Python", "ekya", "ray", "torch"}
     assert str(tmp_path) in facts.machine["findings"]["Disk"]["found"]
@@ -85,7 +85,7 @@ def test_a_fleet_that_cannot_run_there_is_a_problem_of_its_host(tmp_path):
     def read(_changes):
         raise UserError("fleet.yaml: gpus: 9 is more than there is")
 
-    facts = HostDoctor("north", read, tmp_path).examined()
+    facts = HostDoctor("north", read, tmp_path).examine_host()
     assert facts.wrong[-1] == "fleet.yaml: gpus: 9 is more than there is"
     assert "Memory" in facts.machine["findings"]
 
@@ -96,7 +96,7 @@ class Stuck:
     def __init__(self):
         self.goes_on = threading.Event()
 
-    def examined(self):
+    def examine_host(self):
         self.goes_on.wait(HANG_GUARD_S)
 
     def time_ns(self):
@@ -120,21 +120,21 @@ class SlowHost:
         self.now_ns += 20_000_000
         return self.now_ns + 1_000_000_000
 
-    def zeros(self, size):
+    def send_zeros(self, size):
         self.sent.append(size)
         self.now_ns += round(size / self.bytes_s * 1e9)
         return bytes(size)
 
-    def measured(self):
+    def measure_link(self):
         """Returns the link from it, on its clock."""
         there = HostDoctor("north", None, None, lambda: self.now_ns, lambda: self.now_ns)
-        return there.measured(LocalHandle(self, threads=1))
+        return there.measure_link(LocalHandle(self, threads=1))
 
 
 def test_a_slow_link_is_measured_for_a_bounded_time(monkeypatch):
     monkeypatch.setattr(doctor, "SENDS_S", 0.5)
     slow = SlowHost(bytes_s=5_000_000)
-    link = slow.measured()
+    link = slow.measure_link()
     assert link.mb_s == pytest.approx(5.0)
     assert (link.round_trip_us, link.ahead_us) == (20_000, 1_010_000)
     assert slow.sent == [doctor.FIRST_BYTES << at for at in range(5)]
@@ -144,19 +144,19 @@ def test_a_slow_link_is_measured_for_a_bounded_time(monkeypatch):
 def test_a_fast_link_gets_no_more_than_the_largest_transfer(monkeypatch):
     monkeypatch.setattr(doctor, "MOST_BYTES", 4 * doctor.FIRST_BYTES)
     fast = SlowHost(bytes_s=1e9)
-    assert fast.measured().mb_s == pytest.approx(1000.0)
+    assert fast.measure_link().mb_s == pytest.approx(1000.0)
     assert fast.sent == [doctor.FIRST_BYTES * times for times in (1, 2, 4)]
 
 
 def test_a_host_that_does_not_answer_in_time_is_told(tmp_path, stuck, monkeypatch):
     monkeypatch.setattr(doctor, "_ANSWERS_S", 0.1)
-    told = HostDoctor("north", None, tmp_path).measured(LocalHandle(stuck, threads=1))
+    told = HostDoctor("north", None, tmp_path).measure_link(LocalHandle(stuck, threads=1))
     assert told.startswith("no answer within 0.1 s")
 
 
 def test_a_host_that_cannot_be_reached_is_told(tmp_path, free_port):
     gone = SiteHandle(f"127.0.0.1:{free_port}", DOCTOR, TOKEN)
-    told = HostDoctor("north", None, tmp_path).measured(gone)
+    told = HostDoctor("north", None, tmp_path).measure_link(gone)
     assert told.startswith(f"127.0.0.1:{free_port} refuses connections: start `ekya fleet site` there")
 
 
@@ -167,7 +167,7 @@ def sites():
 
     def open_site(served):
         opened.append(SiteServer("127.0.0.1", 0, TOKEN))
-        return opened[-1].offer(DOCTOR, LocalHandle(served, threads=4), public_methods(HostDoctor))
+        return opened[-1].offer_object(DOCTOR, LocalHandle(served, threads=4), public_methods(HostDoctor))
 
     yield open_site
     for one in opened:
@@ -209,7 +209,7 @@ class Plain(HostDoctor):
     def __init__(self, site):
         super().__init__(site, None, None)
 
-    def examined(self):
+    def examine_host(self):
         return SiteHostFacts(self._site, {}, {}, ())
 
 

@@ -229,7 +229,7 @@ class Wanting:
         fleet = FleetState(tuple(streams.values()), window=1, window_open_us=100 * S, window_end_us=200 * S)
         self.server.follow_state(LoopState(fleet, {}))
         view = window_view(fleet, 110 * S, self.options, self.scheduler.needs, {})
-        made = self.server.plan(view, self.scheduler.plan)
+        made = self.server.plan_window(view, self.scheduler.plan)
         return {one.stream: one for one in made.phases[0].assignments}
 
 

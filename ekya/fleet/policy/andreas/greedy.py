@@ -53,10 +53,10 @@ class Andreas:
         point = point_of(view)
         if not point.states or not point.shelves:
             return decision_of(point, point.waiting, point.waiting)
-        best, row = self.best(point, np.random.default_rng([view.seed, view.now_us]))[:2]
+        best, row = self.best_schedule(point, np.random.default_rng([view.seed, view.now_us]))[:2]
         return decision_of(point, best.config[row], best.node[row])
 
-    def best(self, point: Point, rng: np.random.Generator) -> tuple[Schedules, int, float]:
+    def best_schedule(self, point: Point, rng: np.random.Generator) -> tuple[Schedules, int, float]:
         """Returns the batch with the best schedule, its row in the batch, and its value."""
         found: tuple[Schedules, int, float] | None = None
         # Tables pay off only for many schedules, and grow exponentially with the number of configurations.

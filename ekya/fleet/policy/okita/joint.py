@@ -82,7 +82,7 @@ class OkitaJoint:
         free = ground.capacity.copy()
         assignments, waiting = list[JobAssignment](), {}
         for turn, task in enumerate(ordered, 1):
-            course = self.course(ground, task, free)
+            course = self.cheapest_course(ground, task, free)
             told = f"its turn is {turn} of {len(ordered)}"
             if course is None:
                 waiting[task.job.name] = f"no site has room for its parameter server and a worker; {told}"
@@ -96,7 +96,7 @@ class OkitaJoint:
             assignments.append(as_assignment(ground, task, workers, course.parameter_server, moves, reason))
         return Decision(tuple(assignments), waiting)
 
-    def course(self, ground: Ground, task: OkitaTask, free: Floats) -> OkitaCourse | None:
+    def cheapest_course(self, ground: Ground, task: OkitaTask, free: Floats) -> OkitaCourse | None:
         """Returns the cheapest course on free resources; None where no parameter server and worker fit."""
         if not most_workers(task, free):
             return None

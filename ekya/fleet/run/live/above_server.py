@@ -163,7 +163,7 @@ class AboveServer:
         lending = self.lending
         if lending is None:
             raise RuntimeError("a plan is made before there is anything that carries it out")
-        return lambda view: lending.plan(view, plan)
+        return lambda view: lending.plan_window(view, plan)
 
     def observe_step(self, batch: Batch, result: StepResult) -> None:
         """Passes the new state on: the capacity that the server could lend may have changed."""

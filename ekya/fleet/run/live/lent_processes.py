@@ -82,7 +82,7 @@ class LentProcesses:
             if not self._closed:
                 if process not in self._made:
                     self._made.append(process)
-                reached = self._doors.offer(name, _Noted(process, heard), _METHODS)
+                reached = self._doors.offer_object(name, _Noted(process, heard), _METHODS)
                 self._taken[reached] = _Taken(name, borrower, process)
                 return reached
         process.end_process()
@@ -94,7 +94,7 @@ class LentProcesses:
         with self._lock:
             taken = self._taken.pop(reached, None)
         if taken is not None:
-            self._doors.withdraw(taken.name)
+            self._doors.withdraw_object(taken.name)
             self._processes.give_back_process(self._node, taken.process)
 
     def end_silent(self) -> None:
@@ -127,7 +127,7 @@ class LentProcesses:
             for reached in ended:
                 del self._taken[reached]
         for taken in ended.values():
-            self._doors.withdraw(taken.name)
+            self._doors.withdraw_object(taken.name)
             taken.process.end_process()
 
 

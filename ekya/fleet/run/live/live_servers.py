@@ -128,7 +128,7 @@ def _offered(coordinator: LocalHandle | None, doors: SiteServer) -> Handle | Non
     """Lets sites reach the coordinator; returns it as they do."""
     if coordinator is None:
         return None
-    return doors.offer(
+    return doors.offer_object(
         "coordinator",
         coordinator,
         (*public_methods(AboveServers), "add_later_traffic", "wait_for_earlier_calls"),

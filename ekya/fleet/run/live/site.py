@@ -95,9 +95,9 @@ class Site:
                 options = replace(options, resume=kept.path)
             run = SiteRun(server, folder, options, order, self._machine, self._doors)
             if before is not None:
-                self._doors.withdraw(before.name)
+                self._doors.withdraw_object(before.name)
             name, served = server_name(order.run), LocalHandle(run, _THREADS)
-            opened = Neighbour(self._doors.offer(name, served, public_methods(SiteRun)), self._machine)
+            opened = Neighbour(self._doors.offer_object(name, served, public_methods(SiteRun)), self._machine)
             run.meet_neighbours({self._site: opened}, None)
             self._begun = _Begun(order.run, name, run, threading.Thread(target=run.run, name=name), opened)
             self._forgotten = False
@@ -137,6 +137,6 @@ class Site:
             begun = self._begun
         if begun is not None:
             if begun.thread.is_alive():
-                self._doors.withdraw(begun.name)
+                self._doors.withdraw_object(begun.name)
             begun.run.stop_run()
             begun.thread.join()

@@ -143,7 +143,7 @@ class SiteHandle:
         link = _link(os.getpid(), self.token)
         try:
             # Not in the loop: the caller may change an array as soon as this returns.
-            body = link.codec.pack(arguments)
+            body = link.codec.pack_value(arguments)
         except ValueError as error:
             refused: Future[Any] = Future()
             refused.set_exception(CallError(f"{method} of {self.name} at {self.address}: {error}"))
@@ -183,9 +183,9 @@ class _Link:
         packed = await self._post(handle, f"call/{quote(handle.name, safe='')}/{quote(method)}", body)
         try:
             if len(packed) > BIG_BYTES:
-                how, value = await asyncio.to_thread(self.codec.unpack, packed)
+                how, value = await asyncio.to_thread(self.codec.unpack_value, packed)
             else:
-                how, value = self.codec.unpack(packed)
+                how, value = self.codec.unpack_value(packed)
         except (TypeError, ValueError) as error:
             raise CallError(f"{handle.address}: {error}") from error
         if how == "user":

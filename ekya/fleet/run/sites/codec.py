@@ -63,7 +63,7 @@ class Codec:
         self._later, self._kept = later, kept or {}
         self._add(types)
 
-    def pack(self, value: Any) -> bytes:
+    def pack_value(self, value: Any) -> bytes:
         """Returns a value as bytes.
 
         Raises:
@@ -76,7 +76,7 @@ class Codec:
         _check_size(packed)
         return packed
 
-    def unpack(self, packed: bytes) -> Any:
+    def unpack_value(self, packed: bytes) -> Any:
         """Returns the value of these bytes.
 
         Raises:

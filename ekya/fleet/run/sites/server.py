@@ -102,12 +102,12 @@ class SiteServer:
         host = f"[{host}]" if ":" in host else host
         self.address = f"{host}:{self._http.port}"
 
-    def offer(self, name: str, handle: Handle, methods: Collection[str]) -> SiteHandle:
+    def offer_object(self, name: str, handle: Handle, methods: Collection[str]) -> SiteHandle:
         """Lets others call these methods of an object, and end it; returns it as others reach it."""
         self._offered[name] = _Offered(handle, frozenset(methods))
         return SiteHandle(self.address, name, self._token)
 
-    def withdraw(self, name: str) -> None:
+    def withdraw_object(self, name: str) -> None:
         """Takes further calls of an object no more; nothing where there is none of this name."""
         self._offered.pop(name, None)
 
@@ -130,9 +130,9 @@ class SiteServer:
         body = await request.read()
         try:
             if len(body) > BIG_BYTES:
-                arguments = await asyncio.to_thread(self._codec.unpack, body)
+                arguments = await asyncio.to_thread(self._codec.unpack_value, body)
             else:
-                arguments = self._codec.unpack(body)
+                arguments = self._codec.unpack_value(body)
         except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
         answer = await self._answer(offered.handle, method, arguments)
@@ -158,9 +158,9 @@ class SiteServer:
 
     def _packed(self, answer: tuple[str, Any]) -> bytes:
         try:
-            return self._codec.pack(answer)
+            return self._codec.pack_value(answer)
         except ValueError as error:
-            return self._codec.pack(("failed", str(error)))
+            return self._codec.pack_value(("failed", str(error)))
 
     async def _end(self, request: web.Request) -> web.Response:
         offered = self._offered.pop(request.match_info["name"], None)

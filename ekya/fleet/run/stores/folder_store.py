@@ -213,7 +213,7 @@ class FolderStore:
         """
         return len(self._new())
 
-    def accuracy(self, newest: int) -> float:
+    def measure_accuracy(self, newest: int) -> float:
         """Returns the accuracy of the last update's weights on this number of the newest pictures.
 
         Raises:
@@ -243,7 +243,9 @@ class FolderStore:
             raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folders; add some")
         crops, gain = max(1, round((1 - VALIDATION_FRACTION) * count)), self.memory.gain
         if gain is None:
-            gain = (1.0 - self.accuracy(_JUDGED if spec.trigger is None else spec.trigger.new_samples)) / 2
+            gain = (
+                1.0 - self.measure_accuracy(_JUDGED if spec.trigger is None else spec.trigger.new_samples)
+            ) / 2
         config = RetrainConfig(epochs, spec.batch_size, self.model.head_width, spec.trainable_blocks, 1.0)
         sizes = sizes_with(self.model, spec.side, len(self.classes))
         return TrainingOffer(
@@ -288,7 +290,7 @@ class FolderStore:
                 f"{self.name}: its {tracks} pictures are too few to train and to validate; add some"
             )
         try:
-            self.memory.begins(there)
+            self.memory.record_begin(there)
         except UserError as error:
             _LOG.warning("%s: a later process will count its pictures as new: %s", self.name, error)
         recipe = recipe_of(model.architecture)
@@ -320,7 +322,7 @@ class FolderStore:
         return load_model(self.out) if self.out.exists() else self.model
 
     def _new(self) -> list[StoredPicture]:
-        return self.memory.since(pictures(self.roots, self.classes))
+        return self.memory.pictures_since(pictures(self.roots, self.classes))
 
     def _crops(
         self, files: Iterable[tuple[Path, str, str]], classes: tuple[str, ...], first: int

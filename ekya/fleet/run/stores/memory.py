@@ -81,11 +81,11 @@ class StoreMemory:
         """Gain in accuracy on held-out pictures, on average; None before the first update."""
         return fmean(row[1] for row in self._former) if self._former else None
 
-    def since(self, there: frozenset[StoredPicture]) -> list[StoredPicture]:
+    def pictures_since(self, there: frozenset[StoredPicture]) -> list[StoredPicture]:
         """Returns the pictures added since the last update began, oldest first; all where none has begun."""
         return sorted(there - self._had)
 
-    def begins(self, there: frozenset[StoredPicture]) -> None:
+    def record_begin(self, there: frozenset[StoredPicture]) -> None:
         """Stores the pictures of an update that has begun.
 
         Raises:

@@ -60,7 +60,7 @@ class _Endpoints:
         self._book, self._updates = book, updates
 
     async def monitor(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._updates.status())
+        return web.json_response(self._updates.describe_updates())
 
     async def solve(self, request: web.Request) -> web.Response:
         store = _name(request.query, "store")

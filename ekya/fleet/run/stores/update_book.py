@@ -332,7 +332,7 @@ class UpdateBook:
             return ""
         why = f"{new} new samples since the last update began"
         if trigger.accuracy is not None:
-            accuracy = store.accuracy(trigger.new_samples)
+            accuracy = store.measure_accuracy(trigger.new_samples)
             why += f", {accuracy:.1%} of the newest {trigger.new_samples} right"
             if accuracy >= trigger.accuracy:
                 self._judged[name] = new

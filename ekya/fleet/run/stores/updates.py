@@ -138,7 +138,7 @@ class StoreUpdates:
         one = self._book.update(store)
         return self._progress(one), one.outlook
 
-    def status(self) -> dict[str, Any]:
+    def describe_updates(self) -> dict[str, Any]:
         """Returns servers by state, updates that are wanted or under way, and past ones, for JSON."""
         with self._book.lock:
             return {

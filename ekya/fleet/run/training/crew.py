@@ -170,7 +170,7 @@ class Crew:
         if snapshot is not None:
             self._ledger.count_sent(self._material.task.home, server, PayloadKind.CHECKPOINT, len(snapshot))
         member = self._members[None]
-        restored = self._gather({member: server_of(member.process).call("restore", snapshot)})
+        restored = self._gather({member: server_of(member.process).call("restore_snapshot", snapshot)})
         return float(restored[member])
 
     def run_epoch(
@@ -214,7 +214,7 @@ class Crew:
             server.node,
             result.epoch,
             result.validation_accuracy,
-            lambda: bytes(server_of(server.process).call("snapshot", token).result(SILENT_S)),
+            lambda: bytes(server_of(server.process).call("fetch_snapshot", token).result(SILENT_S)),
         )
 
     def pids(self) -> dict[tuple[NodeName, str], int]:

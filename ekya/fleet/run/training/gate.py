@@ -70,12 +70,12 @@ class Gate:
         """Number of workers that have not left, less one."""
         return len(self.away) + len(self.working) + len(self.waiting) - 1
 
-    def pull(self, worker: WorkerId) -> None:
+    def note_pull(self, worker: WorkerId) -> None:
         """Notes that a worker has the newest weights."""
         self.away.remove(worker)
         self.working[worker] = self.version
 
-    def push(self, worker: WorkerId) -> None:
+    def note_push(self, worker: WorkerId) -> None:
         """Notes that a worker's gradient has arrived."""
         self.waiting[worker] = self.working.pop(worker)
 

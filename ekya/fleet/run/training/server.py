@@ -16,14 +16,14 @@ from ekya.models.training.trainee import Lesson
 from ekya.models.training.trainer import EpochResult
 
 REMOTE_METHODS = (
-    "restore",
+    "restore_snapshot",
     "begin_epoch",
-    "pull",
-    "push",
+    "pull_weights",
+    "push_gradient",
     "remove_worker",
     "exchanged_bytes",
     "end_epoch",
-    "snapshot",
+    "fetch_snapshot",
 )
 """Methods of ``ParameterServer`` that other processes call."""
 
@@ -69,7 +69,7 @@ class ParameterServer:
         # The best and the newest, which may be the same.
         self._kept: tuple[_Kept, ...] = ()
 
-    def restore(self, snapshot: bytes | None) -> float:
+    def restore_snapshot(self, snapshot: bytes | None) -> float:
         """Restores a snapshot, or the start model; returns the validation accuracy.
 
         Raises:
@@ -78,7 +78,7 @@ class ParameterServer:
         with self._changed:
             self._end()
             self._kept = ()
-            return self._updates.restore(snapshot)
+            return self._updates.restore_snapshot(snapshot)
 
     def begin_epoch(self, token: object, workers: Collection[WorkerId]) -> None:
         """Begins an epoch of these workers; only calls with this token count from now on."""
@@ -87,12 +87,12 @@ class ParameterServer:
             self._updates.begin_epoch(workers)
             self._exchanged = {}
 
-    def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
+    def pull_weights(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
         """Returns the present (P,) weights; None where that epoch is not under way."""
         with self._changed:
             return self._pulled(token, worker)
 
-    def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
+    def push_gradient(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
         """Takes a gradient, waits until the weights have moved along it, and returns the new weights.
 
         Returns None after the worker's last gradient, and where that epoch is not under way.
@@ -101,7 +101,7 @@ class ParameterServer:
             self._note(worker, pushed=0 if push.gradient is None else push.gradient.nbytes)
             if token != self._epoch:
                 return None
-            self._updates.push(worker, push)
+            self._updates.push_gradient(worker, push)
             self._changed.notify_all()
             self._changed.wait_for(lambda: token != self._epoch or not self._updates.waits(worker))
             return None if push.last else self._pulled(token, worker)
@@ -159,7 +159,7 @@ class ParameterServer:
             gate = self._updates.gate
             return ServedEpoch(result, gate.version, gate.stalest, snapshot is not None)
 
-    def snapshot(self, token: object) -> bytes:
+    def fetch_snapshot(self, token: object) -> bytes:
         """Returns the snapshot of an epoch since the last ``restore``, if it is the newest or the best.
 
         Raises:
@@ -178,7 +178,7 @@ class ParameterServer:
     def _pulled(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
         if token != self._epoch:
             return None
-        weights = self._updates.pull(worker)
+        weights = self._updates.pull_weights(worker)
         self._note(worker, pulled=weights.nbytes)
         return weights
 

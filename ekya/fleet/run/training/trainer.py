@@ -181,13 +181,13 @@ class FleetTraining:
     def count_sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
         """Counts traffic of its crew."""
         with self._lock:
-            self._note(traffic=self._progress.traffic.plus(origin, target, kind, count))
+            self._note(traffic=self._progress.traffic.with_bytes(origin, target, kind, count))
 
     def count_work(self, worker: WorkerId, work: EpochWork) -> None:
         """Counts work of its crew."""
         with self._lock:
             before = self._progress.work
-            self._note(work={**before, worker.node: before.get(worker.node, EpochWork()).plus(work)})
+            self._note(work={**before, worker.node: before.get(worker.node, EpochWork()).with_work(work)})
 
     def _run(self) -> None:
         try:

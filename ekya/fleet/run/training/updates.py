@@ -59,7 +59,7 @@ class Updates:
         self._waiting: dict[WorkerId, Push] = {}
         self._losses: list[tuple[float, int]] = []
 
-    def restore(self, snapshot: bytes | None) -> float:
+    def restore_snapshot(self, snapshot: bytes | None) -> float:
         """Restores a snapshot, or the start model; returns the validation accuracy.
 
         Raises:
@@ -78,7 +78,7 @@ class Updates:
         self._waiting, self._losses = {}, []
         self._sgd.set_rates(self._plan.config.batch_size, self._epochs_done)
 
-    def pull(self, worker: WorkerId) -> NDArray[np.float32]:
+    def pull_weights(self, worker: WorkerId) -> NDArray[np.float32]:
         """Returns the (P,) weights for the next gradient of a worker that is away.
 
         These are the present weights, or, where the plan foresees, the weights predicted for the update by
@@ -86,14 +86,14 @@ class Updates:
         workers a gradient is W - 1 updates late on average. These gradients are unknown, but not what
         momentum does.
         """
-        self.gate.pull(worker)
+        self.gate.note_pull(worker)
         ahead = self.gate.others if self._plan.foresees and not self._plan.epochs.together else 0
         return self._trainee.weights(self._sgd.coasting(ahead)) if ahead else self._trainee.weights()
 
-    def push(self, worker: WorkerId, push: Push) -> None:
+    def push_gradient(self, worker: WorkerId, push: Push) -> None:
         """Takes a gradient of the worker's last pulled weights, and makes all updates that are possible."""
         self._waiting[worker] = push
-        self.gate.push(worker)
+        self.gate.note_push(worker)
         self._move()
 
     def remove_worker(self, worker: WorkerId) -> None:
@@ -122,8 +122,8 @@ class Updates:
             usual: configured batch size of the worker.
             last: its last step in this epoch.
         """
-        self.gate.pull(worker)
-        self.gate.push(worker)
+        self.gate.note_pull(worker)
+        self.gate.note_push(worker)
         self.gate.next_update()
         with self._scope():
             self._sgd.set_rates(self._plan.step_crops(usual), self._epochs_done)

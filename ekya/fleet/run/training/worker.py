@@ -67,7 +67,7 @@ class Worker:
             _told(server, "remove_worker", token, self._me)
             return EpochWork()
         began_s = time.monotonic()
-        weights = _told(server, "pull", token, self._me)
+        weights = _told(server, "pull_weights", token, self._me)
         work = EpochWork(update_s=time.monotonic() - began_s)
         for place, step in enumerate(steps):
             if weights is None:
@@ -76,8 +76,8 @@ class Worker:
             push = self.push_of(weights, step, last=place == len(steps) - 1)
             computed_s = time.monotonic()
             pulled = weights.nbytes
-            weights = _told(server, "push", token, self._me, push)
-            work = work.plus(
+            weights = _told(server, "push_gradient", token, self._me, push)
+            work = work.with_work(
                 EpochWork(
                     steps=int(bool(push.crops)),
                     crops=push.crops,

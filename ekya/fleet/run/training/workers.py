@@ -69,7 +69,7 @@ class EpochWork:
     pushed: int = 0
     pulled: int = 0
 
-    def plus(self, other: "EpochWork") -> "EpochWork":
+    def with_work(self, other: "EpochWork") -> "EpochWork":
         """Returns the sum."""
         return EpochWork(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
 
@@ -143,12 +143,14 @@ class TrainingTraffic:
 
     sent: Mapping[Way, int] = field(default_factory=dict)
 
-    def plus(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> "TrainingTraffic":
+    def with_bytes(
+        self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int
+    ) -> "TrainingTraffic":
         """Returns a copy with this number of bytes more."""
         way = (origin, target, kind)
         return TrainingTraffic({**self.sent, way: self.sent.get(way, 0) + count}) if count else self
 
-    def crossed(self, kind: PayloadKind | None = None) -> int:
+    def crossed_bytes(self, kind: PayloadKind | None = None) -> int:
         """Returns the bytes that left a node, of one kind or of all."""
         return sum(
             count
@@ -156,6 +158,6 @@ class TrainingTraffic:
             if origin != target and kind in (None, what)
         )
 
-    def left(self, node: NodeName) -> int:
+    def left_bytes(self, node: NodeName) -> int:
         """Returns the bytes that left this node."""
         return sum(count for (origin, target, _), count in self.sent.items() if origin == node != target)

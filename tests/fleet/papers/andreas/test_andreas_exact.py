@@ -23,7 +23,7 @@ def test_exact_value_matches_proxy_and_greedy_is_never_better(seen) -> None:
     point = point_of(seen)
     best = exact(point, 100.0, 600.0)
     assert best.value == pytest.approx(value_of(point, best.config, best.node), rel=1e-6, abs=1e-6)
-    found = Andreas(iterations=250).best(point, np.random.default_rng(1))[2]
+    found = Andreas(iterations=250).best_schedule(point, np.random.default_rng(1))[2]
     assert best.value <= found + 1e-6 * max(1.0, abs(found))
 
 

@@ -21,7 +21,7 @@ from ekya.fleet.policy.andreas.worth import Worth
 def test_more_iterations_never_make_the_proxy_worse(seen, few, more) -> None:
     point = point_of(seen)
     values = [
-        Andreas(iterations=count).best(point, np.random.default_rng(seen.seed))[2]
+        Andreas(iterations=count).best_schedule(point, np.random.default_rng(seen.seed))[2]
         for count in (few, few + more)
     ]
     assert values[1] <= values[0]

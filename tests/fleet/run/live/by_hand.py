@@ -73,12 +73,12 @@ class Doors:
     def __init__(self):
         self.offered = {}
 
-    def offer(self, name, handle, methods):
+    def offer_object(self, name, handle, methods):
         assert methods
         self.offered[name] = handle
         return SiteHandle("here:1", name, "")
 
-    def withdraw(self, name):
+    def withdraw_object(self, name):
         self.offered.pop(name, None)
 
 

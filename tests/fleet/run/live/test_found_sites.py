@@ -127,7 +127,7 @@ class There:
 
 def test_a_site_elsewhere_must_be_there_and_the_one_that_is_meant() -> None:
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as doors:
-        doors.offer(SITE, LocalHandle(There(SOUTH), 1), ["identify"])
+        doors.offer_object(SITE, LocalHandle(There(SOUTH), 1), ["identify"])
         found = FoundSites({NORTH: doors.address, SOUTH: doors.address}, TOKEN)
         found.require_sites(SOUTH)
         with pytest.raises(UserError, match=rf"north: at {doors.address} is the site south; correct"):
@@ -142,7 +142,7 @@ def test_a_site_that_is_silent_is_told_by_its_address(monkeypatch) -> None:
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as doors:
         silent, over = There(SOUTH), threading.Event()
         silent.identify = lambda: over.wait(HANG_GUARD_S)
-        doors.offer(SITE, LocalHandle(silent, 1), ["identify"])
+        doors.offer_object(SITE, LocalHandle(silent, 1), ["identify"])
         with pytest.raises(UserError, match=f"south: {doors.address} does not answer; start it there"):
             FoundSites({SOUTH: doors.address}, TOKEN).require_sites(SOUTH)
         over.set()

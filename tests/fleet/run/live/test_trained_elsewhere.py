@@ -42,7 +42,7 @@ def loan(*hosts, epochs=4, **changes):
 
 
 def sends(handle, origin, target, size_mb):
-    traffic = handle.now.traffic.plus(origin, target, PayloadKind.MODEL, size_mb * MB)
+    traffic = handle.now.traffic.with_bytes(origin, target, PayloadKind.MODEL, size_mb * MB)
     handle.now = replace(handle.now, traffic=traffic)
 
 

@@ -66,7 +66,7 @@ def adder():
 @pytest.fixture
 def site(adder):
     with closing(SiteServer("127.0.0.1", 0, TOKEN)) as site:
-        site.offer("west/adder", LocalHandle(adder, threads=100), METHODS)
+        site.offer_object("west/adder", LocalHandle(adder, threads=100), METHODS)
         yield site
 
 
@@ -147,8 +147,8 @@ def test_only_what_is_offered_is_called(site, handle) -> None:
         result(handle, "__init__")
     with pytest.raises(CallError, match="has no object east"):
         result(SiteHandle(site.address, "east", TOKEN), "add", 1, 2)
-    site.withdraw("west/adder")
-    site.withdraw("west/adder")
+    site.withdraw_object("west/adder")
+    site.withdraw_object("west/adder")
     with pytest.raises(CallError, match="has no object"):
         result(handle, "add", 1, 2)
 
@@ -185,11 +185,11 @@ class Garbler:
     def __init__(self, codec, pack):
         self.codec, self.garbles = codec, pack
 
-    def pack(self, value):
-        return self.codec.pack(value)[: -1 if self.garbles else None]
+    def pack_value(self, value):
+        return self.codec.pack_value(value)[: -1 if self.garbles else None]
 
-    def unpack(self, packed):
-        return self.codec.unpack(packed[:-1])
+    def unpack_value(self, packed):
+        return self.codec.unpack_value(packed[:-1])
 
 
 class Held:
@@ -208,7 +208,7 @@ class Held:
 
 def test_end_ends_the_object_and_withdraws_it(site) -> None:
     held = Held()
-    site.offer("held", held, METHODS)
+    site.offer_object("held", held, METHODS)
     handle = SiteHandle(site.address, "held", TOKEN)
     with pytest.raises(CallError, match="RuntimeError: it has no process"):
         result(handle, "fail")
@@ -331,7 +331,7 @@ def test_addresses_for_others() -> None:
             SiteServer("0.0.0.0", port, TOKEN)
     with closing(SiteServer("::1", 0, TOKEN)) as site:
         assert site.address.startswith("[::1]:")
-        site.offer("a", LocalHandle(Adder(), threads=1), METHODS)
+        site.offer_object("a", LocalHandle(Adder(), threads=1), METHODS)
         assert result(SiteHandle(site.address, "a", TOKEN), "add", 1, 2) == 3
 
 

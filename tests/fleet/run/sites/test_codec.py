@@ -84,7 +84,7 @@ values = st.recursive(
 
 @given(values)
 def test_values_arrive_as_they_were(value) -> None:
-    arrived = CODEC.unpack(CODEC.pack(value))
+    arrived = CODEC.unpack_value(CODEC.pack_value(value))
     assert arrived == value
     assert repr(arrived) == repr(value)  # 1, 1.0 and True are equal
 
@@ -101,7 +101,7 @@ def test_values_arrive_as_they_were(value) -> None:
 )
 def test_arrays_arrive_writable_and_in_order(array, turned) -> None:
     array = array.T if turned else array
-    (arrived,) = CODEC.unpack(CODEC.pack([array]))
+    (arrived,) = CODEC.unpack_value(CODEC.pack_value([array]))
     assert (arrived.dtype, arrived.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(arrived, array)
     assert arrived.flags.writeable
@@ -119,7 +119,7 @@ def test_some_types_arrive_as_simpler_ones() -> None:
         np.float64(math.pi),
         bytearray(b"x"),
     ]
-    arrived = CODEC.unpack(CODEC.pack(sent))
+    arrived = CODEC.unpack_value(CODEC.pack_value(sent))
     assert arrived == ((1,), frozenset({2}), "red", 0.5, 3, True, math.pi, b"x")
     assert [type(one) for one in arrived] == [tuple, frozenset, str, float, int, bool, float, bytes]
     assert arrived[2] == Colour.RED
@@ -127,17 +127,17 @@ def test_some_types_arrive_as_simpler_ones() -> None:
 
 def test_fields_that_are_kept_are_not_sent() -> None:
     codec = Codec([Secretive], kept={Secretive: {"secret": "theirs"}})
-    packed = codec.pack(Secretive("a", "ours"))
+    packed = codec.pack_value(Secretive("a", "ours"))
     assert b"ours" not in packed
-    assert codec.unpack(packed) == Secretive("a", "theirs")
+    assert codec.unpack_value(packed) == Secretive("a", "theirs")
 
 
 def test_later_types_are_asked_for_only_when_they_come() -> None:
     asked = []
     codec = Codec([Point], lambda: asked.append(1) or [Secretive])
-    assert codec.unpack(codec.pack(Point(1, (Point(2),)))).y[0].x == 2
+    assert codec.unpack_value(codec.pack_value(Point(1, (Point(2),)))).y[0].x == 2
     assert not asked
-    assert codec.unpack(codec.pack(Secretive("a", "b"))) == Secretive("a", "b")
+    assert codec.unpack_value(codec.pack_value(Secretive("a", "b"))) == Secretive("a", "b")
     assert asked
 
 
@@ -162,20 +162,20 @@ def test_later_types_are_asked_for_only_when_they_come() -> None:
 def test_what_cannot_be_sent_is_refused_in_one_line(value, words) -> None:
     for holds in (value, [{"a": value}], Point(1, value)):
         with pytest.raises(ValueError, match=rf"^this cannot be sent to another site: .*{words}"):
-            CODEC.pack(holds)
+            CODEC.pack_value(holds)
 
 
 def test_endless_nesting_is_refused() -> None:
     deep = []
     deep.append(deep)
     with pytest.raises(ValueError, match="cannot be sent"):
-        CODEC.pack(deep)
+        CODEC.pack_value(deep)
     for nest in (lambda inner: Point(1, inner), lambda inner: frozenset([inner])):
         value = 0
         for _ in range(300):
             value = nest(value)
         with pytest.raises(ValueError, match="nested too deeply"):
-            CODEC.unpack(CODEC.pack(value))
+            CODEC.unpack_value(CODEC.pack_value(value))
 
 
 def of_kind(code, content):
@@ -187,7 +187,7 @@ def of_kind(code, content):
     [
         (b"", "incomplete"),
         (b"\xc1", ""),
-        (CODEC.pack((1, 2)) + b"\x00", "extra data"),
+        (CODEC.pack_value((1, 2)) + b"\x00", "extra data"),
         (of_kind(9, 1), "unknown kind 9"),
         (of_kind(2, ("|O", (1,), bytes(8))), "array of '|O'"),
         (of_kind(2, ("<M8[s]", (1,), bytes(8))), "array of '<M8"),
@@ -206,22 +206,22 @@ def of_kind(code, content):
 )
 def test_bytes_that_are_no_value_are_refused_in_one_line(packed, words) -> None:
     with pytest.raises(ValueError, match=rf"^this is no message between sites: .*{words}") as raised:
-        CODEC.unpack(packed)
+        CODEC.unpack_value(packed)
     assert "\n" not in str(raised.value)
 
 
 @given(values, st.data())
 def test_truncated_bytes_are_refused(value, data) -> None:
-    packed = CODEC.pack((value,))
+    packed = CODEC.pack_value((value,))
     cut = data.draw(st.integers(0, len(packed) - 1))
     with pytest.raises(ValueError, match="no message between sites"):
-        CODEC.unpack(packed[:cut])
+        CODEC.unpack_value(packed[:cut])
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_refused(packed) -> None:
     try:
-        CODEC.unpack(packed)
+        CODEC.unpack_value(packed)
     except ValueError as error:
         assert str(error).startswith("this is no message")
 
@@ -232,7 +232,7 @@ def test_more_than_the_limit_is_refused_before_it_is_read() -> None:
             return MOST_BYTES + 1
 
     with pytest.raises(ValueError, match="more than the 1073741824"):
-        CODEC.unpack(Long())
+        CODEC.unpack_value(Long())
 
 
 def test_types_must_be_frozen_dataclasses_of_different_names() -> None:
@@ -311,9 +311,9 @@ def test_trainings_and_handles_arrive() -> None:
     worker, crops = WorkerId("west", 1), no_crops(8)
     push = Push(np.arange(3, dtype=np.float32), 0.5, 4, 4, True)
     handle = SiteHandle("west:1", "trains", "ours" * 9)
-    packed = ours.pack((handle, (3, 1), worker, push, {SiteName("a"): crops}, {worker: (1, 2)}))
+    packed = ours.pack_value((handle, (3, 1), worker, push, {SiteName("a"): crops}, {worker: (1, 2)}))
     assert b"ours" not in packed
-    handle, token, worker, push, named, moved = theirs.unpack(packed)
+    handle, token, worker, push, named, moved = theirs.unpack_value(packed)
     assert handle == SiteHandle("west:1", "trains", "") and handle.token == "theirs" * 9
     assert (token, worker, moved) == ((3, 1), WorkerId("west", 1), {WorkerId("west", 1): (1, 2)})
     np.testing.assert_array_equal(push.gradient, np.arange(3, dtype=np.float32))

@@ -75,7 +75,7 @@ def offer(store, weight=1.0, epochs=20):
 
 def test_an_offer_is_sized_by_the_pictures(folder, monkeypatch) -> None:
     store = read_stores(described(folder, BOTH + ", batch_size: 8"))["cam"]
-    monkeypatch.setattr(type(store), "accuracy", lambda self, newest: 0.5 if newest == 100 else 1.0)
+    monkeypatch.setattr(type(store), "measure_accuracy", lambda self, newest: 0.5 if newest == 100 else 1.0)
     made = offer(store, 2.0, 6)
     assert (made.site, made.stream, made.now_us, made.until_us) == (STORES, "cam", 3, 9)
     assert (made.config, made.epochs, made.crops) == (replace(CONFIG, epochs=6, batch_size=8), 6, 16)
@@ -98,7 +98,7 @@ def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones
         store.record_update(0.05, -1.0)
     assert (offer(store).gpu_s, offer(store).gain) == pytest.approx((0.05 * 16 * 20, 0.001))
     triggered = read_stores(described(folder, TRIGGERED.replace("cam.saf", "other.saf")))["cam"]
-    monkeypatch.setattr(type(store), "accuracy", lambda self, newest: 0.8 if newest == 5 else 1.0)
+    monkeypatch.setattr(type(store), "measure_accuracy", lambda self, newest: 0.8 if newest == 5 else 1.0)
     assert offer(triggered).gain == pytest.approx(0.1)
 
 
@@ -235,12 +235,12 @@ def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
     for at, place in enumerate(("east/bus/000", "east/bus/001", "west/car/000", "west/car/001")):
         later_ns = 2_000_000_000_000_000_000 + at
         os.utime(folder / f"{place}.png", ns=(later_ns, later_ns))
-    assert [store.accuracy(newest) for newest in (2, 3, 4)] == pytest.approx([1, 2 / 3, 1 / 2])
+    assert [store.measure_accuracy(newest) for newest in (2, 3, 4)] == pytest.approx([1, 2 / 3, 1 / 2])
     for name in ("000", "001"):
         (folder / "west" / "car" / f"{name}.png").write_bytes(b"no picture")
         os.utime(folder / "west" / "car" / f"{name}.png", ns=(later_ns, later_ns))
     with pytest.raises(UserError, match="none of its newest 2 pictures can be read"):
-        store.accuracy(2)
+        store.measure_accuracy(2)
 
 
 def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> None:

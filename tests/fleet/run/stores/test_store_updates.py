@@ -60,7 +60,7 @@ class Store:
     def new_samples(self):
         return self.new
 
-    def accuracy(self, newest):
+    def measure_accuracy(self, newest):
         self.judged.append((self.new, newest))
         return self.right
 
@@ -182,7 +182,7 @@ def test_what_is_ordered_trains_where_room_is_and_its_store_gets_the_best_weight
     (assignment,) = training.assignments
     assert [part.node for part in assignment.parts] == [AT_EAST]
     assert (training.task.config, training.task.waits, len(one.east.lent)) == (CONFIG, True, 1)
-    assert one.updates.status()["updates"]["cam"]["hosts"] == [
+    assert one.updates.describe_updates()["updates"]["cam"]["hosts"] == [
         {"host": EAST, "share_milli": 400, "crops": 1.0}
     ]
     training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", work={AT_EAST: EpochWork(9, 1200, 30.0)})
@@ -193,7 +193,7 @@ def test_what_is_ordered_trains_where_room_is_and_its_store_gets_the_best_weight
     assert (one.outcomes(), one.east.lent) == (["arrived"], {})
     (loan,) = read_loans(one.folder / "loans.jsonl")
     assert loan.came == pytest.approx(0.3 * (100 - 11), abs=1e-3)
-    status = one.updates.status()
+    status = one.updates.describe_updates()
     assert (status["updates"], status["sites"]) == ({}, {EAST: "running", WEST: "away"})
     ended = {"update": 0, "ordered_by": "request", "epochs": 12, "accuracy": 0.9, "failures": 0, "reason": ""}
     assert status["ended"]["cam"] == ended
@@ -225,7 +225,7 @@ def test_a_trigger_orders_once_and_what_comes_meanwhile_counts_for_the_next(town
     assert not one.book.updates
     store.new = 50
     one.look(5)
-    assert one.updates.status()["updates"]["cam"]["ordered_by"] == "trigger"
+    assert one.updates.describe_updates()["updates"]["cam"]["ordered_by"] == "trigger"
     training = one.training()
     wait_until(lambda: store.read)
     store.new = 60
@@ -301,12 +301,12 @@ def test_what_finds_no_room_says_why_and_begins_when_there_is_room(town) -> None
     one.east.units = 0
     one.ordered(CAM)
     one.look()
-    assert one.updates.status()["updates"]["cam"]["state"] == "waiting"
-    assert one.updates.status()["updates"]["cam"]["why"] == "no other server has room"
+    assert one.updates.describe_updates()["updates"]["cam"]["state"] == "waiting"
+    assert one.updates.describe_updates()["updates"]["cam"]["why"] == "no other server has room"
     one.east.units = 4
     one.told("more_room", 2 * S)
     one.training()
-    assert one.updates.status()["updates"]["cam"]["why"] == ""
+    assert one.updates.describe_updates()["updates"]["cam"]["why"] == ""
 
 
 def test_nobody_has_room_by_its_due_date_and_it_is_offered_on(town, caplog) -> None:
@@ -332,7 +332,7 @@ def test_the_accuracy_monitor_ends_what_does_not_rise_any_more(town) -> None:
     training.shows(0.9, 0.9, 0.9, 0.9, state="done")
     training.now = replace(training.now, epochs_home=1)  # not every epoch leaves a checkpoint
     one.look()
-    assert one.updates.status()["ended"]["cam"]["reason"] == ""
+    assert one.updates.describe_updates()["ended"]["cam"]["reason"] == ""
     assert one.outcomes() == ["arrived"]
 
 
@@ -360,7 +360,7 @@ def test_without_another_host_the_store_keeps_what_is_better_and_it_is_offered_a
     one.look(10)
     assert one.stores[CAM].came == [(b"weights 2", 0.75)]
     assert training.stopped.is_set()
-    said = one.updates.status()["updates"]["cam"]
+    said = one.updates.describe_updates()["updates"]["cam"]
     assert (said["state"], said["why"]) == ("waiting", "east died, and no other server has room")
     assert not one.stores[CAM].learnt
     one.west.units = 4
@@ -383,7 +383,7 @@ def test_what_fails_is_offered_again_after_longer_and_longer_until_it_has_failed
             assert len(one.trainings) == attempt + 1
             one.look(1)
     assert not store.came
-    assert one.updates.status()["ended"]["cam"]["reason"] == "it did not fit"
+    assert one.updates.describe_updates()["ended"]["cam"]["reason"] == "it did not fit"
     assert one.outcomes() == ["it did not fit"] * MOST_ATTEMPTS
     one.look(5)
     assert not one.book.updates
@@ -396,7 +396,7 @@ def test_at_its_due_date_it_ends_with_what_is_home(town) -> None:
     one.look(100)
     one.look()
     assert one.stores[CAM].came == [(b"weights 1", 0.7)]
-    assert one.updates.status()["ended"]["cam"]["reason"] == DUE
+    assert one.updates.describe_updates()["ended"]["cam"]["reason"] == DUE
     assert training.stopped.is_set()
     assert not one.east.lent
 
@@ -407,7 +407,7 @@ def test_weights_that_cannot_be_written_are_trained_again(town) -> None:
     one.stores[CAM].broken = "the disk is full"
     training.shows(*[0.9] * 12, state="done")
     one.look()
-    assert one.updates.status()["updates"]["cam"]["why"] == "the disk is full"
+    assert one.updates.describe_updates()["updates"]["cam"]["why"] == "the disk is full"
     one.look(15)
     assert len(one.trainings) == 1
     one.stores[CAM].broken = ""
@@ -434,7 +434,7 @@ def test_who_is_killed_is_gone_and_his_trigger_waits_for_as_many_again(town) -> 
     one.told("wait_for_earlier_calls")
     assert training.stopped.is_set()
     assert (one.outcomes(), one.east.lent) == (["given up"], {})
-    assert one.updates.status()["ended"]["cam"]["reason"] == "it was killed"
+    assert one.updates.describe_updates()["ended"]["cam"]["reason"] == "it was killed"
     with pytest.raises(UserError, match="no update of cam is wanted or under way; there is none"):
         one.updates.kill_update(CAM)
 

@@ -89,7 +89,7 @@ def crew_with(material, plan, shards, snapshot=None):
     """Like ``crew_of``, for a given plan and given shards."""
     task = material.task
     server = ParameterServer(Updates(task.start, plan, material.validation))
-    server.restore(snapshot)
+    server.restore_snapshot(snapshot)
     return server, workers_with(material, plan, shards)
 
 
@@ -107,7 +107,7 @@ def updates_of(task, assignment):
     material = Material.from_task(task)
     plan = material.lesson_plan(assignment)
     updates = Updates(task.start, plan, material.validation)
-    updates.restore(None)
+    updates.restore_snapshot(None)
     return updates, workers_with(material, plan, deal(material.crops_by_node(SITES), assignment))
 
 
@@ -115,13 +115,13 @@ def in_turn(updates, workers, epoch):
     """Runs an epoch in which workers push in turn, so that each push is late by the other workers' pushes."""
     updates.begin_epoch(tuple(workers))
     left = {me: worker.steps(epoch) for me, worker in workers.items()}
-    pulled = {me: updates.pull(me) for me in workers}
+    pulled = {me: updates.pull_weights(me) for me in workers}
     while any(left.values()):
         for me in [me for me in workers if left[me]]:
             step = left[me].pop(0)
-            updates.push(me, workers[me].push_of(pulled[me], step, last=not left[me]))
+            updates.push_gradient(me, workers[me].push_of(pulled[me], step, last=not left[me]))
             if left[me]:
-                pulled[me] = updates.pull(me)
+                pulled[me] = updates.pull_weights(me)
     return updates.end_epoch()
 
 
@@ -150,5 +150,5 @@ def run_epochs(server, workers, epochs, above=ALWAYS):
             told = [pool.submit(worker.run_epoch, reached, epoch, epoch) for worker in workers.values()]
             works.append([one.result(HANG_GUARD_S) for one in told])
             end = server.end_epoch(above)
-            ends.append(Ended(end, server.snapshot(epoch) if end.kept else None))
+            ends.append(Ended(end, server.fetch_snapshot(epoch) if end.kept else None))
     return ends, works

@@ -162,7 +162,7 @@ def test_a_worker_dies_and_the_others_go_on_with_another_from_the_checkpoint(the
 def test_a_server_that_dies_aborts_the_workers_epoch_and_takes_its_checkpoint_along(there) -> None:
     _, checkpoint = there.run_epoch(0)
     there.server.called.clear()
-    there.server.dies_in = "pull"
+    there.server.dies_in = "pull_weights"
     with pytest.raises(CrewLostError, match=r"^parameter server on east: killed$"):
         there.run_epoch(1)
     with pytest.raises(CallError, match="killed"):

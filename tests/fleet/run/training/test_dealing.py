@@ -124,15 +124,15 @@ def test_alone_each_worker_goes_through_its_own_crops_in_its_own_order():
 def test_bytes_that_stay_on_a_node_are_counted_and_have_not_crossed():
     traffic = (
         TrainingTraffic()
-        .plus(A, A, PayloadKind.PUSHED, 5)
-        .plus(A, B, PayloadKind.PUSHED, 7)
-        .plus(A, B, PayloadKind.PUSHED, 1)
+        .with_bytes(A, A, PayloadKind.PUSHED, 5)
+        .with_bytes(A, B, PayloadKind.PUSHED, 7)
+        .with_bytes(A, B, PayloadKind.PUSHED, 1)
     )
-    traffic = traffic.plus(B, A, PayloadKind.PULLED, 4)
+    traffic = traffic.with_bytes(B, A, PayloadKind.PULLED, 4)
     assert sum(traffic.sent.values()) == 17
-    assert traffic.crossed() == 12
-    assert traffic.crossed(PayloadKind.PUSHED) == 8
-    assert traffic.left(B) == 4
+    assert traffic.crossed_bytes() == 12
+    assert traffic.crossed_bytes(PayloadKind.PUSHED) == 8
+    assert traffic.left_bytes(B) == 4
 
 
 def test_workers_are_held_to_the_shares_of_their_parts_also_when_others_are_gone() -> None:

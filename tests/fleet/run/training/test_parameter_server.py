@@ -136,9 +136,9 @@ def _trains(name, model):
 
 def test_a_snapshot_of_nothing_brings_a_server_back_to_its_start(model):
     server, workers = crew_of(task_of(model), HALVES)
-    before = server.restore(None)
+    before = server.restore_snapshot(None)
     first, _ = run_epochs(server, workers, range(1))
-    assert server.restore(None) == before
+    assert server.restore_snapshot(None) == before
     again, _ = run_epochs(server, workers, range(1))
     one, other = (Snapshot.from_bytes(ends[0].snapshot).weights for ends in (first, again))
     assert all(torch.equal(of, other[name]) for name, of in one.items())
@@ -155,9 +155,9 @@ def test_an_epoch_that_is_no_more_lets_everybody_go(model):
         )  # It has pulled; the other workers never do.
         server.abort_epoch()
         assert waits.result(HANG_GUARD_S).steps <= 1
-    assert server.pull("epoch", first) is None
+    assert server.pull_weights("epoch", first) is None
     gradient = np.zeros(3, np.float32)
-    assert server.push("epoch", first, Push(gradient, 0.0, 1, 8, last=False)) is None
+    assert server.push_gradient("epoch", first, Push(gradient, 0.0, 1, 8, last=False)) is None
     with pytest.raises(RuntimeError, match="left"):
         server.end_epoch()
 
@@ -167,9 +167,9 @@ def test_a_damaged_snapshot_and_one_of_another_model_are_refused(model):
     ends, _ = run_epochs(server, workers, range(1))
     other, _ = crew_of(task_of(model, config=replace(GAMMA, head_width=8)), HALVES)
     with pytest.raises(UserError, match="another model"):
-        other.restore(ends[0].snapshot)
+        other.restore_snapshot(ends[0].snapshot)
     with pytest.raises(UserError, match="snapshot"):
-        server.restore(ends[0].snapshot[:100])
+        server.restore_snapshot(ends[0].snapshot[:100])
 
 
 def test_statistics_of_batches_are_refused(model):
@@ -185,7 +185,7 @@ def lone(task):
         material.crops_by_node(dict.fromkeys((*task.training, WEST), SiteName("here"))), assignment
     ).items()
     server = ParameterServer(Updates(task.start, plan, material.validation))
-    server.restore(None)
+    server.restore_snapshot(None)
     worker = LoneWorker(me, server, plan.epochs, shard, material.crops.take(shard.positions))
     return me, server, worker
 
@@ -203,7 +203,7 @@ def test_it_learns_what_a_worker_of_another_process_would_to_the_bit(model, head
         assert server.end_epoch() == end.end
         assert (work.steps, work.crops) == (works[epoch][0].steps, works[epoch][0].crops)
         assert server.exchanged_bytes() == {}
-        weights = Snapshot.from_bytes(server.snapshot(epoch)).weights
+        weights = Snapshot.from_bytes(server.fetch_snapshot(epoch)).weights
         for name, of in Snapshot.from_bytes(end.snapshot).weights.items():
             assert torch.equal(weights[name], of)
 
@@ -212,8 +212,8 @@ def test_it_stops_when_its_epoch_is_no_more_and_moves_nothing(model):
     me, server, worker = lone(task_of(model))
     server.begin_epoch("one", (me,))
     server.abort_epoch()
-    before = server.restore(None)
+    before = server.restore_snapshot(None)
     assert worker.run_epoch("one", 0).steps == 0
-    assert server.restore(None) == before
+    assert server.restore_snapshot(None) == before
     server.begin_epoch("two", (me,))
     assert worker.run_epoch("two", 0).steps > 0

@@ -159,7 +159,7 @@ def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_tr
         assert shares.handles[-1].job == ShareJob("a guest", "retraining", share_milli, 1)
         assert [handle.held for handle in shares.handles] == [False] * (len(shares.handles) - 1) + [True]
     actor.release_training()
-    for told in (["end_epoch"], ["snapshot", 0]):
+    for told in (["end_epoch"], ["fetch_snapshot", 0]):
         with pytest.raises(LookupError):
             actor.on_server(*told)
 

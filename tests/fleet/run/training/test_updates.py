@@ -37,17 +37,19 @@ def test_a_worker_is_given_the_weights_where_momentum_has_them_after_a_step_of_e
         updates, workers = updates_of(late(model, foresees=foresees), THREE)
         updates.begin_epoch(tuple(workers))
         first, second, third = workers
-        start = updates.pull(first)
-        assert np.array_equal(updates.pull(second), start), "before the first step there is no momentum"
-        updates.pull(third)
-        updates.push(first, a_push(start.size))
-        ahead_of_two = updates.pull(first)
-        updates.push(second, a_push(start.size, last=True))
-        updates.push(first, a_push(start.size))
-        ahead_of_one = updates.pull(first)
-        updates.push(third, a_push(start.size, last=True))
-        updates.push(first, a_push(start.size))
-        given[foresees] = start, ahead_of_two, ahead_of_one, updates.pull(first)
+        start = updates.pull_weights(first)
+        assert np.array_equal(updates.pull_weights(second), start), (
+            "before the first step there is no momentum"
+        )
+        updates.pull_weights(third)
+        updates.push_gradient(first, a_push(start.size))
+        ahead_of_two = updates.pull_weights(first)
+        updates.push_gradient(second, a_push(start.size, last=True))
+        updates.push_gradient(first, a_push(start.size))
+        ahead_of_one = updates.pull_weights(first)
+        updates.push_gradient(third, a_push(start.size, last=True))
+        updates.push_gradient(first, a_push(start.size))
+        given[foresees] = start, ahead_of_two, ahead_of_one, updates.pull_weights(first)
     start, after_one, _, at_the_end = given[False]
     momentum = late(model).recipe.momentum
     # The first step is -η v, so every multiple of v is a multiple of this step.
@@ -64,10 +66,10 @@ def test_together_nobody_is_late_and_the_weights_are_given_as_they_are(model):
         updates, workers = updates_of(task_of(model, foresees=foresees), THREE)
         updates.begin_epoch(tuple(workers))
         for worker in workers:
-            start = updates.pull(worker)
+            start = updates.pull_weights(worker)
         for worker in workers:
-            updates.push(worker, a_push(start.size))
-        given.append(updates.pull(next(iter(workers))))
+            updates.push_gradient(worker, a_push(start.size))
+        given.append(updates.pull_weights(next(iter(workers))))
     assert np.array_equal(*given)
     assert not np.array_equal(given[0], start)
 
@@ -77,16 +79,16 @@ def test_who_takes_over_from_a_snapshot_foresees_the_same(model):
     updates, workers = updates_of(task, THREE)
     _, snapshot = in_turn(updates, workers, 0)
     other, _ = updates_of(task, THREE)
-    other.restore(snapshot)
+    other.restore_snapshot(snapshot)
     given = []
     for one in (updates, other):
         one.begin_epoch(tuple(workers))
-        given.append(one.pull(next(iter(workers))))
+        given.append(one.pull_weights(next(iter(workers))))
     assert np.array_equal(*given)
     plain, _ = updates_of(replace(task, foresees=False), THREE)
-    plain.restore(snapshot)
+    plain.restore_snapshot(snapshot)
     plain.begin_epoch(tuple(workers))
-    assert not np.allclose(plain.pull(next(iter(workers))), given[0], atol=1e-3)
+    assert not np.allclose(plain.pull_weights(next(iter(workers))), given[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
@@ -110,7 +112,9 @@ def test_a_snapshot_is_made_of_an_epoch_that_is_more_accurate_than_that_and_no_o
         for me, worker in workers.items():
             steps = worker.steps(0)
             for place, step in enumerate(steps, 1):
-                updates.push(me, worker.push_of(updates.pull(me), step, last=place == len(steps)))
+                updates.push_gradient(
+                    me, worker.push_of(updates.pull_weights(me), step, last=place == len(steps))
+                )
         result, snapshot = updates.end_epoch(above)
         assert (snapshot is not None, 0.0 <= result.validation_accuracy <= 1.0) == (kept, True)
 
@@ -133,19 +137,19 @@ class Play:
             self.gate.remove_worker(worker)
             self.away.remove(worker)
             self.update()
-        return [("pull", worker) for worker in sorted(self.away)] + [
-            ("push", worker) for worker in sorted(self.working)
+        return [("pull_weights", worker) for worker in sorted(self.away)] + [
+            ("push_gradient", worker) for worker in sorted(self.working)
         ]
 
     def run(self):
         while moves := self.moves():
             what, worker = moves[self.draw(st.integers(0, len(moves) - 1))]
-            if what == "pull":
-                self.gate.pull(worker)
+            if what == "pull_weights":
+                self.gate.note_pull(worker)
                 self.away.remove(worker)
                 self.working[worker] = self.gate.version
             else:
-                self.gate.push(worker)
+                self.gate.note_push(worker)
                 self.waiting[worker] = self.working.pop(worker)
                 self.update()
         return self
@@ -184,15 +188,15 @@ def test_together_every_update_is_of_all_workers_and_of_the_newest_weights(data,
 def test_a_fast_worker_waits_only_when_a_slow_one_would_get_too_far_behind():
     fast, slow = crew(2)
     gate = Gate([fast, slow], within(3, 2))
-    gate.pull(slow)
+    gate.note_pull(slow)
     for _ in range(3):
-        gate.pull(fast)
-        gate.push(fast)
+        gate.note_pull(fast)
+        gate.note_push(fast)
         assert gate.next_update() == (fast,)
-    gate.pull(fast)
-    gate.push(fast)
+    gate.note_pull(fast)
+    gate.note_push(fast)
     assert gate.next_update() == ()
-    gate.push(slow)
+    gate.note_push(slow)
     assert gate.next_update() == (slow,)
     assert gate.next_update() == (fast,)
     assert gate.stalest == 3
@@ -201,6 +205,6 @@ def test_a_fast_worker_waits_only_when_a_slow_one_would_get_too_far_behind():
 def test_who_is_not_away_cannot_leave():
     (worker,) = crew(1)
     gate = Gate([worker], together)
-    gate.pull(worker)
+    gate.note_pull(worker)
     with pytest.raises(KeyError):
         gate.remove_worker(worker)
