@@ -93,7 +93,6 @@ class _Shown:
         self.bars.add_task(f"{stream}: frames", total=frames)
 
     def labelled(self, frames: int) -> None:
-        """Advances by this many labelled frames."""
         before, self.done = self.done, self.done + frames
         if self.drawn:
             self.bars.advance(self.bars.tasks[-1].id, frames)

@@ -101,16 +101,13 @@ class NvmlReader:
 
     @property
     def uuid(self) -> str:
-        """The GPU's UUID."""
         return self._uuid
 
     @property
     def sm_from(self) -> str:
-        """Source of ``sm_activity``; empty where there is none."""
         return self._sm_from
 
     def read(self) -> Reading:
-        """Returns the counters now."""
         memory = self._memory()
         milliwatts = self._or_none("nvmlDeviceGetPowerUsage")
         millijoules = self._or_none("nvmlDeviceGetTotalEnergyConsumption")
@@ -123,7 +120,6 @@ class NvmlReader:
         )
 
     def free_bytes(self) -> int:
-        """Returns the free memory."""
         return self._memory().free_bytes
 
     def close(self) -> None:

@@ -51,7 +51,6 @@ class ChosenFrames:
 
     @property
     def questions(self) -> list[Question]:
-        """The frames as questions to a golden model."""
         return [frame.question for frame in self.frames]
 
 

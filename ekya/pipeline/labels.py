@@ -142,7 +142,6 @@ class Selection:
 
     @property
     def questions(self) -> list[Question]:
-        """The objects as questions to a golden model."""
         return [frame.take(rows).question for frame, rows in self.chosen]
 
 

@@ -147,11 +147,9 @@ class BoostedEstimates:
         return (kind, quantity.name, app) in self._regressors
 
     def compute_s(self, worker: EdgeTraining) -> float:
-        """Returns EstComputeTime."""
         return self._asked(worker.kind, COMPUTE.name, _compute(worker))
 
     def update_s(self, workers: Sequence[EdgeTraining], parameter_server: NodeState) -> list[float]:
-        """Returns EstUpdateTime of each worker."""
         batches = tuple(worker.batch for worker in workers)
         return [self._updated(worker, batches, parameter_server) for worker in workers]
 
@@ -170,7 +168,6 @@ class BoostedEstimates:
         )
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
-        """Returns EstExecTime."""
         return self._asked(kind, EXEC.name, _exec(state), app)
 
     def _predicted(self, kind: str, quantity: str, row: Row, app: str = "") -> float:

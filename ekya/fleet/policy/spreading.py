@@ -60,7 +60,6 @@ class Spread:
         return (there_us + self.links.takes_us(self.parameter_server, host, self.offer.trained_mb)) / US_PER_S
 
     def compute_s(self, worker: EdgeTraining) -> float:
-        """Returns EstComputeTime."""
         host = SiteName(worker.kind)
         return self.crop_s(host, self.units[host])
 

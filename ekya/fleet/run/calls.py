@@ -114,7 +114,6 @@ class PartHandle:
         return self.whole.call(self.through, method, *arguments)
 
     def end_process(self) -> None:
-        """Ends the whole object's process."""
         self.whole.end_process()
 
 

@@ -130,7 +130,6 @@ class AsForeseen:
         return Interrupted(loan.offer.epochs - epochs_home, loan.moved_mb(now_us))
 
     def continue_training(self, stream: StreamId, loan: Loan) -> None:
-        """Continues it under the new loan."""
         self._waiting[stream].loan = loan
 
     def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:

@@ -111,19 +111,15 @@ class TorchStreams:
         self._streams: dict[int, Any] = {}
 
     def enter(self, stream: int) -> None:
-        """Sends the calling thread's kernels to this stream until it enters another."""
         self._cuda.set_stream(self._stream(stream))
 
     def current(self) -> int:
-        """Returns the address of the calling thread's stream."""
         return int(self._cuda.current_stream(_DEVICE).cuda_stream)
 
     def synchronise(self, stream: int) -> None:
-        """Waits for all work on the stream."""
         self._stream(stream).synchronize()
 
     def mark(self) -> Mark:
-        """Records a mark on the calling thread's stream."""
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(_DEVICE))
         return TorchMark(event)
@@ -146,11 +142,9 @@ class TorchMark:
         self.event = event
 
     def reached(self) -> bool:
-        """Returns whether the GPU has reached the mark, without waiting."""
         return bool(self.event.query())
 
     def wait(self) -> None:
-        """Waits until the GPU has reached the mark."""
         self.event.synchronize()
 
     def ns_since(self, earlier: Mark) -> int:

@@ -189,11 +189,9 @@ class CudaDriver:
 
     @property
     def uuid(self) -> str:
-        """The GPU's UUID in hexadecimal digits."""
         return bytes(self._call("cuDeviceGetUuid", self._device).bytes).hex()
 
     def whole(self) -> SmGroup:
-        """Returns all SMs of the GPU. Makes no context."""
         kind = self._cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         return _group(self._call("cuDeviceGetDevResource", self._device, kind))
 
@@ -205,7 +203,6 @@ class CudaDriver:
         return groups, _group(rest) if is_some else None
 
     def make_context(self, groups: Sequence[SmGroup]) -> object:
-        """Makes a green context of groups of one split, through one descriptor."""
         if not self._retained:
             self._call("cuDevicePrimaryCtxRetain", self._device)
             self._retained = True
@@ -214,7 +211,6 @@ class CudaDriver:
         return self._call("cuGreenCtxCreate", description, self._device, flag)
 
     def context_sms(self, context: object) -> int:
-        """Returns the number of SMs that the context was granted."""
         kind = self._cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         return _group(self._call("cuGreenCtxGetDevResource", context, kind)).sms
 
@@ -224,17 +220,14 @@ class CudaDriver:
         return int(self._call("cuGreenCtxStreamCreate", context, flag, 0))
 
     def is_on(self, stream: int, context: object) -> bool:
-        """Returns whether the stream belongs to the green context."""
         owner: Any = self._call("cuStreamGetGreenCtx", stream)
         expected: Any = context
         return int(owner) == int(expected)
 
     def destroy_stream(self, stream: int) -> None:
-        """Destroys the stream; its address is invalid afterwards."""
         self._call("cuStreamDestroy", stream)
 
     def destroy_context(self, context: object) -> None:
-        """Destroys the context; its streams must be destroyed before."""
         self._call("cuGreenCtxDestroy", context)
 
 

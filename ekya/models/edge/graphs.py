@@ -65,7 +65,6 @@ class CudaRecorder:
         self._pools: dict[int, object] = {}
 
     def stream(self) -> int:
-        """Returns the address of the calling thread's stream, which is its level."""
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:

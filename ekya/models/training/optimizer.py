@@ -69,7 +69,6 @@ class Sgd:
         self._kept: dict[str, Tensor] = {}
 
     def set_rates(self, batch_size: int, epochs_done: int) -> None:
-        """Sets the learning rates for steps of this batch size after this number of epochs."""
         scale = (batch_size / 16) ** 0.5
         decay = 1.0 / (1.0 + epochs_done / self._recipe.decay_epochs)
         for group in self._groups:
@@ -77,7 +76,6 @@ class Sgd:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Takes one step along the gradients."""
         for group in self._groups:
             moved = {
                 name: (weight, weight.grad)
@@ -116,11 +114,9 @@ class Sgd:
         }
 
     def momentum(self) -> dict[str, Tensor]:
-        """Returns the momentum buffers by name of the weight; empty before the first step. Not copies."""
         return dict(self._kept)
 
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
-        """Sets the momentum buffers to those of another optimiser; weights without one start anew."""
         weights = {name: weight for group in self._groups for name, weight in group.weights.items()}
         self._kept = {name: kept.detach().clone().to(weights[name].device) for name, kept in momentum.items()}
 
@@ -155,12 +151,10 @@ class AdamW:
         self._kept: dict[str, Tensor] = {}
 
     def set_rates(self, batch_size: int, epochs_done: int) -> None:
-        """Sets the learning rate for steps of this batch size after this number of epochs."""
         self._scale = (batch_size / 8) ** 0.5 / (1.0 + epochs_done / self._recipe.decay_epochs)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Takes one step along the gradients."""
         moved = {name: weight for name, weight in self._weights.items() if weight.grad is not None}
         if not moved:
             return
@@ -191,11 +185,9 @@ class AdamW:
         return {}
 
     def momentum(self) -> dict[str, Tensor]:
-        """Returns the state by name; empty before the first step. Not copies."""
         return dict(self._kept)
 
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
-        """Sets the state to that of another optimiser; weights without one start anew."""
         self._kept = {
             name: kept.detach().clone().to(self._weights[name.partition(".")[2]].device)
             for name, kept in momentum.items()

@@ -173,7 +173,6 @@ class TrainingProcesses:
         self._lock = threading.Lock()
 
     def take_process(self, node: FleetNode) -> Handle:
-        """Returns an idle process on the node, or a new one that may not have started yet."""
         while (process := self._waiting_on(node)) is not None:
             try:
                 process.call("pid").result(_ALIVE_S)

@@ -157,7 +157,6 @@ class FastestDet:
     """
 
     def heads(self, classes: int) -> nn.Module:
-        """Returns fresh heads."""
         return Heads(classes)
 
     def decode(self, outputs: Tensor) -> Decoded:

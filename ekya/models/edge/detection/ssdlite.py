@@ -129,7 +129,6 @@ class SsdLite:
     """
 
     def heads(self, classes: int) -> nn.Module:
-        """Returns fresh heads."""
         return Heads(classes)
 
     def decode(self, outputs: Tensor) -> Decoded:
