@@ -294,13 +294,15 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
     Raises:
         UserError: no source, or several; or the file is no mapping.
     """
+    from ekya.config.files import read_mapping
+
     given = {"--url": config.url, "--video": config.video, "--stream": config.stream}
     if len(named := [option for option, value in given.items() if value is not None]) != 1:
         told = " and ".join(named) or "the source of the frames is missing"
         raise UserError(f"{told}: give one of --url, --video and --stream")
     values: dict[str, object] = {}
     if config.stream is not None:
-        values = _mapping(config.stream)
+        values = dict(read_mapping(config.stream))
     elif config.url is not None:
         values["source"] = {"kind": "camera", "url": config.url}
     else:
@@ -309,21 +311,6 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
             "files": [str(Path(one).absolute()) for one in opt.split_names(config.video)],
         }
     return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
-
-
-def _mapping(path: Path) -> dict[str, object]:
-    import yaml
-
-    from ekya.system.files import user_errors
-
-    with user_errors(path):
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: this is no YAML file; correct it") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: write keys and values of a stream, such as source")
-    return values
 
 
 def _accuracies(estimated: float | None, audited: dict[str, Any] | None) -> str:

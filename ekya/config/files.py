@@ -36,7 +36,7 @@ def read_mapping(path: Path) -> Mapping[str, object]:
         first_line = str(error).splitlines()[0]
         raise UserError(f"{path}: this is not YAML ({first_line}); correct it") from error
     if not isinstance(raw, Mapping):
-        raise UserError(f"{path}: a fleet file has keys at its top, such as 'streams:'; add them")
+        raise UserError(f"{path}: the file has no keys at its top, as in 'key: value'; add them")
     return raw
 
 

@@ -467,8 +467,8 @@ def test_load_fleet_fits_gpus_of_defaults_and_changes(folder):
     [
         ("name: x\nstreams: [\n", "line 3, column 1 is not YAML"),
         ("name: x\n\tgpus: 1\n", "line 2, column 1 is not YAML"),
-        ("", "a fleet file has keys at its top, such as 'streams:'; add them"),
-        ("- a\n- b\n", "a fleet file has keys at its top, such as 'streams:'; add them"),
+        ("", "the file has no keys at its top, as in 'key: value'; add them"),
+        ("- a\n- b\n", "the file has no keys at its top, as in 'key: value'; add them"),
         ("name: 2024-99-99\n", "this is not YAML (month must be in 1..12); correct it"),
         ("1: 2\n", "1: a key has to be text; remove it"),
     ],
