@@ -263,6 +263,7 @@ class LoanCoordinator:
     def _make(self, loan: Loan, among: int = 1) -> Loan:
         costs = loan_cost(loan, self._market(loan.offer.now_us, ()).free)
         made = Made(self._next, replace(loan, number=self._next), among, costs=costs)
+        # First, so that the next coordinator gives no number twice, and a full disk lends nothing.
         self._record(made)
         self._next += 1
         self.loans.append(made)

@@ -274,6 +274,8 @@ class UpdateBook:
             UserError: they cannot be written.
         """
         if last:
+            # On disk before the weights: who reads the book after a crash in between compares the hash and
+            # trains again. In the other order it would train a second time what the store has already.
             home = {"of": update.order.store, "update": update.order.update, "accuracy": accuracy}
             self._lines.append({**home, "weights": sha256(weights).hexdigest()})
         self.store(update.order.store).store_weights(weights, accuracy)

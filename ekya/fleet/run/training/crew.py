@@ -142,6 +142,7 @@ class Crew:
             UserError: the start model or the snapshot is invalid.
         """
         self._assembled += 1
+        # A copy: a node that comes or goes meanwhile counts from the next assembly on.
         nodes = dict(self._nodes)
         alone = works_at_home(nodes, server, shards)
         if alone != self._alone:
@@ -191,6 +192,7 @@ class Crew:
         """
         server = self._members[None]
         workers = {who: member for who, member in self._members.items() if who is not None}
+        # A worker of an aborted attempt may still push; the server ignores its token, which is another.
         token = (self._token, self._assembled, epoch)
         self._gather({server: server_of(server.process).call("begin_epoch", token, tuple(sorted(workers)))})
         asked = {
@@ -220,6 +222,7 @@ class Crew:
     def pids(self) -> dict[tuple[NodeName, str], int]:
         """Returns the process ids by node and role, as in ``Dead.what``."""
         pids = {}
+        # A copy, since the training's own thread may replace members meanwhile.
         for member in list(self._members.values()):
             with suppress(CallError, TimeoutError):
                 what = Dead(member.on, member.worker, "").what

@@ -161,6 +161,7 @@ class Homecoming:
             if there is None or self._is_home(there):
                 return
         try:
+            # Without the lock, which epochs need to add theirs: a slow link takes long.
             data = there.fetch()
         except (CallError, TimeoutError) as error:
             why = str(error) or "no answer in time"

@@ -29,7 +29,6 @@ class LessonPlan:
         classes: outputs of the trained model.
         epochs: division of epochs into steps; its seed is that of a new head, too.
         recipe: learning rates and the like.
-        distillation_weight: 0 switches distillation off.
         staleness: asynchronous: by how many updates a gradient may be behind.
         foresees: asynchronous: workers get predicted weights, as in ``TrainingTask``.
     """
@@ -38,7 +37,6 @@ class LessonPlan:
     classes: tuple[str, ...]
     epochs: EpochPlan
     recipe: Recipe
-    distillation_weight: float
     staleness: int
     foresees: bool
 
@@ -143,7 +141,6 @@ class Material:
             task.classes,
             EpochPlan(together, self.fresh, exemplars, config.batch_size, task.seed),
             task.recipe,
-            task.distillation_weight,
             task.staleness,
             task.foresees,
         )

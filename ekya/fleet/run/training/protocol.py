@@ -12,7 +12,6 @@ from ekya.fleet.run.training.workers import EpochWork, Shard, TrainingTraffic, W
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe, SgdRecipe
-from ekya.models.training.trainee import DISTILLATION_WEIGHT
 from ekya.models.training.trainer import EpochResult
 
 State = Literal["starting", "training", "stranded", "done", "stopped", "failed"]
@@ -86,7 +85,6 @@ class TrainingTask:
             in a Distributed Asynchronous Environment; here with one v for all workers). Otherwise it gets
             the present weights.
         recipe: learning rates and the like.
-        distillation_weight: 0 switches distillation off.
         waits: when all its nodes are excluded, the training is stranded until it is moved, and then resumes
             from its last epoch. Otherwise it fails.
         checkpoints_part: upper bound of the part of the time in which checkpoints are sent home, as sending
@@ -107,7 +105,6 @@ class TrainingTask:
     staleness: int = 8
     foresees: bool = True
     recipe: Recipe = field(default_factory=SgdRecipe)
-    distillation_weight: float = DISTILLATION_WEIGHT
     waits: bool = False
     checkpoints_part: float = 1.0
 

@@ -222,6 +222,7 @@ class FleetTraining:
                     self._checkpoints.wait_home()
                 break
             self._go_back()
+            # Without the lock: an order that comes from now on is as late as one after the end.
             if self._next is None:
                 break
             setting = self._standing(self._ordered(setting))

@@ -15,7 +15,7 @@ from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import optimizer_of
 from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
-from ekya.models.training.trainee import Lesson, Trainee
+from ekya.models.training.trainee import DISTILLATION_WEIGHT, Lesson, Trainee
 from ekya.models.training.trainer import EpochResult
 
 Scope = Callable[[], AbstractContextManager[None]]
@@ -104,7 +104,7 @@ class Updates:
     def prepare_lesson(self, crops: Examples) -> Lesson:
         """Prepares the crops of a lone worker, which trains these very weights."""
         inputs = self._trainee.inputs_of(crops.images)
-        return self._trainee.lesson(inputs, self._trainee.goal(crops), self._plan.distillation_weight)
+        return self._trainee.lesson(inputs, self._trainee.goal(crops), DISTILLATION_WEIGHT)
 
     def compute_gradient(self, lesson: Lesson, batch: Positions) -> float:
         """Computes the gradient of (B,) positions in place, and returns their mean loss."""

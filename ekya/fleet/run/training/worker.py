@@ -14,7 +14,7 @@ from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Positions, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
-from ekya.models.training.trainee import Trainee
+from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
 
 
 class Worker:
@@ -52,7 +52,7 @@ class Worker:
         self._lesson = None
         if len(crops):
             inputs = self._trainee.inputs_of(crops.images)
-            self._lesson = self._trainee.lesson(inputs, self._trainee.goal(crops), plan.distillation_weight)
+            self._lesson = self._trainee.lesson(inputs, self._trainee.goal(crops), DISTILLATION_WEIGHT)
 
     def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
         """Runs all steps of an epoch, until the server ends it.
