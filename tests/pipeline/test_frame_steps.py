@@ -6,7 +6,7 @@ import torch
 from street import IMAGE, SIDE, WINDOW_US, settings, t_us
 from torch import nn
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NOT_ANSWERED
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
@@ -14,6 +14,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_after, is_due_in_order
 from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, analyse
 from ekya.planning.adaptation.drift import DriftMonitor
 from ekya.streams.ingest.frame import Frame
@@ -198,3 +199,41 @@ def test_steps_answers_of_the_base_model_are_not_watched():
         frame = Frame(index, t_us(index), IMAGE, np.array([[0, 0, 10, 10]], np.float32))
         steps.collect(frame, Proposals(frame.boxes))
     assert steps.base_answers(Painted(), EVERY)
+
+
+# Which frames are analysed, followed or passed over
+
+
+EDGE, GOLDEN = InferenceConfig(3, 32), InferenceConfig(3, GOLDEN_RESOLUTION)
+
+
+def test_frames_that_are_all_offered_are_due_at_the_beginning_of_every_block():
+    assert [frame for frame in range(10) if is_due_in_order(frame, 3)] == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("offered", "due"),
+    [(range(10), [0, 3, 6, 9]), ([1, 2, 5, 6, 8, 12], [1, 5, 6, 12]), ([7, 8, 9], [7, 9])],
+)
+def test_newest_frames_are_due_once_in_every_block(offered, due):
+    analysed, found = -1, []
+    for frame in offered:
+        if is_due_after(analysed, frame, 3):
+            analysed = frame
+            found.append(frame)
+    assert found == due
+
+
+@pytest.mark.parametrize(
+    ("config", "due", "due_frame_waits", "way"),
+    [
+        (EDGE, True, False, FrameWay.ANALYSE),
+        (EDGE, True, True, FrameWay.ANALYSE),
+        (EDGE, False, False, FrameWay.PASS_OVER),
+        (GOLDEN, True, True, FrameWay.ANALYSE),
+        (GOLDEN, False, False, FrameWay.FOLLOW),
+        (GOLDEN, False, True, FrameWay.PASS_OVER),
+    ],
+)
+def test_frames_that_the_golden_detector_skips_are_followed_unless_late(config, due, due_frame_waits, way):
+    assert choose_way(config, due, due_frame_waits) is way

@@ -11,18 +11,21 @@ from street import collected
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Family, FamilyCurve
-from ekya.core.weights import Compared
+from ekya.core.units import StreamId
+from ekya.core.weights import Compared, SceneOf
+from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.microprofile import Trying
 from ekya.models.training.operations import RetrainingCost, forward_operations
 from ekya.pipeline.costs import CostCard, EdgeRates, load_card, price_by
 from ekya.pipeline.crop_labelling import longest_run
-from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import (
     StreamPreparation,
     counted_curve,
+    data_of,
     in_classes,
     memory_in_classes,
     outputs_of,
@@ -263,3 +266,46 @@ def test_settled_continues_with_the_weights_to_serve():
     assert stream.after_rollback(Compared(0.3, 0.9, 20)).serving is stream.earlier
     assert stream.after_rollback(Compared(0.85, 0.9, 20)) is stream
     assert stream.after_rollback(Compared(0.3, 0.9, 2)) is stream
+
+
+# Data of a retraining that learns from other labels too
+
+
+A, B = StreamId("a"), StreamId("b")
+POOLING = ("car", "bus", "truck")
+
+
+def part(classes, first):
+    """Returns different crops of one object each, numbered from ``first``."""
+    count = len(classes)
+    pictures = np.arange(first, first + count, dtype=np.uint8)[:, None, None, None] * np.ones(
+        (4, 4, 3), np.uint8
+    )
+    crops = LabelledCrops(
+        pictures, np.array(classes, np.int64), np.arange(count) + first, np.zeros(count, np.int64)
+    )
+    return LabelledPart(crops, np.zeros(count, np.int64), np.zeros((count, 4), np.float32))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_edge_model(POOLING[:2], 0, 3, "shufflenet_v2_x1_0")
+
+
+@pytest.fixture
+def labels():
+    """Labels of ``a`` with those of ``b``, which alone validates on a truck."""
+    pool = LabelPool()
+    pool.add(A, StreamLabels(1, part([0, 0, 1], 10), part([0, 1], 20)))
+    pool.add(B, StreamLabels(1, part([0, 1, 1], 30), part([1, 2], 40)))
+    both, _ = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    return both
+
+
+def shown(examples):
+    return sorted(int(image[0, 0, 0]) for image in examples.images)
+
+
+def test_a_retraining_learns_all_pooled_labels_of_other_streams(model, labels):
+    data = data_of(model, labels, ExemplarMemory(), PreparationSettings(POOLING, 4, 10.0, 40, 1), 2)
+    assert shown(data.pooled) == [30, 31, 32, 40, 41]

@@ -22,10 +22,13 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
 from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.storage.trace_file import read_trace, write_trace
+from ekya.simulation.executor import VirtualExecutor
+from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, family_costs, simulate, summary_of
 from ekya.simulation.trace.stream import TraceStream
+from ekya.simulation.trace.world import TraceWorld
 
 SMALL = GeneratorParameters(
     epochs=(2, 6), data_fractions=(0.5, 1.0), window_s=60.0, dearest_gpu_s=(20.0, 40.0), trial_part=0.2
@@ -318,3 +321,55 @@ def test_accuracy_by_the_golden_detector_is_that_of_lambda_alone(tmp_path):
     played.advance(2 * TRACE.window_us)
     assert played.mean_accuracy(0) == pytest.approx(0.875)
     assert played.mean_accuracy(1) == pytest.approx(0.875 / 2)
+
+
+# Streams that end before others
+
+
+SHORT = generate_trace(5, 3, 4)
+FIRST = SHORT.streams[0]
+WINDOW_US = SHORT.window_us
+
+
+def with_first(windows, last_part=1.0):
+    short = replace(FIRST, windows=FIRST.windows[:windows], last_part=last_part)
+    return replace(SHORT, streams=(short, *SHORT.streams[1:]))
+
+
+def accuracy_of_first(trace):
+    """Returns the accuracy in window 1 under the base model, and the events until the last window is over."""
+    options = Conditions(gpus=2.0).loop_options(trace)
+    executor = VirtualExecutor(TraceWorld(trace, options, Estimates()), options.checkpoint_delay_us)
+    executor.wait(0)
+    executor.execute_commands([cmd.SetInference(FIRST.stream, SHORT.inference_configs[-1], 1000)])
+    told = []
+    while executor.now_us < 4 * WINDOW_US:
+        happened = executor.wait(4 * WINDOW_US).events
+        told += [event for event in happened if not isinstance(event, ev.ShareResized)]
+    return executor.world.mean_accuracy(FIRST.stream, 1), told
+
+
+@pytest.mark.parametrize(("last_part", "ends"), [(0.5, 1.5), (1.0, 2.0)])
+def test_trace_end_of_a_camera_is_reported_once(last_part, ends):
+    accuracy, told = accuracy_of_first(with_first(2, last_part))
+    assert told == [ev.StreamEnded(round(ends * WINDOW_US), FIRST.stream)]
+    assert accuracy == pytest.approx(accuracy_of_first(SHORT)[0])
+
+
+def test_trace_stream_longer_than_run_has_no_end():
+    assert accuracy_of_first(SHORT)[1] == []
+
+
+@pytest.mark.parametrize("scheduler", ["ekya", "uniform", "reuse", "oracle"])
+def test_trace_shorter_stream_is_played_beside_others(scheduler):
+    played = simulate(with_first(2), make_scheduler(scheduler), Conditions(gpus=1.5))
+    assert [len(windows) for windows in played.accuracy.values()] == [2, 4, 4]
+    ends = [event.t_us for turn in played.steps for event in turn.events if isinstance(event, ev.StreamEnded)]
+    assert ends == [2 * WINDOW_US]
+    later = [turn.plan for turn in played.steps if turn.plan is not None and turn.now_us >= ends[0]]
+    assert later
+    assert {of.stream for plan in later for of in plan.phases[0].assignments} == {
+        stream.stream for stream in SHORT.streams[1:]
+    }
+    entries = summary_of(played)["streams"][FIRST.stream]["windows"]
+    assert [window["accuracy"] is None for window in entries] == [False, False, True, True]
