@@ -7,7 +7,9 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import wait_until
+from waiting import call_at, wait_until
+
+from ekya.streams.ingest.feed import Feed
 
 ODD_SOURCE = '''
 import logging, os, time
@@ -102,3 +104,30 @@ def kill_decoder(decoders: Any) -> Any:
         return bool(found)
 
     return kill
+
+
+@pytest.fixture
+def feed() -> Any:
+    """Function that opens feeds, which are closed after the test."""
+    feeds: list[Feed] = []
+
+    def open_(spec: Any, *name: str) -> Feed:
+        feeds.append(Feed(spec, (), *name))
+        return feeds[-1]
+
+    yield open_
+    for one in feeds:
+        one.close()
+
+
+@pytest.fixture
+def playing(feed: Any) -> Any:
+    """Function that opens feeds, and has their frames come once they are open."""
+
+    def play(spec: Any, *name: str) -> Feed:
+        opened = feed(spec, *name)
+        opened.wait_open()
+        call_at(opened.start_frames)
+        return opened
+
+    return play

@@ -16,7 +16,7 @@ from ekya.core.errors import UserError
 from ekya.streams.ingest import camera as camera_module
 from ekya.streams.ingest import feed as feed_module
 from ekya.streams.ingest.camera import ASSUMED_FPS, CameraSource, CameraSpec
-from ekya.streams.ingest.feed import Feed, LiveSample
+from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame, Sight, Silence
 from ekya.streams.ingest.process import Arrived, SourceProcess
 
@@ -39,20 +39,6 @@ def watched(feed, until):
 def camera():
     with MjpegCamera(fps=40.0) as camera:
         yield camera
-
-
-@pytest.fixture
-def feed():
-    """Opens feeds and closes them after the test."""
-    feeds = []
-
-    def open_(spec):
-        feeds.append(Feed(spec, ()))
-        return feeds[-1]
-
-    yield open_
-    for one in feeds:
-        one.close()
 
 
 @pytest.mark.parametrize(
@@ -184,10 +170,8 @@ def test_camera_silence_names_its_cause(source_of):
         assert silent == Silence(reason)
 
 
-def test_feed_camera_disconnects_and_is_found_again(camera, feed):
-    watching = feed(CameraSpec(url=camera.url, fps=40))
-    watching.wait_open()
-    call_at(watching.start_frames)
+def test_feed_camera_disconnects_and_is_found_again(camera, playing):
+    watching = playing(CameraSpec(url=camera.url, fps=40))
     before, _ = watched(watching, lambda seen: len(seen) > 5)
     camera.stop()
     _, said = watched(watching, lambda _: watching.lost is not None)
@@ -200,10 +184,8 @@ def test_feed_camera_disconnects_and_is_found_again(camera, feed):
     assert indices == sorted(set(indices))
 
 
-def test_feed_silent_camera_is_lost(camera, feed):
-    watching = feed(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
-    watching.wait_open()
-    call_at(watching.start_frames)
+def test_feed_silent_camera_is_lost(camera, playing):
+    watching = playing(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
     watched(watching, lambda seen: len(seen) > 5)
     camera.frozen = True
     _, said = watched(watching, lambda _: watching.lost is not None)
@@ -223,32 +205,24 @@ def test_feed_unreachable_camera_is_retried(camera, feed):
     assert arrived[0].index == 0
 
 
-def test_feed_refused_login_is_masked(camera, feed, monkeypatch):
+def test_feed_refused_login_is_masked(camera, playing, monkeypatch):
     camera.login = "admin:tops3cret"
     monkeypatch.setenv("CAM_LOGIN", "admin:wr0ngone")
-    watching = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")))
-    watching.wait_open()
-    call_at(watching.start_frames)
+    watching = playing(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")))
     _, said = watched(watching, lambda _: watching.lost is not None)
     assert said[-1] == "the camera answers and gives no video; check login, path and codec"
     monkeypatch.setenv("CAM_LOGIN", "admin:tops3cret")
-    again = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@"), fps=40))
-    again.wait_open()
-    call_at(again.start_frames)
+    again = playing(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@"), fps=40))
     assert watched(again, bool)[0]
 
 
-def test_feed_missing_device_is_lost(feed):
-    watching = feed(CameraSpec(url="/dev/video97"))
-    watching.wait_open()
-    call_at(watching.start_frames)
+def test_feed_missing_device_is_lost(playing):
+    watching = playing(CameraSpec(url="/dev/video97"))
     assert watched(watching, lambda _: watching.lost is not None)[1][-1] == "there is no such device"
 
 
-def test_feed_dead_process_is_replaced_without_double_frames(camera, feed, kill_decoder):
-    watching = feed(CameraSpec(url=camera.url, fps=40))
-    watching.wait_open()
-    call_at(watching.start_frames)
+def test_feed_dead_process_is_replaced_without_double_frames(camera, playing, kill_decoder):
+    watching = playing(CameraSpec(url=camera.url, fps=40))
     before, _ = watched(watching, lambda seen: len(seen) > 5)
     kill_decoder()
     between, said = watched(watching, lambda _: watching.lost is not None)
@@ -306,7 +280,7 @@ def test_live_sample_of_absent_camera_is_empty(camera):
 def test_process_child_imports_neither_ray_nor_torch():
     code = (
         "import sys, ekya.streams.ingest.process_child; "
-        "import ekya.streams.ingest.camera, ekya.streams.ingest.feed; "
+        "import ekya.streams.ingest.camera, ekya.streams.ingest.feed, ekya.streams.ingest.video; "
         "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,6 +9,7 @@ import pytest
 import waymo_sample
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 
+from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.streams.sources import DATASETS
 
@@ -88,6 +89,26 @@ def test_dataset_index_gives_same_frames_as_listing(dataset, tmp_path):
             assert np.array_equal(one.image, other.image)
             assert np.array_equal(its_truth.boxes, other_truth.boxes)
             assert np.array_equal(its_truth.classes, other_truth.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "frames"),
+    [
+        ("cityscapes", {"aachen": 3, "lindau": 2}),
+        ("sample-list", {"bridge": 8, "crossing": 3}),
+        ("image-folder", {"camera": 12}),
+    ],
+)
+def test_dataset_shipped_sample_is_complete(name, frames):
+    root = shipped_path(f"datasets/{name.replace('-', '_')}/sample")
+    survey = DATASETS[name].survey(root)
+    assert (dict(survey.frames), survey.missing) == (frames, ())
+    for stream, count in frames.items():
+        spec = DATASETS[name].make_indexed_spec(root, stream, root).model_copy(update={"index": None})
+        source = spec.open(DATASETS[name].classes_in(root))
+        shown = [len(truth.classes) for _, truth in source.frames()]
+        assert (len(shown), source.damaged) == (count, 0)
+        assert sum(shown) > 5
 
 
 def test_dataset_empty_folder_has_no_streams(dataset, tmp_path):

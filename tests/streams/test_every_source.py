@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping
 from itertools import islice, pairwise
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import waymo_sample
-from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
+from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list, draw_video
 from mjpeg_camera import MjpegCamera
 
 from ekya.core.objects import BACKGROUND
@@ -28,17 +27,16 @@ OPENS = 1000
 
 
 def city(_: Path) -> CitySpec:
-    return CitySpec(seed=3, fps=10, duration_s=2.0, scenes=(StreetScene(),))
+    later = StreetScene(
+        at_s=1, mix={"bus": 1.0, "truck": 1.0}, view="front", lighting="night", livery="south"
+    )
+    return CitySpec(seed=3, fps=10, duration_s=2.0, scenes=(StreetScene(), later))
 
 
 def video(folder: Path) -> VideoSpec:
     files = []
     for name in ("first.avi", "second.avi"):
-        files.append(folder / name)
-        writer = cv2.VideoWriter(str(files[-1]), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
-        for index in range(8):
-            writer.write(np.full((48, 64, 3), 10 * index, np.uint8))
-        writer.release()
+        files.append(draw_video(folder / name, 8))
     return VideoSpec(files=tuple(files))
 
 
@@ -128,9 +126,13 @@ def test_source_second_pass_gives_same_frames(spec):
     source = spec.open(classes_of(spec))
     first, second = list(source.frames()), list(source.frames())
     assert len(first) == len(second)
-    for (one, _), (other, _) in zip(first, second, strict=True):
+    for (one, truth), (other, its_truth) in zip(first, second, strict=True):
         assert (one.index, one.t_us) == (other.index, other.t_us)
         assert np.array_equal(one.image, other.image)
+        assert (truth is None) == (its_truth is None)
+        if truth is not None:
+            assert np.array_equal(truth.boxes, its_truth.boxes)
+            assert np.array_equal(truth.tracks, its_truth.tracks)
 
 
 def test_source_truth_and_boxes_match_gives_truth(spec):
@@ -178,11 +180,12 @@ def test_source_thousand_opens_leave_nothing_open(spec):
 
 
 def test_source_in_a_process_gives_same_frames(spec):
-    own = [(frame.index, frame.t_us) for frame, _ in spec.open(classes_of(spec)).frames()]
+    own = [(frame.index, frame.t_us, frame.image) for frame, _ in spec.open(classes_of(spec)).frames()]
     with SourceProcess(spec, classes_of(spec)) as process:
-        elsewhere = [(frame.index, frame.t_us) for frame, _ in process.frames()]
+        elsewhere = [(frame.index, frame.t_us, frame.image) for frame, _ in process.frames()]
         assert (process.died, process.damaged) == (None, 0)
-    assert elsewhere == own
+    assert [one[:2] for one in elsewhere] == [one[:2] for one in own]
+    assert all(np.array_equal(one[2], other[2]) for one, other in zip(elsewhere, own, strict=True))
 
 
 @pytest.fixture

@@ -6,22 +6,7 @@ from waiting import call_at, wait_until
 from ekya.core.errors import UserError
 from ekya.streams.ingest import feed as feed_module
 from ekya.streams.ingest.camera import ASSUMED_FPS
-from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.video import VideoSpec
-
-
-@pytest.fixture
-def feed():
-    """Opens feeds and closes them after the test."""
-    feeds = []
-
-    def open_(spec):
-        feeds.append(Feed(spec, (), "gate"))
-        return feeds[-1]
-
-    yield open_
-    for one in feeds:
-        one.close()
 
 
 def indices(feed, kill=None, held=(), folder=None):
@@ -40,7 +25,7 @@ def indices(feed, kill=None, held=(), folder=None):
 
 
 def test_feed_killed_decoder_continues_at_next_frame(odd, feed, caplog, kill_decoder, tmp_path):
-    watching = feed(odd(frames=60, holds=(5, 30)))
+    watching = feed(odd(frames=60, holds=(5, 30)), "gate")
     assert watching.wait_open() == 100.0
     call_at(watching.start_frames)
     assert indices(watching, kill_decoder, (5, 30), tmp_path) == list(range(60))
@@ -50,37 +35,30 @@ def test_feed_killed_decoder_continues_at_next_frame(odd, feed, caplog, kill_dec
     assert "gate: its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
 
 
-def test_feed_third_death_in_a_minute_ends_recording(odd, feed, monkeypatch, kill_decoder, tmp_path):
-    monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 1e9)
-    watching = feed(odd(frames=60, holds=(5, 10, 15, 20)))
-    watching.wait_open()
-    call_at(watching.start_frames)
-    assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(15))
-    assert watching.died == "its decoder died 3 times, killed by signal SIGKILL"
+@pytest.mark.parametrize(
+    ("minute_s", "frames", "died"),
+    [(1e9, 15, "its decoder died 3 times, killed by signal SIGKILL"), (0.0, 60, None)],
+)
+def test_feed_third_death_in_a_minute_ends_recording(
+    odd, playing, monkeypatch, kill_decoder, tmp_path, minute_s, frames, died
+):
+    monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", minute_s)
+    watching = playing(odd(frames=60, holds=(5, 10, 15, 20)), "gate")
+    assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(frames))
+    assert watching.died == died
     assert watching.poll(0.0) == []
 
 
-def test_feed_old_deaths_do_not_count(odd, feed, monkeypatch, kill_decoder, tmp_path):
-    monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 0.0)
-    watching = feed(odd(frames=60, holds=(5, 10, 15, 20)))
-    watching.wait_open()
-    call_at(watching.start_frames)
-    assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(60))
-    assert watching.died is None
-
-
 @pytest.mark.parametrize("minute_s", [60.0, 0.0])
-def test_feed_repeated_abort_at_one_frame_ends_recording(odd, feed, monkeypatch, minute_s):
+def test_feed_repeated_abort_at_one_frame_ends_recording(odd, playing, monkeypatch, minute_s):
     monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", minute_s)
-    watching = feed(odd(frames=3, end="abort"))
-    watching.wait_open()
-    call_at(watching.start_frames)
+    watching = playing(odd(frames=3, end="abort"), "gate")
     assert indices(watching) == [0, 1, 2]
     assert "SIGABRT" in watching.died
 
 
 def test_feed_abort_in_open_ends_recording(odd, feed):
-    watching = feed(odd(end="abort in open"))
+    watching = feed(odd(end="abort in open"), "gate")
     assert watching.wait_open() == ASSUMED_FPS
     call_at(watching.start_frames)
     assert watching.poll(0.0) == []
@@ -89,7 +67,7 @@ def test_feed_abort_in_open_ends_recording(odd, feed):
 
 
 def test_feed_killed_while_opening_is_restarted(odd, feed, kill_decoder):
-    watching = feed(odd(frames=5))
+    watching = feed(odd(frames=5), "gate")
     kill_decoder()
     assert watching.wait_open() == 100.0
     call_at(watching.start_frames)

@@ -69,16 +69,6 @@ def test_grid_loss_to_the_end_is_a_gap_to_the_end():
     assert slots.gaps == [Gap(1, 6, "it burnt")]
 
 
-def test_grid_late_camera_has_a_gap_before_it():
-    slots, put = grid()
-    slots.fill_slots(300_000)
-    assert put == []
-    slots.show_picture(350_000, picture(7))
-    slots.fill_slots(400_000)
-    assert put == [7, 7, 7, 7, 7]
-    assert slots.gaps == [Gap(0, 4, "it was not there yet")]
-
-
 def test_grid_loss_between_slots_is_no_gap():
     slots, _ = grid()
     slots.show_picture(0, picture(1))

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 from draw_samples import draw_image_folder
 
-from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.streams.datasets.image_folder import IMAGE_FOLDER, ImageFolderSpec
 
@@ -66,10 +65,3 @@ def test_image_folder_depth_decides_number_of_cameras(tmp_path):
     IMAGE_FOLDER.examine(tmp_path / "two", "gate", classes, index, lambda: None)
     source = IMAGE_FOLDER.make_indexed_spec(tmp_path / "two", "gate", index).open(classes)
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[1]], "a camera need not see all"
-
-
-def test_image_folder_shipped_sample_is_complete():
-    root = shipped_path("datasets/image_folder/sample")
-    source = ImageFolderSpec(root=root).open(IMAGE_FOLDER.classes_in(root))
-    assert len(list(source.frames())) == 12
-    assert source.damaged == 0

@@ -1,28 +1,21 @@
 """Tests of recordings that are played faster or in a loop."""
 
-import cv2
-import numpy as np
 import pytest
+from draw_samples import draw_video
 
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
-from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic import CitySpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 
 
+def video(folder):
+    return VideoSpec(files=(draw_video(folder / "video.avi", 16),))
+
+
 def city():
     return CitySpec(seed=3, fps=10, duration_s=1.0)
-
-
-def video(folder):
-    file = folder / "video.avi"
-    writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
-    for index in range(16):
-        writer.write(np.full((48, 64, 3), 10 * index, np.uint8))
-    writer.release()
-    return VideoSpec(files=(file,))
 
 
 def first(spec, count):
@@ -63,10 +56,3 @@ def test_played_loop_without_frames_ends(tmp_path, damage):
     for file in spec.files:
         file.write_bytes(damage)
     assert list(source.frames()) == []
-
-
-def test_played_spec_runs_in_a_process(tmp_path):
-    spec = PlayedSpec(source=video(tmp_path), play=PlayConfig(loop=True))
-    with SourceProcess(spec, ()) as process:
-        frames = process.frames()
-        assert [next(frames)[0].index for _ in range(40)] == list(range(40))

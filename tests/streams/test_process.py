@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from waiting import call_at, wait_until
@@ -115,29 +114,6 @@ def test_probe_source_death_in_open_is_user_error(odd: Any) -> None:
 def test_probe_source_passes_on_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.mp4: no such file"):
         probe_source(VideoSpec(files=(tmp_path / "nowhere.mp4",)), ())
-
-
-def test_process_video_frames_are_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "a.avi"
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, (64, 48))
-    noise = np.random.default_rng(1).integers(0, 255, (12, 48, 64, 3), dtype=np.uint8)
-    for image in noise:
-        writer.write(image)
-    writer.release()
-    spec = VideoSpec(files=(path,))
-    here = [frame.image for frame, _ in spec.open(()).frames()]
-    with SourceProcess(spec, ()) as process:
-        there = [frame.image for frame, _ in process.frames()]
-    assert len(here) == 12
-    np.testing.assert_array_equal(here, there)
-
-
-def test_process_child_with_video_imports_no_ray_or_torch() -> None:
-    code = (
-        "import sys, ekya.streams.ingest.process_child, ekya.streams.ingest.video; "
-        "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_process_child_takes_no_modules_of_the_current_folder(

@@ -6,7 +6,6 @@ import pytest
 from draw_samples import draw_sample_list
 from pydantic import ValidationError
 
-from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.streams.datasets.cityscapes import PAPER_CLASSES
 from ekya.streams.datasets.sample_list import SAMPLE_LIST, SampleListSpec
@@ -167,16 +166,3 @@ def test_sample_list_examine_reads_unsorted_nested_lists(tmp_path):
     assert (found.frames, found.objects) == (2, {"car": 1, "person": 1})
     source = SAMPLE_LIST.make_indexed_spec(tmp_path, "ulm_fine", index).open(("person", "car"))
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[0], [1]]
-
-
-def test_sample_list_shipped_sample_is_complete():
-    root = shipped_path("datasets/sample_list/sample")
-    assert SAMPLE_LIST.survey(root).missing == ()
-    for name in SAMPLE_LIST.survey(root).frames:
-        source = (
-            SAMPLE_LIST.make_indexed_spec(root, name, root)
-            .model_copy(update={"index": None})
-            .open(PAPER_CLASSES)
-        )
-        assert sum(len(truth.classes) for _, truth in source.frames()) > 5
-        assert source.damaged == 0

@@ -3,6 +3,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from draw_samples import draw_video
 from pydantic import ValidationError
 
 from ekya.core.errors import UserError
@@ -10,18 +11,9 @@ from ekya.streams.ingest import video
 from ekya.streams.ingest.video import VideoSpec
 
 
-def write_video(path: Path, frames: int, fps: float, size: tuple[int, int] = (64, 48)) -> Path:
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, size)
-    assert writer.isOpened()
-    for i in range(frames):
-        writer.write(np.full((size[1], size[0], 3), i * 8 % 256, dtype=np.uint8))
-    writer.release()
-    return path
-
-
 def test_video_files_play_in_sequence(tmp_path: Path) -> None:
-    first = write_video(tmp_path / "a.avi", frames=10, fps=10)
-    second = write_video(tmp_path / "b.avi", frames=6, fps=20, size=(160, 80))
+    first = draw_video(tmp_path / "a.avi", 10, fps=10)
+    second = draw_video(tmp_path / "b.avi", 6, fps=20, size=(160, 80))
     source = VideoSpec(files=(first, second), max_side=80).open(())
     frames = [frame for frame, truth in source.frames() if truth is None]
     assert source.fps == pytest.approx(10)
@@ -100,7 +92,7 @@ def test_video_damaged_frames_are_counted_and_take_time(
 
 
 def test_video_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "hurt.avi", frames=40, fps=10)
+    path = draw_video(tmp_path / "hurt.avi", 40, fps=10)
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 600] = b"\x00" * 600

@@ -46,12 +46,6 @@ def test_waymo_survey_lists_cameras_at_locations(written):
         check_stream_name(name)
 
 
-def test_waymo_survey_version_2_counts_frames(tmp_path):
-    for segment in SEGMENTS:
-        waymo_sample.write_v2(tmp_path, segment)
-    assert WAYMO.survey(tmp_path).frames["location_sf-front"] == 7
-
-
 def test_waymo_index_opens_to_same_frames(written, monkeypatch):
     root, _ = written
     findings, index = examine(root, "location_sf-front")

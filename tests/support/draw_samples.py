@@ -111,6 +111,17 @@ def draw_sample_list(
         csv.writer(file, lineterminator="\n").writerows([("idx", "class", "x0", "y0", "x1", "y1"), *rows])
 
 
+def draw_video(path: Path, count: int, fps: float = 10.0, size: tuple[int, int] = (64, 48)) -> Path:
+    """Writes plain pictures to a video, each brighter by 8 than the one before; returns its path."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, size)
+    if not writer.isOpened():
+        raise OSError(f"{path}: cannot be written")
+    for number in range(count):
+        writer.write(np.full((*size[::-1], 3), number * 8 % 256, np.uint8))
+    writer.release()
+    return path
+
+
 def draw_image_folder(root: Path, each: int, size: tuple[int, int] = (320, 240)) -> None:
     """Draws ``each`` crops into a folder for each class, with file names in order of time."""
     left = dict.fromkeys(KINDS, each)
