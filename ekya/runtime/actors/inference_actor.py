@@ -132,6 +132,7 @@ class InferenceActor:
         """Ends a stream's inference; the others' go on. Ends the process if its loop hangs."""
         one = self.streams.pop(stream, None)
         if one is not None and not one.stop_and_release():
+            # A thread cannot be ended alone, and this one keeps a part of the share and memory of the GPU.
             _LOG.critical("%s: its inference hangs, so its process ends", stream)
             os._exit(1)
 

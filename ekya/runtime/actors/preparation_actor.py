@@ -118,6 +118,7 @@ class PreparationActor:
             preparation.labels = before.labels
         resized = share.resize(serial, command.share_milli)
         self._preparations.replace_job(number, preparation)
+        # Hand-ins and orders that came before wait for this, and must find the preparation in its place.
         self._preparations.mark_begun(number)
         thread = threading.Thread(
             target=self._run, args=(preparation, before), name="preparation", daemon=True

@@ -313,6 +313,7 @@ class StreamInference:
             if now_s - flushed_s >= _FLUSH_EVERY_S:
                 flushed_s = now_s
                 self._record.flush()
+            # Requests swap too; a camera without frames makes none, and its swap is to be reported as well.
             self._process.models.hot_swap(self._stream.id)
             if self._feed.ended:
                 self._record.flush()

@@ -186,6 +186,7 @@ class StreamRetraining:
         )
         share = JobShare(handle, command.training_speed, share_milli)
         job = _Job(command, share, labels, passed, self._memory)
+        # Of two orders that cross, the older finds a newer job here; its share would never be released.
         try:
             self._jobs.replace_job(command.job, job)
         except LookupError:

@@ -177,6 +177,7 @@ class ProcessTable:
         process = self._processes.get(actor)
         if process is not None and process.pid is not None:
             end_process(actor, process.pid)
+            # The kernel may give the number to another process, which a second kill would hit.
             process.pid = None
 
     def forget_process(self, actor: Any) -> ActorProcess | None:

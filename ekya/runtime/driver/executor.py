@@ -163,6 +163,7 @@ class RayExecutor:
         if self._returned_s is not None:
             self.busy_s += time.monotonic() - self._returned_s
         self._alive()
+        # The loop has journalled the last batch before it waits again, so these are on disk by now.
         written, self._unwritten = self._unwritten, []
         for call in written:
             call()

@@ -237,6 +237,7 @@ class FleetActors:
             Reference of a reply that comes when it has begun.
         """
         own = self.streams[stream]
+        # What was on its way to the dead process is lost, and no retraining may start from it.
         own.newest_weights = own.weights
         if not self._processes.is_running(own.worker(role)):
             name = self._process_name(role, stream)

@@ -154,6 +154,8 @@ class RunSession:
         scheduler = make_scheduler(opened.options.scheduler)
         facts = LoopFacts()
         with ExitStack() as stack:
+            # Left in reverse order: the journal and the control first, so that no operator waits for a loop
+            # that has ended; then the actors; last the zoo and the database, in which these are recorded.
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state, of_run=True))
             kept = open_zoo(fleet, opened.folder) if constants.zoo else None
@@ -168,6 +170,7 @@ class RunSession:
                 ready = self._wait_ready(actors)
             facts.start_s = time.monotonic() - began_s
             stack.enter_context(loaded_frozen())
+            # The clock of a resumed run goes on where it was, so its start lies before this process.
             clock = RunClock(self.coordinator.begin_ns() - from_us * 1000)
             _begin(actors, clock)
             for stream in () if resumed is None else resumed.paused:

@@ -189,6 +189,7 @@ class ShareChanges:
     def _call(self, command: ShareCommand) -> Any:
         """Sends a command to the actor of its holder."""
         holder, begin = command.holder, self._begin.pop(command.holder, None)
+        # The first order of a job begins it at the share that was free, which may be less than was planned.
         if begin is not None:
             return begin(command.share_milli, command.serial)
         if holder.stream is None:

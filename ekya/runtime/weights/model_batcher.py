@@ -174,6 +174,7 @@ class ModelBatcher:
         """Answers all waiting requests, before the share's scope can delay the calling thread on exit."""
         with self._changed:
             batch, self._queue = self._queue, []
+        # Before the call and for all of it, so that every answer names the version that gave it.
         for one in batch:
             self.hot_swap(one.stream)
         self._answer(batch)

@@ -79,6 +79,8 @@ class WeightTransfer:
         """
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
+        # The bytes go from trainer to inference through the object store: this process passes references on
+        # and never waits for them.
         send = own.retraining.send_checkpoint.options(num_returns=2)
         weights, accuracy = send.remote(stream, job, version, *after)
         self._begin(stream, version, weights)
@@ -174,6 +176,7 @@ class WeightTransfer:
         stream, version, pending = event.stream, event.version, self._pending[event.stream]
         if version not in pending:
             return False
+        # Only now may a restarted worker begin with them: until the swap is reported they may be lost.
         self._streams[stream].weights = pending[version]
         self._pending[stream] = {newer: weights for newer, weights in pending.items() if newer > version}
         self._served_versions[stream] = [*self._served_versions[stream], version][-_VERSIONS:]
