@@ -1,27 +1,33 @@
-"""`ekya fleet run` on the wall clock: two servers with a Ray each, one of them overloaded."""
+"""`ekya fleet run` on the wall clock: two servers with a Ray each, and a driver that dies."""
 
 import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
 
 import pytest
 
 from ekya import cli
 from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
+from ekya.core.units import StreamId
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 WINDOW_S = 30
+SOUTH = {"streams": ["cam-3", "cam-4"], "changes": {"gpus": 1.0}}
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory, write_town):
     """The servers file; south has two cameras and spare capacity."""
-    south = {"streams": ["cam-3", "cam-4"], "changes": {"gpus": 1.0}}
     folder = tmp_path_factory.mktemp("live-servers")
-    return write_town(folder, WINDOW_S, 2, blocks=1, scene=-1, fps=3, south=south)
+    return write_town(folder, WINDOW_S, 2, blocks=1, scene=-1, fps=3, south=SOUTH)
 
 
 def run(file, folder, *words):
@@ -75,3 +81,65 @@ def test_a_host_that_fails_takes_nobody_along(file, tmp_path) -> None:
     assert (north["died_s"], told["frames"]["lost"]) == (None, 0)
     assert north["mean_accuracy"] > 0.3
     assert set(told["loans"]["by_outcome"]) <= {"south died", "arrived"}
+
+
+GAP_S = 3.0
+"""Longest time for which no frame of a stream may be analysed."""
+
+
+@pytest.fixture(scope="module")
+def coordinated(tmp_path_factory, write_town):
+    """The same for three shorter windows."""
+    return write_town(tmp_path_factory.mktemp("coordinated"), 24, 3, blocks=1, scene=-1, fps=3, south=SOUTH)
+
+
+def records(loans):
+    if not loans.is_file():
+        return []
+    return [json.loads(line) for line in loans.read_text().splitlines() if line.endswith("}")]
+
+
+def killed_after_a_loan(file, folder):
+    """Begins a run, and kills its driver half a second after the first loan; returns the loans until then."""
+    words = ["fleet", "run", str(file), "--runs", str(folder)]
+    driver = subprocess.Popen([sys.executable, "-m", "ekya", *words])
+    try:
+        while not (
+            made := [one["loan"] for one in records(folder / "town" / "loans.jsonl") if "site" in one]
+        ):
+            assert driver.poll() is None, "it ended before it made a loan"
+            time.sleep(0.05)
+        time.sleep(0.5)
+    finally:
+        driver.kill()
+        driver.wait()
+    return made
+
+
+def longest_gap_s(folder, stream):
+    read = read_predictions(folder.predictions(stream))
+    at_us = [t_us for t_us, analysed in zip(read.t_us, read.analysed, strict=True) if analysed]
+    return max(after - before for before, after in pairwise(at_us)) / 1e6
+
+
+def test_loans_go_on_are_taken_up_and_new_ones_are_made_and_no_inference_stops(coordinated, tmp_path) -> None:
+    loans, told = tmp_path / "town" / "loans.jsonl", tmp_path / "told.json"
+    before = killed_after_a_loan(coordinated, tmp_path)
+    assert cli.main(["fleet", "run", "--resume", str(loans.parent), "--json", str(told)]) == 0
+    summary = json.loads(told.read_text())
+
+    made = [one for one in records(loans) if "site" in one]
+    ended = {one["loan"]: one["outcome"] for one in records(loans) if "outcome" in one}
+    assert [one["loan"] for one in made] == list(range(len(made)))
+    assert sorted(ended) == [one["loan"] for one in made]
+    assert ended[before[0]] in ("arrived", "given up")  # its server told the new coordinator
+    assert len(made) > len(before)
+    assert "arrived" in ended.values()
+
+    assert summary["frames"]["lost"] == 0
+    for site, streams in (("north", ("cam-1", "cam-2")), ("south", ("cam-3", "cam-4"))):
+        assert summary["servers"][site]["died_s"] is None
+        _, _, turns = read_journal(RunFolder(tmp_path / "town" / site).journal)
+        assert not [one for turn in turns for one in turn.events if isinstance(one, ev.WorkerDied)]
+        for stream in map(StreamId, streams):
+            assert longest_gap_s(RunFolder(tmp_path / "town" / site), stream) <= GAP_S
