@@ -3,14 +3,13 @@
 import json
 from dataclasses import replace
 
+import peers_by_hand
 import pytest
+from peers_by_hand import CAM, S
 from trace_servers import TraceServer, play_servers
 
-from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR
-from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, loan_cost
-from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import LEAST, Promises
 from ekya.fleet.policy.registry import TIERS
@@ -23,38 +22,23 @@ from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions
 
-S = 1_000_000
-CAM = StreamId("cam")
 HOST, HONEST, BOASTING = map(SiteName, ("host", "honest", "boasting"))
 
 
-class Server:
-    """Fake of a server; the host lends five tenths of a GPU, each of which costs it ``loss`` of accuracy."""
+class Server(peers_by_hand.Server):
+    """A server; the host lends five tenths of a GPU, each of which costs it ``loss`` of accuracy."""
 
     def __init__(self, site, loss):
-        self.site, self.loss, self.runs = site, loss, []
+        super().__init__(site, 5 if site == HOST else 0)
+        self.loss = loss
 
     def spare_room(self, now_us, until_us):
-        losses = tuple(self.loss * units for units in range(1, 6))
-        return Room(self.site, 100, losses, LINEAR) if self.site == HOST else None
-
-    def lend_share(self, number, lent):
-        pass
-
-    def take_back_share(self, number, at_us):
-        pass
-
-    def borrowed_loans(self):
-        return self.runs
-
-    def lent_numbers(self):
-        return ()
+        room = super().spare_room(now_us, until_us)
+        return room and replace(room, loss=tuple(self.loss * units for units in range(1, 6)))
 
 
 def offer(site, now_us=0):
-    config = RetrainConfig(4, 16, 0, 1, 1.0)
-    until_us = now_us + 100 * S
-    return TrainingOffer(site, CAM, config, 4, 10.0, 0.1, 0.0, now_us, until_us, 300, 1.0, 45.0, 0.1, 45.0)
+    return replace(peers_by_hand.offer(CAM, site, until_us=now_us + 100 * S), now_us=now_us)
 
 
 def coordinator(file=lambda made: None, loss=0.01, promises=None):

@@ -4,76 +4,42 @@ import queue
 import threading
 from dataclasses import replace
 
+import peers_by_hand
 import pytest
 from by_hand import ByHand
+from peers_by_hand import CAM, EAST, HOME, WEST, S
 from waiting import HANG_GUARD_S, wait_until
 
-from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.registry import TIERS
-from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Answer
 from ekya.fleet.run.live import coordination
 from ekya.fleet.run.live.coordination import RemoteCoordinator, RemotePeer, live_coordinator
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 
-S = 1_000_000
-CAM, OTHER_CAM = StreamId("cam"), StreamId("other cam")
-HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
+OTHER_CAM = StreamId("other cam")
 SITES = (HOME, EAST, WEST)
-OFFER = TrainingOffer(
-    HOME, CAM, RetrainConfig(4, 16, 0, 1, 1.0), 4, 10.0, 0.1, 0.0, 0, 100 * S, 300, 1.0, 45.0, 0.1, 45.0
-)
+OFFER = peers_by_hand.offer()
 OTHER = replace(OFFER, stream=OTHER_CAM)
 LOST = "lost with the coordinator"
 
 
-class Server:
-    """Fake of a server as the coordinator calls it; ``spare_room`` replies once ``answers`` is set.
-
-    Attributes:
-        units: that it could lend in total.
-        lent: shares that it keeps, by loan.
-        runs: loans under which its retrainings run.
-        granted: loans that the coordinator has pushed.
-        heard: reasons for which its retrainings have failed.
-    """
+class Server(peers_by_hand.Server):
+    """A server whose ``spare_room`` replies once ``answers`` is set; ``granted`` has loans pushed to it."""
 
     def __init__(self, site, units):
-        self.site, self.units, self.lent, self.runs = site, units, {}, []
-        self.granted, self.heard, self.answers = queue.Queue(), [], threading.Event()
+        super().__init__(site, units)
+        self.granted, self.answers = queue.Queue(), threading.Event()
         self.answers.set()
 
     def spare_room(self, now_us, until_us):
         assert self.answers.wait(HANG_GUARD_S)
-        return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units else None
-
-    def lend_share(self, number, lent):
-        self.lent[number] = lent
-
-    def take_back_share(self, number, at_us):
-        del self.lent[number]
+        return super().spare_room(now_us, until_us)
 
     def grant_loan(self, loan):
         self.granted.put(loan)
-
-    def training_so_far(self, stream, now_us):
-        return Interrupted(2, {(HOME, EAST): 7.0})
-
-    def fail_training(self, stream, reason, now_us):
-        self.heard.append(reason)
-
-    def borrowed_loans(self):
-        return self.runs
-
-    def lent_numbers(self):
-        return set(self.lent)
 
 
 class Town:
@@ -407,7 +373,7 @@ def test_as_time_passes_it_decides_again_if_its_policy_wants_that(tier, decides_
 def test_started_again_it_goes_on_with_what_still_runs(town) -> None:
     server = town.server()
     first = server.answer_offers(HOME, 0, [OFFER]).loan
-    town[HOME].runs = [first]
+    town[HOME].loans = [first]
     town.starts_again()
     assert (list(town[EAST].lent), town.outcomes()) == ([0], [UNDER_WAY])
     assert server.answer_offers(HOME, S, [OFFER]) == Answer(), "it has its loan"
@@ -441,7 +407,7 @@ def test_started_again_it_leaves_what_was_over_as_it_was(town) -> None:
 
 def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None:
     first = town.server().answer_offers(HOME, 0, [OFFER]).loan
-    town[HOME].runs, moved = [first], []
+    town[HOME].loans, moved = [first], []
     town[HOME].continue_training = lambda stream, loan: moved.append(loan)
     town.starts_again()
     town[WEST].units = 5
@@ -453,7 +419,7 @@ def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None
 
 
 def test_started_again_it_finds_servers_that_have_died_neither_as_hosts_nor_as_borrowers(town) -> None:
-    town[HOME].runs = [town.server().answer_offers(HOME, 0, [OFFER]).loan]
+    town[HOME].loans = [town.server().answer_offers(HOME, 0, [OFFER]).loan]
     town.servers[HOME].die()
     town.starts_again()
     assert (town[EAST].lent, town.outcomes()) == ({}, [LOST])

@@ -9,17 +9,16 @@ from hashlib import sha256
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from by_hand import ByHand, ScriptedTrainer
+from peers_by_hand import Server
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import STORES, NodeName, SiteName
 from ekya.fleet.policy.registry import TIERS
-from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
@@ -87,28 +86,6 @@ class Store:
 
     def record_update(self, crop_gpu_s, gain):
         self.learnt.append((crop_gpu_s, gain))
-
-
-class Server:
-    """A server that lends ``units`` tenths of a GPU, and keeps the shares of ``lent`` loans."""
-
-    def __init__(self, site, units):
-        self.site, self.units, self.lent = site, units, {}
-
-    def spare_room(self, now_us, until_us):
-        return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units else None
-
-    def lend_share(self, number, lent):
-        self.lent[number] = lent
-
-    def take_back_share(self, number, at_us):
-        self.lent.pop(number, None)
-
-    def borrowed_loans(self):
-        return ()
-
-    def lent_numbers(self):
-        return set(self.lent)
 
 
 class Town:
