@@ -1,4 +1,4 @@
-"""Tests of ``ekya run`` with fake worlds."""
+"""Tests of ``ekya run`` and ``ekya compare`` with fake worlds."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import pytest
 import yaml
 from commands import error_line, live_camera, run_summary, write_fleet
 
+import ekya.simulation.emulated.compare
 from ekya import cli
 from ekya.config.fleet_reading import load_fleet
 from ekya.pipeline.setup import loop_options
@@ -178,3 +179,44 @@ def test_run_with_a_card_needs_virtual_time_and_a_valid_card(tmp_path, capfd):
     (tmp_path / "card.json").write_text("{}")
     assert cli.main(["run", "--clock", "virtual", "--card", str(tmp_path / "card.json")]) == 2
     assert "is not a cost card (device: Field required)" in error_line(capfd)
+
+
+@pytest.fixture
+def comparing(monkeypatch):
+    """Fake of ``emulated.compare`` whose accuracies depend on the seed alone; returns its calls."""
+    asked = []
+
+    def compare(fleet, schedulers, seeds, options):
+        asked.append((fleet, schedulers, seeds))
+        runs = [
+            run_summary(scheduler=name, seed=seed, mean_accuracy=0.5 + 0.1 * seed)
+            for seed in seeds
+            for name in schedulers
+        ]
+        return {"runs": runs, "mean": {}}
+
+    monkeypatch.setattr(ekya.simulation.emulated.compare, "compare", compare)
+    return asked
+
+
+def test_compare_with_two_seeds_prints_means(comparing, fleet, capfd):
+    assert cli.main(["compare", str(fleet), "--schedulers", "thief,uniform", "--seeds", "1,2"]) == 0
+    assert comparing[0][1:] == (("thief", "uniform"), (1, 2))
+    out = capfd.readouterr().out
+    assert "uniform" in out
+    assert "65.0" in out
+    assert "2 of 2" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--seeds", "1,x"], "--seeds 1,x: these are not whole numbers; write them as 0,1,2"),
+        (["--seeds", "1,1"], "--seeds: the same one stands there twice"),
+        (["--schedulers", "thief,thief"], "--schedulers: the same one stands there twice"),
+        (["--schedulers", "thief,"], "scheduler: there is no ''"),
+    ],
+)
+def test_compare_with_invalid_options_is_refused(comparing, arguments, says, capfd):
+    assert cli.main(["compare", *arguments]) == 2
+    assert says in error_line(capfd)

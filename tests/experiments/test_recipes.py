@@ -1,14 +1,23 @@
+"""Recipes: what they list, refuse, write and compare, and the processes in which they run their cases."""
+
 import csv
 import importlib
+import multiprocessing
+import time
 from pathlib import Path
 
+import andreas_played as played
 import gains
+import psutil
 import pytest
 import typer
+from cases import end_with_parent
 from recipe import RESULTS, as_csv
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from ekya.core.errors import UserError
+from ekya.fleet.papers.andreas.workload import FOUR_GPUS
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = ("figure2b", "trace_figures", "andreas_figures", "okita_figures", "deep_edge_figures")
@@ -163,3 +172,38 @@ def test_gains_table_follows_from_the_rows():
             for row in csv.DictReader(file)
         ]
     assert as_csv(gains.shown(rows)) == (RESULTS / "gains_paper.csv").read_text(encoding="utf-8")
+
+
+def test_no_policy_saves_more_than_the_bound() -> None:
+    rows = [played.play(policy, FOUR_GPUS, 3, 101) for policy in played.policies(played.FREE)]
+    most = played.most_below_first_principles(rows)
+    assert 0 < most < 1
+    assert all(played.below_first_principles(rows, name) <= most for name in played.COLOURS)
+
+
+FORKED = multiprocessing.get_context("fork")
+
+
+def killed_recipe(pipe):
+    """Starts a worker, says which it is, and goes on."""
+    worker = FORKED.Process(target=end_with_parent)
+    worker.start()
+    pipe.send(worker.pid)
+    time.sleep(600)
+
+
+def is_gone(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_worker_of_a_killed_recipe_ends():
+    here, there = FORKED.Pipe()
+    killed = FORKED.Process(target=killed_recipe, args=(there,))
+    killed.start()
+    worker = psutil.Process(here.recv())
+    killed.kill()
+    killed.join()
+    wait_until(lambda: is_gone(worker))

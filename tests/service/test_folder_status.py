@@ -1,14 +1,20 @@
-"""What a folder says of a run or a service."""
+"""What a folder says of a run or a service, and what the backend of a service takes from it."""
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 from service_folder import CAM, a_service, put
 
 from ekya.core.errors import UserError
+from ekya.core.units import JobId
+from ekya.core.weights import Validation
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.validation_files import KeptValidation, keep_validation
+from ekya.service.backend import ServiceBackend
 from ekya.service.folder_status import folder_status
+from ekya.service.status import RetrainingRow
 from ekya.service.supervised import count_restart
 from ekya.system.files import hold_folder, holder_of
 
@@ -74,3 +80,52 @@ def test_folder_has_one_holder_at_a_time(tmp_path):
     with hold_folder(tmp_path):
         pass
     assert holder_of(tmp_path / "none") is None
+
+
+KEPT = KeptValidation(Validation(("car",), ((3,),), ((3,),), ()), ())
+
+
+def row(job, began_s):
+    return RetrainingRow(job, 3, "γ", 0.8, 0.9, 12.0, "served", "", began_s, began_s + 100.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def validated_rows(folder, *rows):
+    keeper = SimpleNamespace(retrainings=lambda camera: rows)
+    backend = ServiceBackend(SimpleNamespace(), keeper, SimpleNamespace(), folder, ("car",))
+    return [one.validated for one in backend.retrainings(CAM)]
+
+
+def keep(folder, job, written_s):
+    keep_validation(folder, CAM, JobId(job), KEPT)
+    os.utime(folder.validations(CAM) / f"{job}.json", (written_s, written_s))
+
+
+def test_roll_back_passes_the_version_on(folder):
+    asked = []
+    control = SimpleNamespace(roll_back=lambda *told: asked.append(told))
+    backend = ServiceBackend(control, SimpleNamespace(), SimpleNamespace(), folder, ("car",))
+    backend.roll_back("cam-1", 0)
+    backend.roll_back("cam-1")
+    assert asked == [(CAM, 0), (CAM, None)]
+
+
+def test_retraining_is_validated_while_its_file_is_kept(folder):
+    keep(folder, 7, 1_090.0)
+    assert validated_rows(folder, row(6, 900.0), row(7, 1_000.0)) == [False, True]
+    assert validated_rows(folder) == []
+
+
+def test_validation_is_of_the_last_retraining_of_its_number(folder):
+    """A service that was killed begins its window again, and gives a number twice."""
+    keep(folder, 7, 2_090.0)
+    assert validated_rows(folder, row(7, 1_000.0), row(7, 2_000.0)) == [False, True]
+
+
+def test_retraining_that_wrote_none_has_not_that_of_an_earlier_one_of_its_number(folder):
+    keep(folder, 7, 1_090.0)
+    assert validated_rows(folder, row(7, 1_000.0), row(7, 2_000.0)) == [False, False]
