@@ -12,7 +12,7 @@ from commands import error_line
 
 from ekya import __version__, cli
 from ekya.cli.command import command, open_output
-from ekya.cli.options import Failing, Windows, read_failing, refuse_repeats, split_names
+from ekya.cli.options import Failing, Windows, read_failing, split_names
 from ekya.core.errors import UserError
 
 
@@ -78,10 +78,19 @@ def test_cli_with_a_user_error_prints_one_line_and_exits_with_2(
     assert says in error_line(capfd)
 
 
-def test_help_of_run_and_replay_names_exit_code_3(capfd):
-    for named in ("run", "replay"):
-        cli.main([named, "--help"])
-        assert "Exit code 3" in capfd.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "--help"], "Exit code 3"),
+        (["replay", "--help"], "Exit code 3"),
+        (["fleet"], "simulate"),
+        (["fleet", "run", "--help"], "ekya fleet run --clock virtual --tier none --json -"),
+        (["fleet", "profile", "--help"], "ekya fleet profile "),
+    ],
+)
+def test_help_names_exit_codes_and_examples(words, says, capfd):
+    assert cli.main(words) == 0
+    assert says in capfd.readouterr().out
 
 
 def test_output_in_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
@@ -159,12 +168,9 @@ def test_command_help_has_docstring_and_examples(parsed, capsys):
     assert configs == []
 
 
-def test_names_and_distinct_read_lists():
+def test_names_are_read_from_a_list():
     assert split_names("a,,b") == ("a", "b")
     assert split_names(None) == ()
-    refuse_repeats("--seeds", (1, 2))
-    with pytest.raises(UserError, match="--seeds: the same one stands there twice"):
-        refuse_repeats("--seeds", (1, 1))
 
 
 S = 1_000_000

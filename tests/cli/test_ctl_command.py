@@ -90,10 +90,12 @@ def test_ctl_roll_back_whose_freeze_is_refused_says_what_is_done(runs, service, 
 
 def test_ctl_set_changes_camera_or_fleet(runs, service):
     assert ctl(runs, "set", "yard", "--weight", "2", "--max-age", "0") == 0
+    assert ctl(runs, "set", "yard", "--max-age", "1.5") == 0
     assert ctl(runs, "set", "--min-accuracy", "0.6", "--scheduler", "uniform:inference=300") == 0
     assert ctl(runs, "set", "--gpus", "1.5", "--labels", "48", "--frames", "12", "--label-gpu-s", "0") == 0
     assert service.asked == [
         ("change", "yard", {"weight": 2.0, "max_age_s": None}),
+        ("change", "yard", {"max_age_s": 1.5}),
         ("fleet", {"min_accuracy": 0.6, "scheduler": "uniform:inference=300"}),
         ("fleet", {"gpus": 1.5, "labels_per_window": 48, "frames_per_window": 12, "gpu_s_per_window": None}),
     ]

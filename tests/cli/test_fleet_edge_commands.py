@@ -119,8 +119,3 @@ def test_fleet_run_with_invalid_stores_is_refused_before_anything_starts(capfd, 
     sentence = "stores.yaml: stores.cam.trigger.new_samples: 'none' is not possible; write a whole number; "
     assert sentence in refused(capfd, *words)
     assert not (stores / "runs").exists()
-
-
-def test_help_of_fleet_profile_has_examples(capfd) -> None:
-    assert cli.main(["fleet", "profile", "--help"]) == 0
-    assert "ekya fleet profile " in capfd.readouterr().out

@@ -56,11 +56,6 @@ def test_fleet_run_with_invalid_options_is_refused(words, said, file, tmp_path, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_help_of_fleet_run_has_examples(capfd) -> None:
-    assert cli.main(["fleet", "run", "--help"]) == 0
-    assert "ekya fleet run --clock virtual --tier none --json -" in capfd.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("here", "gpus", "said"),
     [

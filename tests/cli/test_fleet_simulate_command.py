@@ -154,8 +154,3 @@ def test_fleet_simulate_after_ctrl_c_reports_finished_runs(capfd, tmp_path, monk
     assert f"Stopped after {finished} of 2 runs." in said
     assert ("Policy" in said) == bool(finished)
     assert len(json.loads(report.read_text())["runs"]) == finished
-
-
-def test_fleet_alone_prints_its_help(capfd) -> None:
-    assert cli.main(["fleet"]) == 0
-    assert "simulate" in capfd.readouterr().out

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import stat
 import threading
 
@@ -65,13 +64,6 @@ def refused(words, capfd):
 )
 def test_fleet_site_with_invalid_options_is_refused(words, said, file, capfd) -> None:
     assert said.format(file=file) in refused([file, *words], capfd)
-
-
-def test_fleet_site_whose_port_is_taken_says_so(file, capfd) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = refused([file, "--site", "south", "--listen", address], capfd)
-    assert f"{address} cannot be listened on (Address already in use" in said
 
 
 def test_fleet_site_whose_token_others_can_read_does_not_listen(file, tmp_path, monkeypatch, capfd) -> None:

@@ -80,7 +80,9 @@ def test_gc_of_another_folder_is_refused(tmp_path, capfd):
 
 def test_status_reports_a_folder(folder, capfd):
     assert main(["status", str(folder.path), "--json", "-"]) == 0
-    now = told(capfd)
+    said = capfd.readouterr()
+    assert "TOP-SECRET" not in said.out + said.err
+    now = json.loads(said.out)
     assert (now["service"], now["pid"], now["window"]) == (True, None, 2)
     assert now["cameras"][0]["version"] == 4
     assert main(["status", str(folder.path)]) == 0

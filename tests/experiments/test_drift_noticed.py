@@ -10,24 +10,19 @@ def alarms(kind, *at_s, change_s=50.0, seconds=100.0):
     return Alarms(kind, 0, 0.1, seconds, change_s, at_s, ("why",) * len(at_s))
 
 
-def test_alarms_first_after_the_change_is_right():
-    row = alarms("moved", 20.0, 53.0, 75.0)
-    assert (row.delay_s, row.false) == (3.0, 2)
-
-
-def test_alarms_of_a_ramp_are_right_while_it_lasts():
-    row = alarms("rain", 58.0, 71.0, 80.0)
-    assert (row.delay_s, row.false) == (8.0, 1)
-
-
-def test_alarms_too_late_are_false():
-    row = alarms("dusk", 81.0)
-    assert (row.delay_s, row.false) == (None, 1)
-
-
-def test_alarms_of_a_steady_scene_are_false():
-    row = alarms(STEADY, 3.0, 4.0)
-    assert (row.delay_s, row.false) == (None, 2)
+@pytest.mark.parametrize(
+    ("kind", "at_s", "delay_s", "false"),
+    [
+        ("moved", (20.0, 53.0, 75.0), 3.0, 2),
+        ("rain", (58.0, 71.0, 80.0), 8.0, 1),
+        ("dusk", (81.0,), None, 1),
+        (STEADY, (3.0, 4.0), None, 2),
+    ],
+    ids=["first after the change", "while a ramp lasts", "too late", "in a steady scene"],
+)
+def test_alarm_is_right_or_false(kind, at_s, delay_s, false):
+    row = alarms(kind, *at_s)
+    assert (row.delay_s, row.false) == (delay_s, false)
 
 
 def test_point_counts_all_cameras():

@@ -108,18 +108,22 @@ def test_minutes_before_a_restart_are_in_a_mean_of_the_week():
     assert BEGAN_UNIX_S + 945 in again.series().unix_s
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"format": 2, "cameras": {}}', '{"format": 1, "cameras": 3}'])
-def test_file_that_cannot_be_read_is_no_past(folder, content, caplog):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "the page begins anew, since it cannot be read"),
+        ("{", "the page begins anew, since it cannot be read"),
+        ('{"format": 1, "cameras": 3}', "the page begins anew, since it cannot be read"),
+        (
+            '{"format": 2, "cameras": {}}',
+            "the page's curves, retrainings and counts begin anew, since it has another format",
+        ),
+    ],
+)
+def test_file_that_cannot_be_read_is_no_past_and_says_what_is_lost(folder, content, why, caplog):
     past_file(folder).write_text(content)
     assert read_past(folder, CAMERAS) == {}
-    assert "anew, since it" in caplog.text
-
-
-def test_file_of_another_version_says_what_is_lost(folder, caplog):
-    past_file(folder).write_text('{"format": 2, "cameras": {}}')
-    read_past(folder, CAMERAS)
-    lost = "the page's curves, retrainings and counts begin anew, since it has another format"
-    assert f"{past_file(folder)}: {lost}" in caplog.text
+    assert f"{past_file(folder)}: {why}" in caplog.text
 
 
 def test_points_after_a_clock_that_was_set_back_are_left_out(folder):

@@ -15,7 +15,7 @@ from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.service.retention import choose_surplus, collect_or_warn, collect_rows, remove_surplus
-from ekya.service.run_folder_contents import Piece, PieceKind, folder_bytes, pieces_of
+from ekya.service.run_folder_contents import Piece, PieceKind, pieces_of
 
 CAM = StreamId("cam")
 NOW = datetime(2026, 11, 25, 17, 30, tzinfo=UTC)
@@ -209,12 +209,6 @@ def test_retention_of_a_service_only_warns_of_a_database_that_is_held(folder, ca
         other.execute("BEGIN EXCLUSIVE")
         collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
     assert "another process holds the database" in caplog.text
-
-
-def test_folder_size_counts_a_linked_file_once(tmp_path):
-    aged(tmp_path / "a/one", 0, 1000)
-    os.link(tmp_path / "a/one", tmp_path / "two")
-    assert folder_bytes(tmp_path) == 1000
 
 
 def test_pieces_of_a_damaged_hour_go_with_it(tmp_path):

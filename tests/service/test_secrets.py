@@ -5,7 +5,6 @@ What a whole service writes, and the command lines of its processes, are looked 
 """
 
 import io
-import json
 import logging
 import sys
 import threading
@@ -15,9 +14,7 @@ import psutil
 import pytest
 from fake_service import FakeService
 from http_asking import BEARER, serving
-from service_folder import a_service
 
-from ekya.cli import main
 from ekya.config.answer_sinks import MqttSpec
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
@@ -198,11 +195,3 @@ def test_no_secret_is_told(place, tmp_path, stderr, monkeypatch):
     assert "10.0.0." in told, "the error itself is told"
     for secret in (*SECRETS.values(), "pa55word"):
         assert secret not in told
-
-
-def test_status_of_a_folder_has_no_token(tmp_path, capfd):
-    folder = a_service(tmp_path)
-    assert main(["status", str(folder.path), "--json", "-"]) == 0
-    told = capfd.readouterr()
-    assert json.loads(told.out)["name"] == "yard"
-    assert "TOP-SECRET" not in told.out + told.err

@@ -5,11 +5,10 @@ import re
 
 import pytest
 import yaml
-from kept_status import BEGAN_UNIX_S, a_camera, a_status, host_facts, scripted_run
+from kept_status import BEGAN_UNIX_S, a_camera, a_status, host_facts
 from prometheus_client.parser import text_string_to_metric_families
 
 from ekya.service.grafana import PANELS
-from ekya.service.host_facts import ServiceHostFacts
 from ekya.service.metrics import METRICS, Exposition, MetricKind
 from ekya.service.monitoring_files import ALERTS, DASHBOARD, JOB, PROMETHEUS, RULES, monitoring_files
 
@@ -130,17 +129,6 @@ def test_names_of_cameras_and_processes_are_escaped():
     assert ("ekya_stream_drifts_total", ("stream", 'a"b\\c\nd')) in samples
 
 
-def test_text_of_a_run_counts_what_happened():
-    _, keeper = scripted_run()
-    samples = scraped(keeper.status(), ServiceHostFacts())
-    rows = keeper.retrainings("cam-1")
-    for outcome in ("served", "kept", "failed"):
-        number = sum(row.outcome == outcome for row in rows)
-        assert samples["ekya_stream_retrainings_total", ("outcome", outcome), STREAM] == number
-    assert samples["ekya_stream_frames_due_total", STREAM] == 150
-    assert samples["ekya_loop_step_seconds_count",] > 50
-
-
 def test_metric_names_follow_the_conventions():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
@@ -207,8 +195,6 @@ def test_files_fit_together():
     (job,) = config["scrape_configs"]
     assert config["rule_files"] == [RULES]
     assert job["job_name"] == JOB
-    assert job["static_configs"] == [{"targets": ["edge-7:8470"]}]
-    assert job["authorization"]["credentials_file"] == "/srv/runs/yard/token"
     (group,) = yaml.safe_load(files[RULES])["groups"]
     assert [rule["alert"] for rule in group["rules"]] == [alert.name for alert in ALERTS]
     assert all(rule["annotations"]["description"] for rule in group["rules"])
