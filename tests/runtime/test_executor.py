@@ -39,11 +39,6 @@ def prepare(window):
 
 
 @pytest.fixture
-def actors(monkeypatch):
-    return FakeActors().install(monkeypatch)
-
-
-@pytest.fixture
 def own(actors):
     return actors.streams[CAM]
 

@@ -2,23 +2,18 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
+from live_runs import EKYA, events_of, replayed
 from waiting import LONG_GUARD_S
 
-from ekya.control.journal_replay import replay_journal
 from ekya.core.events import FramesCounted
-from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.live
 
 WINDOWS, WINDOW_S = 3, 15
 """Cameras are moved in the second window; so most of what retraining gains is in the third."""
-
-EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
 
 
 def test_shipped_fleet_gains_from_retraining(tmp_path):
@@ -47,10 +42,6 @@ def test_shipped_fleet_gains_from_retraining(tmp_path):
     assert (health["sentence"] or "") in done.stderr
     assert done.stdout.splitlines()[-1] == f"Everything about this run is in {folder.path}"
 
-    name, constants, turns = read_journal(folder.journal)
-    counted = sum(
-        event.analysed for turn in turns for event in turn.events if isinstance(event, FramesCounted)
-    )
+    counted = sum(event.analysed for event in events_of(folder, FramesCounted))
     assert counted > 0.9 * frames["analysed"] - 100, "the screen knew of nearly all of them while they came"
-    scheduler = make_scheduler(name)
-    assert all(turn.same for turn in replay_journal(turns, constants, scheduler.needs, scheduler.plan))
+    assert replayed(folder)

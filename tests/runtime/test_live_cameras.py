@@ -4,22 +4,19 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
 import yaml
+from live_runs import EKYA, replayed
 from rtsp_camera import RtspCamera, require_server, street_video
 from waiting import LONG_GUARD_S, wait_until
 
 from ekya import cli
 from ekya.config.fleet_reading import load_fleet
-from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.core.commands import SetInference
-from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 from ekya.results.storage.trace_file import read_trace
@@ -28,7 +25,6 @@ pytestmark = [pytest.mark.live, pytest.mark.long]
 
 SECRET = "tops3cret"
 LOGIN = f"operator:{SECRET}"
-EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
 
 
 @pytest.fixture
@@ -128,11 +124,7 @@ def test_killed_camera_is_lost_and_back_without_its_password(cameras, write_flee
 
 def check_journal(folder):
     """Checks that only the yard was planned for while the gate was lost."""
-    name, constants, turns = read_journal(folder.journal)
-    assert all(
-        turn.same
-        for turn in replay_journal(turns, constants, make_scheduler(name).needs, make_scheduler(name).plan)
-    )
+    turns = replayed(folder)
     lost = next(turn for turn in turns if of_gate(turn, ev.StreamLost))
     back = next(turn for turn in turns if of_gate(turn, ev.StreamBack) and turn.now_us > lost.now_us)
     assert lost.plan is not None and back.plan is not None
@@ -219,9 +211,7 @@ def test_recording_is_run_compared_replayed_and_profiled(recorded, tmp_path, cap
     folder = RunFolder.open(tmp_path / "runs" / "cameras")
     times = read_predictions(folder.predictions("gate")).t_us / 1e6
     assert not any(lost["at_s"] <= t_s < lost["at_s"] + lost["for_s"] for t_s in times)
-    events = [event for turn in read_journal(folder.journal)[2] for event in turn.events]
-    (away_at,) = [event for event in events if isinstance(event, ev.StreamLost)]
-    (back_at,) = [event for event in events if isinstance(event, ev.StreamBack)]
+    (away_at,), (back_at,) = events_of(folder, ev.StreamLost), events_of(folder, ev.StreamBack)
     assert away_at.stream == back_at.stream == "gate"
     assert away_at.t_us == pytest.approx(lost["at_s"] * 1e6, abs=2)
     assert back_at.t_us == pytest.approx((lost["at_s"] + lost["for_s"]) * 1e6, abs=2)

@@ -12,6 +12,7 @@ import ray
 import torch
 import yaml
 from emulated_cluster import emulated_cluster
+from live_runs import events_of
 from ray._private import state as ray_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
@@ -29,7 +30,6 @@ from ekya.fleet.run.live.above_server import guest_task
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.training.trainer import Retraining, RetrainingData
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
@@ -171,11 +171,6 @@ def server_on(nodes):
 
 def actors_of_the_run():
     return [told for told in ray_state.actors().values() if told["Name"] and told["State"] == "ALIVE"]
-
-
-def events_of(folder, kind):
-    _, _, turns = read_journal(folder.journal)
-    return [event for turn in turns for event in turn.events if isinstance(event, kind)]
 
 
 def serves_new_weights(folder):

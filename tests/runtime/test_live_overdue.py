@@ -10,6 +10,7 @@ import psutil
 import pytest
 import ray
 import yaml
+from live_runs import events_of
 from rich.console import Console
 from waiting import LONG_GUARD_S, wait_until
 
@@ -18,7 +19,6 @@ from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.core.shares import Work
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.live import run_live
 from ekya.runtime.shares import share_changes
@@ -39,11 +39,6 @@ def fleet(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(yaml.safe_dump(raw))
     return load_fleet(path)
-
-
-def events_of(folder, kind):
-    _, _, turns = read_journal(folder.journal)
-    return [event for turn in turns for event in turn.events if isinstance(event, kind)]
 
 
 def stop_the_micro_profiler(folder, stopped):

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import uuid
 from itertools import islice
 
@@ -13,15 +12,13 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from live_runs import EKYA, events_of, replayed
 from waiting import LONG_GUARD_S, wait_until
 
 from ekya.config.shipped import shipped_path
-from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.label_file import LabelHead, LabelTable
-from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 from ekya.streams.synthetic import KINDS, CitySpec
@@ -31,8 +28,6 @@ pytestmark = pytest.mark.live
 WINDOW_S, FPS = 8, 5
 WINDOWS = {"classify": 6, "detect": 6}
 """Of a run. Workers take long to start again, on a busy machine two windows each time."""
-
-EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
 
 
 @pytest.fixture
@@ -67,11 +62,6 @@ def drawn_labels(raw, path):
         }
     table.save(path)
     return path
-
-
-def events_of(folder, kind):
-    _, _, turns = read_journal(folder.journal)
-    return [event for turn in turns for event in turn.events if isinstance(event, kind)]
 
 
 def an_actor(mark, kind):
@@ -197,11 +187,7 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
     assert {event.stream for event in events_of(folder, ev.LabelsReady)} >= {"cam-1"}
     assert (folder.figures / "timeline.png").is_file()
 
-    name, constants, turns = read_journal(folder.journal)
-    scheduler = make_scheduler(name)
-    replayed = list(replay_journal(turns, constants, scheduler.needs, scheduler.plan))
-    assert len(replayed) == len(turns) > 5
-    assert all(turn.same for turn in replayed)
+    assert len(replayed(folder)) > 5
 
 
 @pytest.mark.long

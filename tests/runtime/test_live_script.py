@@ -4,16 +4,14 @@ import json
 
 import pytest
 import yaml
+from live_runs import replayed
 from rich.console import Console
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
-from ekya.control.journal_replay import replay_journal
 from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, SetInference
-from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.driver.live import run_live
@@ -43,7 +41,7 @@ def fleet(request, tmp_path):
 def test_scripted_cameras_join_are_lost_and_come_back(fleet, tmp_path):
     options = RunOptions(runs=tmp_path / "runs", dashboard=False)
     folder = RunFolder(run_live(fleet, options, Console(stderr=True)))
-    name, constants, turns = read_journal(folder.journal)
+    turns = replayed(folder)
 
     def times_s(kind, stream):
         return [
@@ -76,6 +74,3 @@ def test_scripted_cameras_join_are_lost_and_come_back(fleet, tmp_path):
     summary = json.loads(folder.summary.read_text())
     assert summary["frames"]["lost"] == 0
     assert summary["streams"]["cam-1"]["lost_s"] == pytest.approx(back_s - lost_s, abs=0.01)
-
-    scheduler = make_scheduler(name)
-    assert all(turn.same for turn in replay_journal(turns, constants, scheduler.needs, scheduler.plan))

@@ -33,7 +33,6 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.validation_files import read_validation, validated_jobs
 from ekya.runtime.actors.actor_messages import Mailbox
 from ekya.runtime.actors.retraining_pictures import RetrainingPictures
@@ -76,11 +75,6 @@ class Trainer:
 
     def model(self):
         return model_of(self.epochs)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return RunFolder.create_numbered(tmp_path, "run")
 
 
 @pytest.fixture

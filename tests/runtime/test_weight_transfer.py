@@ -13,7 +13,6 @@ from ekya.core import events as ev
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
 from ekya.pipeline.zoo_folder import ZooFolder, ZooIndex, ZooKind
-from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.actor_processes import RemoteCalls
 from ekya.runtime.weights.weight_transfer import WeightTransfer, ZooKeeper
 
@@ -22,11 +21,6 @@ CAM, JOB = StreamId("cam"), JobId(1)
 
 def swapped(version):
     return ev.ModelSwapped(0, CAM, ModelVersion(version), JOB, 0.9, 5)
-
-
-@pytest.fixture
-def actors(monkeypatch):
-    return FakeActors().install(monkeypatch)
 
 
 @pytest.fixture
@@ -103,11 +97,6 @@ KIND = ZooKind("resnet18", ("car",), 32)
 
 def model(number, version=1):
     return KeptModel(number, CAM, ModelVersion(version), 9, 0.8, Scene((1, 2)))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return RunFolder.create_numbered(tmp_path, "run")
 
 
 @pytest.fixture
