@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from live_runs import EKYA, replayed
+from live_runs import EKYA, events_of, replayed
 from rtsp_camera import RtspCamera, require_server, street_video
 from waiting import LONG_GUARD_S, wait_until
 
