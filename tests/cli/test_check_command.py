@@ -117,9 +117,11 @@ def test_schema_explains_keys(schema):
     assert "Attributes" not in json.dumps(schema)
 
 
+NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
+
+
 def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):
-    no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
-    examination = examine_machine(tmp_path / "runs", no_gpu, lambda inventory: MpsFound(False, inventory.why))
+    examination = examine_machine(tmp_path / "runs", NO_GPU, lambda inventory: MpsFound(False, inventory.why))
     assert (examination.shares, examination.device) == ("cpu", "cpu")
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = examination_as_json(examination)["findings"]
@@ -131,10 +133,9 @@ def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):
 
 def test_doctor_with_a_kept_self_test_reports_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
 
     def forward():
-        examination = examine_machine(tmp_path, no_gpu, lambda inventory: MpsFound(False, inventory.why))
+        examination = examine_machine(tmp_path, NO_GPU, lambda inventory: MpsFound(False, inventory.why))
         return examination_as_json(examination)["findings"]["Forward passes"]
 
     assert forward()["found"].startswith("not tested yet")

@@ -99,16 +99,12 @@ def test_fleet_simulate_deep_edge_with_failures_loses_work(capfd) -> None:
 
 
 def test_fleet_simulate_with_two_seeds_reports_means(capfd) -> None:
-    report = played(
-        capfd, "andreas-two-gpu", "--nodes", "2", "--first", "4", "--policy", "edf", "--seeds", "1,2"
-    )
+    words = ["andreas-two-gpu", "--nodes", "2", "--first", "4", "--policy", "edf", "--seeds", "1,2"]
+    report = played(capfd, *words)
     assert [run["seed"] for run in report["runs"]] == [1, 2]
     (mean,) = report["mean"]
     assert mean["total_cost"] == pytest.approx(sum(run["total_cost"] for run in report["runs"]) / 2, abs=1e-6)
-    again = played(
-        capfd, "andreas-two-gpu", "--nodes", "2", "--first", "4", "--policy", "edf", "--seeds", "1,2"
-    )
-    assert again["mean"] == report["mean"]
+    assert played(capfd, *words)["mean"] == report["mean"]
 
 
 @pytest.mark.parametrize(

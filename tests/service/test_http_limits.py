@@ -69,23 +69,22 @@ def test_service_that_tells_its_status_late_is_unhealthy(ask, service, monkeypat
     assert ask.get("/healthz", {}).status == 200
 
 
-def test_body_that_does_not_come_is_given_up(ask, service, monkeypatch):
-    monkeypatch.setattr(endpoints, "BODY_S", 0.1)
-    headers = {**BEARER, "Content-Type": "application/json", "Content-Length": "20"}
-    connection = opened(ask, "POST", "/api/v1/cameras", headers)
-    connection.sock.sendall(b'{"id"')
+@pytest.mark.parametrize(
+    ("module", "path", "media", "begun"),
+    [
+        (endpoints, "/api/v1/cameras", "application/json", b'{"id"'),
+        (page, "/login", "application/x-www-form-urlencoded", b"token="),
+    ],
+    ids=["change", "log in"],
+)
+def test_body_that_does_not_come_is_given_up(ask, service, monkeypatch, module, path, media, begun):
+    monkeypatch.setattr(module, "BODY_S", 0.1)
+    headers = {**BEARER, "Content-Type": media, "Content-Length": "20"}
+    connection = opened(ask, "POST", path, headers)
+    connection.sock.sendall(begun)
     assert connection.sock.recv(100).startswith(b"HTTP/1.1 408 ")
     connection.close()
     assert service.asked == []
-
-
-def test_log_in_that_does_not_come_is_given_up(ask, monkeypatch):
-    monkeypatch.setattr(page, "BODY_S", 0.1)
-    headers = {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": "20"}
-    connection = opened(ask, "POST", "/login", headers)
-    connection.sock.sendall(b"token=")
-    assert connection.sock.recv(100).startswith(b"HTTP/1.1 408 ")
-    connection.close()
 
 
 @pytest.mark.parametrize("head", [b"", b"GET /healthz HTTP/1.1\r\nHost: a"])

@@ -155,16 +155,6 @@ def test_state_of_a_sink_that_is_away_reads_nothing_of_what_waits(sinks, folder,
     wait_until(lambda: running.sink_states()[0].waiting_s == 0)
 
 
-def test_publisher_goes_on_where_it_was_after_a_stop(sinks, folder, publish):
-    cameras = Cameras(folder, *CAMS)
-    first = publish(ONE)
-    ids = cameras.see(7)
-    first.close()
-    ids += cameras.see(8)
-    publish(ONE).close()
-    assert sorted(sinks["one"].ids) == sorted(ids)
-
-
 def test_new_sink_begins_with_new_frames_and_new_cameras_with_their_first(sinks, folder, publish):
     Cameras(folder, "cam-1").see(6)
     running = publish(TWO)
