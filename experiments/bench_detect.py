@@ -240,9 +240,9 @@ def training_rows(model: EdgeModel, side: int, rounds: int, seed: int) -> list[R
     calls: dict[str, Call] = {}
     for name, blocks in PARTS.items():
         config = RetrainConfig(rounds + 1, BATCH, 0, blocks, 1.0)
-        data = RetrainingData(frames, frames.take(np.zeros(0, np.int64)), model.classes, seed=seed)
+        data = RetrainingData(frames, frames.select_rows(np.zeros(0, np.int64)), model.classes, seed=seed)
         retraining = Retraining(model, config, data)
-        retraining.prepare()
+        retraining.prepare_training()
         calls[name] = retraining.run_epoch
     return compared(calls, rounds, list(PARTS)[-1], FRAMES)
 

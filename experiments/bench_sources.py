@@ -92,7 +92,7 @@ class _Camera:
 
     def take(self, counting: bool) -> None:
         """Takes all frames that arrived since the last call; crops the newest one."""
-        for arrived in self.source.poll(0.0):
+        for arrived in self.source.poll_frames(0.0):
             if arrived.frame is not None:
                 crop_objects(arrived.frame.image, self.boxes, SIDE)
             if counting:

@@ -131,7 +131,7 @@ def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int
                 for one in seen[window - 1 : window + 1]
             )
             training, validation = split_by_track_and_time(labels)
-            memory = ExemplarMemory().update(base, split_by_track_and_time(before)[0])
+            memory = ExemplarMemory().update_exemplars(base, split_by_track_and_time(before)[0])
             yield Case(training, validation, memory, seen[window + 1])
 
 
@@ -151,7 +151,7 @@ def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
     curves: list[list[float]] = [[] for _ in ways]
     for step in range(config.epochs + 1):
         for way, seconds, curve in zip(ways, times, curves, strict=True):
-            took_s, reached = timed(way.prepare if step == 0 else partial(epoch_of, way))
+            took_s, reached = timed(way.prepare_training if step == 0 else partial(epoch_of, way))
             seconds.append(took_s)
             curve.append(reached)
     shared, kept, anew = (

@@ -75,7 +75,7 @@ def sample(labelled: LabelledCrops, count: int, seed: int) -> LabelledCrops:
     if count >= len(labelled):
         return labelled
     chosen = np.random.default_rng((seed, count)).choice(len(labelled), count, replace=False)
-    return labelled.take(np.sort(chosen))
+    return labelled.select_rows(np.sort(chosen))
 
 
 def one_thread() -> None:

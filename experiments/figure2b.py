@@ -92,11 +92,11 @@ def retrain(
     nothing = no_crops(labels.side)
     data = RetrainingData(labels, nothing, start.classes, memory=memory, seed=settings.seed)
     retraining = Retraining(start, settings.config, data)
-    retraining.prepare()
+    retraining.prepare_training()
     while not retraining.done:
         retraining.run_epoch()
     model = retraining.model()
-    return model, memory.update(model, labels)
+    return model, memory.update_exemplars(model, labels)
 
 
 def follow(
@@ -118,7 +118,7 @@ def follow(
             models[CONTINUOUS] = latest
             # The window's own sample is not excluded: no model has been trained on it yet.
             labelled = np.concatenate([part.tracks for part in samples[:index]])
-            asked = window.take(np.flatnonzero(~np.isin(window.tracks, labelled)))
+            asked = window.select_rows(np.flatnonzero(~np.isin(window.tracks, labelled)))
             rows += [
                 {
                     "stream": stream,

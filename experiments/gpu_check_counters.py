@@ -38,13 +38,13 @@ def counters() -> Iterator[Finding]:
     work = _product()
     work()
     with GpuMeter([_reader()], every_s=0.5) as meter:
-        meter.take()
+        meter.drain_uses()
         time.sleep(IDLE_S)
-        (idle,) = meter.take()
+        (idle,) = meter.drain_uses()
         until_s = time.monotonic() + BUSY_S
         while time.monotonic() < until_s:
             work()
-        (busy,) = meter.take()
+        (busy,) = meter.drain_uses()
     yield from counter_findings(idle, busy)
 
 
@@ -73,12 +73,12 @@ def counter_findings(idle: GpuUse, busy: GpuUse) -> Iterator[Finding]:
 def memory() -> Iterator[Finding]:
     """Measures memory of CUDA and of a retraining; checks that an out-of-memory error does no harm."""
     reader = _reader()
-    before = reader.read().memory_used_bytes
+    before = reader.read_counters().memory_used_bytes
     _product()()
     torch.nn.Conv2d(8, 8, 3).to(DEVICE)(torch.zeros(2, 8, 32, 32, device=DEVICE)).sum().item()
     free_cache()
     begin_peak()
-    taken = reader.read().memory_used_bytes - before
+    taken = reader.read_counters().memory_used_bytes - before
     yield Finding(
         "memory that CUDA and its libraries take of a process",
         f"at most {CONTEXT_BYTES // MIB} MiB",
@@ -131,15 +131,15 @@ def _held_by(config: RetrainConfig) -> tuple[int, dict[str, int]]:
         build_edge_model(CLASSES, 0, 0),
         config,
         RetrainingData(
-            labelled.take(rows[:TRAINING]),
-            labelled.take(rows[TRAINING:]),
+            labelled.select_rows(rows[:TRAINING]),
+            labelled.select_rows(rows[TRAINING:]),
             CLASSES,
             memory=ExemplarMemory(),
             seed=0,
         ),
         Compute(device=DEVICE),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     retraining.run_epoch()
     parts = {
         "kept_for_libraries_bytes": kept,

@@ -49,9 +49,9 @@ def of_images(meter: "GpuMeter | str", train: Callable[[], Rate]) -> Iterator[Fi
     if isinstance(meter, str):
         yield Finding(_OF_IMAGES, _BY_COUNTER, f"left out: {meter}", None)
         return
-    meter.take()
+    meter.drain_uses()
     images_per_s = fmean(train().images_per_s for _ in range(TURNS))
-    for use in meter.take():
+    for use in meter.drain_uses():
         if use.energy_j is None or use.power_w is None:
             yield Finding(_OF_IMAGES, _BY_COUNTER, "this GPU does not tell", None)
             continue
@@ -71,10 +71,10 @@ def of_jobs(meter: "GpuMeter | str", both: Callable[[], Sequence[Rate]]) -> Iter
     if isinstance(meter, str):
         yield Finding(_OF_JOBS, expected, f"left out: {meter}", None)
         return
-    meter.take()
+    meter.drain_uses()
     turns = [both() for _ in range(TURNS)]
     training, inference = (round(fmean(rate.used_milli for rate in own)) for own in zip(*turns, strict=True))
-    for use in meter.take():
+    for use in meter.drain_uses():
         energy = modelled(use, training, inference)
         if energy is None:
             yield Finding(_OF_JOBS, expected, "this GPU does not tell", None)

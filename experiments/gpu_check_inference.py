@@ -16,7 +16,7 @@ from ekya.gpu.green.green_context_pool import open_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.read_objects import Candidates
+from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
@@ -72,7 +72,7 @@ def student(device: str = "cuda") -> Iterator[Finding]:
     yield answers_of(ours, exact)
 
 
-def answers_of(ours: Candidates, exact: Candidates) -> Finding:
+def answers_of(ours: BoxCandidates, exact: BoxCandidates) -> Finding:
     """Returns the finding of a detector's answers and the CPU's."""
     boxes, scores = _apart(ours.boxes, exact.boxes), _apart(ours.scores, exact.scores)
     return Finding(
@@ -122,7 +122,7 @@ def graphs_stay() -> Iterator[Finding]:
     stream = torch.cuda.ExternalStream(few.stream)
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         kernels.compute(few.stream, blocks, rounds)
-    process.streams.enter(every.stream)
+    process.streams.enter_stream(every.stream)
     direct_ms = _took_ms(lambda: kernels.compute(few.stream, blocks, rounds))
     replayed_ms = _took_ms(graph.replay)
     whole_ms = _took_ms(lambda: kernels.compute(every.stream, blocks, rounds))

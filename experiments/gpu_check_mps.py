@@ -37,7 +37,7 @@ def mps() -> Iterator[Finding]:
         with mps_service(find_mps(inventory), inventory.gpus[:1]) as environment:
             took_s = time.perf_counter() - began_s
             yield Finding(_DAEMON, _STARTS, f"started in {took_s:.2f} s", True, {"start_s": took_s})
-            yield from _two_clients(environment.of(0) | {_PERCENTAGE: "100"})
+            yield from _two_clients(environment.client_environment(0) | {_PERCENTAGE: "100"})
     except UserError as error:
         yield Finding(_DAEMON, _STARTS, f"does not start: {error}", bool(str(error)))
         yield Finding("two clients of MPS", "multiprocessors of their own", "left out: no daemon", None)

@@ -302,12 +302,12 @@ def _rounds(kernels: Kernels, blocks: int) -> int:
 
 def _median_ms(streams: TorchStreams, stream: int, work: Callable[[], None], times: int = 9) -> float:
     """Returns the median time of consecutive launches, without the first one."""
-    streams.enter(stream)
+    streams.enter_stream(stream)
     took: list[float] = []
     for _ in range(times + 1):
-        began = streams.mark()
+        began = streams.record_mark()
         work()
-        ended = streams.mark()
+        ended = streams.record_mark()
         ended.wait()
         took.append(ended.ns_since(began) / 1e6)
     return statistics.median(took[1:])
@@ -319,13 +319,13 @@ def _together_ms(
     """Returns the time of a launch on each level while both are busy; both have about the same work."""
     marks = []
     for level in levels:
-        streams.enter(level.stream)
-        marks.append([streams.mark()])
+        streams.enter_stream(level.stream)
+        marks.append([streams.record_mark()])
     for _ in range(times):
         for level, work, own in zip(levels, works, marks, strict=True):
-            streams.enter(level.stream)
+            streams.enter_stream(level.stream)
             work()
-            own.append(streams.mark())
+            own.append(streams.record_mark())
     for own in marks:
         own[-1].wait()
     # The first and the last launches of each run partly alone on the GPU.

@@ -90,7 +90,7 @@ def _swap(architecture: str) -> Iterator[Finding]:
         where = "two clients of MPS"
         try:
             daemons = mps_service(find_mps(inventory), inventory.gpus)
-            os.environ.update(stack.enter_context(daemons).of(0))
+            os.environ.update(stack.enter_context(daemons).client_environment(0))
         except UserError as error:
             where = f"two processes without MPS ({error})"
         began_s = time.monotonic()
@@ -326,7 +326,7 @@ def _model(architecture: str, seed: int) -> EdgeModel:
 
 def _predictor(model: EdgeModel, device: str) -> AnyPredictor:
     """Returns what runs a model as inference does; a detector in torch, whatever the device."""
-    return Predictors(device, ForwardWay(engine=TORCH)).of(model)
+    return Predictors(device, ForwardWay(engine=TORCH)).predictor_for(model)
 
 
 def _images_for(model: EdgeModel) -> np.ndarray:

@@ -46,7 +46,7 @@ class NoShares:
         """Sets nothing."""
         return {}
 
-    def attach(self, job: ShareJob) -> "NoShares":
+    def attach_job(self, job: ShareJob) -> "NoShares":
         """Returns itself as the handle."""
         return self
 
@@ -85,7 +85,7 @@ def _work(
     machine = Machine(cpu_limit(), inventory)
     for name, make in SHARE_BACKENDS.items():
         backend = make(machine)
-        capability = backend.probe()
+        capability = backend.probe_machine()
         if not capability.usable or capability.device != "cuda":
             continue
         try:

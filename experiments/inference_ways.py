@@ -172,7 +172,7 @@ class Bench:
             return _joined([ask.predict(of, SIDE) for ask, of in zip(singles, crops, strict=True)])
 
         call = MultiModelPredictor(self.device)
-        together = [call.predictors.of(clone(model)) for model in models]
+        together = [call.predictors.predictor_for(clone(model)) for model in models]
         requests = [Request(*both, SIDE) for both in zip(together, crops, strict=True)]
         ways = [
             Way("one by one", images, one_by_one),

@@ -29,7 +29,7 @@ from torch import nn
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.checkpoints import load_model, save_model
-from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import BoxCandidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.training.frames import FrameObjects, LabelledFrames
@@ -236,7 +236,9 @@ def found_by(model: EdgeModel, frames: LabelledFrames) -> list[Found]:
     with torch.inference_mode():
         for start in range(0, len(frames), _BATCH):
             outputs = model(to_input(frames.images[start : start + _BATCH], "cpu"))
-            found += found_in(Candidates.of(model.detector.decode(outputs)), in_fleet, model.threshold)
+            found += found_in(
+                BoxCandidates.of(model.detector.decode_outputs(outputs)), in_fleet, model.threshold
+            )
     return found
 
 

@@ -46,7 +46,9 @@ log = logging.getLogger("train_edge_base")
 def balanced_accuracy(model: EdgeModel, labelled: LabelledCrops) -> float:
     """Returns the mean over the classes that occur of the accuracy within each."""
     classes = np.unique(labelled.classes)
-    return fmean(accuracy(model, labelled.take(np.flatnonzero(labelled.classes == each))) for each in classes)
+    return fmean(
+        accuracy(model, labelled.select_rows(np.flatnonzero(labelled.classes == each))) for each in classes
+    )
 
 
 def held_out_crops(fleet: CityFleet, days: int, every: int) -> LabelledCrops:
@@ -100,7 +102,7 @@ def train(
             recipe=replace(FROM_SCRATCH, learning_rate=rate, head_learning_rate=rate), distillation_weight=0.0
         ),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     while not retraining.done:
         result = retraining.run_epoch()
         log.info(

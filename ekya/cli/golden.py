@@ -68,7 +68,9 @@ def label(config: LabelConfig, output: Output) -> None:
     streams = tuple(map(StreamId, split_names(config.streams)))
     with remember_ctrl_c(), open_bars(output.console) as bars:
         shown = _Shown(bars, output.console.is_terminal)
-        counts = label_ahead(fleet, streams, config.from_truth, before, lambda table: table.save(to), shown)
+        counts = label_ahead(
+            fleet, streams, config.from_truth, before, lambda table: table.save_table(to), shown
+        )
     output.write_json({"file": str(to), "streams": {stream: asdict(of) for stream, of in counts.items()}})
     known = sum(of.known for of in counts.values())
     output.print_text(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import Compared, PooledLabels, Probe
+from ekya.core.weights import Compared, DoseProbe, PooledLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LabelsReady:
     objects: int | None = None
     since_us: int | None = None
     picture: tuple[int, ...] = ()
-    probe: Probe | None = None
+    probe: DoseProbe | None = None
 
     @property
     def of_new_scene(self) -> bool:

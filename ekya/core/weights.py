@@ -139,7 +139,7 @@ class LabelBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class DoseProbe:
     """Accuracy of the serving model on all labels of a later dose, which has not learnt from them.
 
     Attributes:

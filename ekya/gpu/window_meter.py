@@ -56,7 +56,7 @@ class GpuReader(Protocol):
     def sm_from(self) -> str:
         """Source of ``sm_activity``; empty where there is none."""
 
-    def read(self) -> Reading:
+    def read_counters(self) -> Reading:
         """Returns the counters now."""
 
     def free_bytes(self) -> int:
@@ -107,7 +107,7 @@ class NvmlReader:
     def sm_from(self) -> str:
         return self._sm_from
 
-    def read(self) -> Reading:
+    def read_counters(self) -> Reading:
         memory = self._memory()
         milliwatts = self._or_none("nvmlDeviceGetPowerUsage")
         millijoules = self._or_none("nvmlDeviceGetTotalEnergyConsumption")
@@ -242,7 +242,7 @@ class GpuMeter:
         self._thread = threading.Thread(target=self._read_on, name="gpu-meter", daemon=True)
 
     def __enter__(self) -> "GpuMeter":
-        self.read()
+        self.read_gpus()
         self._thread.start()
         return self
 
@@ -257,18 +257,18 @@ class GpuMeter:
             except pynvml.NVMLError as failure:
                 _LOG.debug("a GPU's reader did not close: %s", failure)
 
-    def read(self) -> None:
+    def read_gpus(self) -> None:
         """Reads every GPU once; a failed reading leaves a gap."""
         with self._lock:
             for gpu in self._gpus:
                 self._read(gpu)
 
-    def take(self) -> tuple[GpuUse, ...]:
+    def drain_uses(self) -> tuple[GpuUse, ...]:
         """Returns the summaries since the last call, or since the start.
 
         GPUs without any reading are left out.
         """
-        self.read()
+        self.read_gpus()
         with self._lock:
             uses = []
             for position, gpu in enumerate(self._gpus):
@@ -286,11 +286,11 @@ class GpuMeter:
 
     def _read_on(self) -> None:
         while not self._ended.wait(self._every_s):
-            self.read()
+            self.read_gpus()
 
     def _read(self, gpu: _Metered) -> None:
         try:
-            reading = gpu.reader.read()
+            reading = gpu.reader.read_counters()
         except pynvml.NVMLError as error:
             if not gpu.failed:
                 gpu.failed = True

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.detections import Detector, Proposals, covered_part, nms
+from ekya.models.golden.detections import ObjectDetector, Proposals, covered_part, nms
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow, MotionRegions
 
@@ -35,7 +35,7 @@ class Proposer(Protocol):
     def free(self) -> bool:
         """True if proposing computes nothing, so that it may be done for every frame."""
 
-    def propose(self, frame: Frame) -> Proposals:
+    def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns the boxes of the objects in a frame."""
 
     def operations(self, shape: tuple[int, ...]) -> int:
@@ -47,7 +47,7 @@ class NoProposals:
 
     free = True
 
-    def propose(self, frame: Frame) -> Proposals:
+    def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns no boxes."""
         return Proposals(_NO_BOXES)
 
@@ -61,7 +61,7 @@ class GivenBoxes:
 
     free = True
 
-    def propose(self, frame: Frame) -> Proposals:
+    def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns the frame's own boxes.
 
         Raises:
@@ -113,7 +113,7 @@ class DetectorAndMotion:
         every: the detector runs on every ``every``-th frame; in the others its boxes are tracked.
     """
 
-    detector: Detector
+    detector: ObjectDetector
     motion: MotionRegions | None = field(default_factory=MotionRegions)
     max_moving: int = 4
     every: int = 1
@@ -121,7 +121,7 @@ class DetectorAndMotion:
     _flow: BoxFlow = field(default_factory=BoxFlow, init=False)
     _since_detected: int = field(default=0, init=False)
 
-    def propose(self, frame: Frame) -> Proposals:
+    def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns ``MAX_BOXES`` at most: the detector's, best first, then moving regions, largest first."""
         picture = frame.image
         self._since_detected += 1
@@ -150,7 +150,7 @@ class DetectorAndMotion:
         return (detecting + following) // self.every
 
     def _detected(self, picture: NDArray[np.uint8]) -> Proposals:
-        found = self.detector.detect(picture)
+        found = self.detector.detect_objects(picture)
         boxes = found.boxes[nms(found.boxes, found.scores, None, SAME_BOX_IOU)]
         self._since_detected = 0
         if self.every > 1:

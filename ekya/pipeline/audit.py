@@ -215,8 +215,8 @@ def _objects(frame: DrawnFrame, golden: Labels, stream: StreamId) -> GoldenObjec
     """Returns the objects of a frame by the golden model; None if it knows nothing about the frame."""
     question = _question(frame, stream)
     if frame.boxes is None:
-        return golden.find(frame.image, question.place, frame.size)
-    (classes,) = golden.label([question])
+        return golden.find_objects(frame.image, question.place, frame.size)
+    (classes,) = golden.label_boxes([question])
     named = classes >= 0
     if golden.background is not None:
         named &= classes != golden.background

@@ -93,10 +93,10 @@ class CropLabelling:
         """Returns the newest crop of each object, and their number; None if there are too few."""
         labelled = labels.examples
         assert isinstance(labelled, LabelledCrops)
-        objects = labelled.take(np.flatnonzero(labelled.classes != given.golden.background))
+        objects = labelled.select_rows(np.flatnonzero(labelled.classes != given.golden.background))
         if len(objects) < least:
             return None
-        newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
+        newest = objects.select_rows(few_of_each(objects.classes, objects.tracks, 1))
         return (newest, len(newest)) if len(newest) >= least else None
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
@@ -118,7 +118,7 @@ def _labelled_burst(given: LabellingInputs, scope: Scope) -> list[tuple[Collecte
     if not any(len(frame.boxes) for frame in frames):
         return []
     with scope():
-        classes = golden.label([frame.question for frame in frames])
+        classes = golden.label_boxes([frame.question for frame in frames])
     named = [np.flatnonzero((of >= 0) & (of != golden.background)) for of in classes]
     followed = _followed(given, [frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])
     burst = []

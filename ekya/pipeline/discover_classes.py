@@ -12,7 +12,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.detections import Detector
+from ekya.models.golden.detections import ObjectDetector
 from ekya.models.golden.golden_model import GOLDEN_SCORE, OBJECT_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import LabelFile, read_labels
 from ekya.models.golden.spec import FILE, detector_of
@@ -141,7 +141,9 @@ class _Readable(Protocol):
         """Yields all frames in order."""
 
 
-def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: int = 60) -> tuple[str, ...]:
+def occurring_classes(
+    detector: ObjectDetector, *sources: _Readable, sample_frames: int = 60
+) -> tuple[str, ...]:
     """Returns the classes that a detector finds.
 
     Args:
@@ -153,7 +155,7 @@ def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: in
         Names in the detector's order, each at least a fiftieth of some camera's objects.
     """
     found = (
-        [detector.detect(frame.image).classes for frame in _spread(source, sample_frames)]
+        [detector.detect_objects(frame.image).classes for frame in _spread(source, sample_frames)]
         for source in sources
     )
     return _often(detector.names, (np.concatenate([_NONE, *of]) for of in found))

@@ -188,7 +188,7 @@ def _frames_of(labels: StreamLabels) -> LabelledFrames:
 
 
 def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
-    return golden.find(frame.picture, frame.question.place, frame.size)
+    return golden.find_objects(frame.picture, frame.question.place, frame.size)
 
 
 def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -33,13 +33,13 @@ class GoldenInference:
         self._golden: GoldenModel | None = None
         self._lock = threading.Lock()
 
-    def find(self, image: NDArray[np.uint8]) -> GoldenObjects:
+    def find_objects(self, image: NDArray[np.uint8]) -> GoldenObjects:
         """Returns the objects of an (H, W, 3) uint8 BGR frame."""
         with self._lock:
             golden = self._opened()
             # Inside the lock: who waits for another stream's frame has no batch under way.
             with self._scope():
-                found = golden.find(image)
+                found = golden.find_objects(image)
         assert found is not None, "a fleet file with λ of it names a detector"
         return found
 
@@ -55,7 +55,7 @@ class GoldenInference:
         """
         with self._lock:
             if self._golden is None:
-                self._opened().find(TYPICAL_QUESTION.picture)
+                self._opened().find_objects(TYPICAL_QUESTION.picture)
 
     def _opened(self) -> GoldenModel:
         if self._golden is None:
@@ -99,18 +99,18 @@ class MeteredGolden:
             return
         boxes = np.array([[100, 100, 200, 200]], np.float32)
         question = Question(boxes, np.full(_TRIED_ON, 114, np.uint8), None, FramePlace(UNNAMED, 0))
-        self._golden.label([question])
-        self.label([question])
+        self._golden.label_boxes([question])
+        self.label_boxes([question])
 
-    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+    def label_boxes(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Labels as the golden model does, and meters the call."""
         began_s = self._clock()
-        labels = self._golden.label(items)
+        labels = self._golden.label_boxes(items)
         self.took_s += self._clock() - began_s
         self._operations += self._golden.operations(items)
         return labels
 
-    def find(
+    def find_objects(
         self,
         image: NDArray[np.uint8],
         place: FramePlace | None = None,
@@ -118,7 +118,7 @@ class MeteredGolden:
     ) -> GoldenObjects | None:
         """Finds objects as the golden model does, and meters the call."""
         began_s = self._clock()
-        found = self._golden.find(image, place, size)
+        found = self._golden.find_objects(image, place, size)
         self.took_s += self._clock() - began_s
         self._operations += self._golden.operations([Question(_NO_BOXES, image, place=place)])
         return found

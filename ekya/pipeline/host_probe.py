@@ -152,7 +152,7 @@ def _measured(fleet: FleetConfig, device: str) -> list[object]:
     return [*machine, *map(version, _LIBRARIES), golden, *(part.model_dump(mode="json") for part in work)]
 
 
-class Probe:
+class CostProbe:
     """Starts the measurement in the background; ``result`` waits for it. A context manager that ends it.
 
     Args:

@@ -15,7 +15,7 @@ from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import BoxCandidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import ClassAnswer, Predictors
 from ekya.models.edge.predictor import Predictor
@@ -96,7 +96,7 @@ class Classifier:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        self.predictor = cast(Predictor, (predictors or Predictors()).of(model))
+        self.predictor = cast(Predictor, (predictors or Predictors()).predictor_for(model))
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
     def predict(self, images: NDArray[np.uint8], resolution: int) -> ClassAnswer:
@@ -120,14 +120,14 @@ class ServingDetector:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        self.predictor = cast(DetectorPredictor, (predictors or Predictors()).of(model))
+        self.predictor = cast(DetectorPredictor, (predictors or Predictors()).predictor_for(model))
         self._to_fleet = fleet_outputs(model.classes, classes)
 
     def predict(self, images: NDArray[np.uint8], resolution: int) -> list[Found]:
         """Returns the objects of the fleet's classes in each of (N, S, S, 3) uint8 RGB."""
         return self.in_fleet(self.predictor.predict(images, resolution))
 
-    def in_fleet(self, answer: Candidates) -> list[Found]:
+    def in_fleet(self, answer: BoxCandidates) -> list[Found]:
         """Returns the objects among a predictor's candidates."""
         return found_in(answer, self._to_fleet, self.model.threshold)
 
@@ -177,7 +177,7 @@ class FrameSteps:
         monitor: DriftMonitor | None = None,
         measures_base: bool = True,
     ) -> None:
-        self.propose = proposer.propose
+        self.propose = proposer.propose_boxes
         self.proposes_free = proposer.free
         self.collector = collector
         self._golden = golden
@@ -268,7 +268,7 @@ class FrameSteps:
     def ask_golden(self, frame: Frame, config: InferenceConfig, version: ModelVersion) -> FramePrediction:
         """Returns the row of a frame that the golden detector analyses."""
         assert self._golden is not None, "λ of the golden detector are offered"
-        found = self._golden.find(frame.image)
+        found = self._golden.find_objects(frame.image)
         row = replace(
             self.skip(frame.index, frame.t_us, config, version),
             analysed=True,

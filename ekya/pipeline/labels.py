@@ -50,7 +50,7 @@ class LabelledPart:
 
     def take(self, rows: NDArray[np.int64]) -> "LabelledPart":
         """Returns these rows, in this order."""
-        return LabelledPart(self.examples.take(rows), self.frames[rows], self.boxes[rows])
+        return LabelledPart(self.examples.select_rows(rows), self.frames[rows], self.boxes[rows])
 
     def objects(self) -> tuple[LabelledBoxes, NDArray[np.int64]]:
         """Returns the positions and classes of all labelled objects.
@@ -205,7 +205,7 @@ def label_window(
         seed: of the random choice among more than ``limit`` objects.
     """
     chosen = selection.chosen
-    classes = golden.label(selection.questions) if chosen else []
+    classes = golden.label_boxes(selection.questions) if chosen else []
     crops = [frame.crops[rows] for frame, rows in chosen]
     labelled = _labelled(chosen, crops, classes, side)
     everything = LabelledPart(
@@ -217,11 +217,11 @@ def label_window(
     )
     rng = np.random.default_rng((seed, material.window))
     rows = _of_use(labelled.classes, golden.background, limit, rng)
-    kept, taken = everything.take(rows), labelled.take(rows)
+    kept, taken = everything.take(rows), labelled.select_rows(rows)
     objects = np.ones(len(taken), np.bool_)
     if golden.background is not None:
         objects = taken.classes != golden.background
-    _, held_out = split_by_track_and_time(taken.take(np.flatnonzero(objects)), VALIDATION_FRACTION)
+    _, held_out = split_by_track_and_time(taken.select_rows(np.flatnonzero(objects)), VALIDATION_FRACTION)
     validates = np.isin(taken.tracks, held_out.tracks)
     return StreamLabels(
         material.window,
@@ -285,7 +285,7 @@ class LabelPool:
         found: dict[StreamId, list[Examples]] = {}
         for other, age, usable in self._usable(stream, scenes):
             rows = np.random.default_rng((newest.window, age)).permutation(len(usable))
-            part = usable.take(np.sort(rows[: min(round(len(rows) * AGEING**age), left)]))
+            part = usable.select_rows(np.sort(rows[: min(round(len(rows) * AGEING**age), left)]))
             if len(part):
                 left -= len(part)
                 found.setdefault(other, []).append(part)
@@ -310,7 +310,7 @@ class LabelPool:
                 usable = examples.t_us >= scene.since_us
                 if own:
                     usable &= examples.apart_from(shown)
-                yield scene.stream, age, examples.take(np.flatnonzero(usable))
+                yield scene.stream, age, examples.select_rows(np.flatnonzero(usable))
 
 
 def judge_pooled(

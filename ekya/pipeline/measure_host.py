@@ -1,6 +1,6 @@
 """Measures the cost of a fleet's work on this machine before a run: frames, training and labelling.
 
-Runs as the child process of ``Probe``: reads a fleet from standard input, and writes its costs to a file.
+Runs as the child process of ``CostProbe``: reads a fleet from standard input, and writes its costs to a file.
 Open classes are found first. The self-test's choice of how to run forward passes is read from the user's
 cache, or made and cached.
 """
@@ -153,7 +153,7 @@ def _costs(
     timer, side = Timer(device), crop_side(fleet)
     model = base_model(fleet, seed)
     detects = fleet.edge.task is Task.DETECT
-    predictor = Predictors(device, tested.way).of(model)
+    predictor = Predictors(device, tested.way).predictor_for(model)
     images = random_images(round(typical_images(fleet)), side)
     passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
     label_s = 0.0
@@ -256,7 +256,7 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
 
     def find() -> None:
         for frame in islice(frames, every):
-            proposer.propose(frame)
+            proposer.propose_boxes(frame)
 
     return timer.batch_s(find) / every
 
@@ -335,9 +335,9 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
         )
 
     unprepared = iter([made(), made()])
-    prepare_s = timer.seconds(lambda: next(unprepared).prepare(), 1)
+    prepare_s = timer.seconds(lambda: next(unprepared).prepare_training(), 1)
     training = made()
-    training.prepare()
+    training.prepare_training()
     epoch_s = timer.seconds(training.run_epoch, _EPOCHS)
     steps = steps_in_epoch(trained, family.batch_size)
     timer.longest_s = max(timer.longest_s, epoch_s / steps)
@@ -349,13 +349,13 @@ def label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -
     height, width = picture.shape[:2]
     box = np.array([[0.2 * width, 0.2 * height, 0.4 * width, 0.5 * height]], np.float32)
     asked = [Question(np.repeat(box, _LABELLED_OBJECTS, axis=0), picture)] * _LABELLED_PICTURES
-    took_s = timer.batch_s(lambda: golden.label(asked))
+    took_s = timer.batch_s(lambda: golden.label_boxes(asked))
     return took_s / (_LABELLED_PICTURES * _LABELLED_OBJECTS)
 
 
 def frame_label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
     """Times the golden model on a whole picture; returns seconds."""
-    return timer.batch_s(lambda: golden.find(picture))
+    return timer.batch_s(lambda: golden.find_objects(picture))
 
 
 def _labelled(count: int, side: int, model: EdgeModel) -> Examples:

@@ -50,7 +50,7 @@ class Teacher:
     label: Callable[[Frame, Truth | None], Detections]
 
 
-class Progress(Protocol):
+class LabelProgress(Protocol):
     """Receives the progress of labelling."""
 
     def expect(self, stream: StreamId, frames: int | None) -> None:
@@ -81,7 +81,7 @@ def label_ahead(
     from_truth: bool,
     before: LabelFile | None,
     keep: Callable[[LabelTable], None],
-    progress: Progress,
+    progress: LabelProgress,
 ) -> dict[StreamId, Counts]:
     """Labels every frame of a fleet up to the end of its windows and saves the labels on the way.
 
@@ -117,7 +117,7 @@ def _label_stream(
     teacher: Teacher,
     table: LabelTable,
     keeper: "_Keeper",
-    progress: Progress,
+    progress: LabelProgress,
 ) -> Counts:
     done = table.frames.setdefault(stream.id, {})
     known = len(done)
@@ -146,7 +146,7 @@ def _label_stream(
         if source.died:
             _LOG.warning("%s: its source died (%s); its labels end there", stream.id, source.died)
         elif to_the_end:
-            table.finish(stream.id, frames)
+            table.finish_stream(stream.id, frames)
     return _counts(done, known)
 
 
@@ -195,7 +195,7 @@ def _teacher(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> Teacher:
     name = detector_of(fleet.golden)
     if name is not None:
         detector = open_detector_of(fleet.golden, DOUBTFUL_SCORE if detects else PROPOSAL_SCORE)
-        return Teacher(name, detector.names, True, lambda frame, _: detector.detect(frame.image))
+        return Teacher(name, detector.names, True, lambda frame, _: detector.detect_objects(frame.image))
     for stream in streams:
         if not stream.source.gives_truth:
             raise UserError(
@@ -206,7 +206,7 @@ def _teacher(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> Teacher:
 
     def classify(frame: Frame, _: Truth | None) -> Detections:
         boxes = frame.boxes if frame.boxes is not None else no_detections().boxes
-        classes, confidences = golden.judge([Question(boxes, frame.image)])
+        classes, confidences = golden.classify_boxes([Question(boxes, frame.image)])
         return Detections(boxes, classes, confidences)
 
     return Teacher(fleet.golden.model, golden.classes, False, classify)

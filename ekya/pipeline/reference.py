@@ -34,7 +34,7 @@ class Referee:
 
     def label_frame(self, frame: Frame) -> FrameReference | None:
         """Returns the next frame's objects; None if the golden model has never analysed it."""
-        found = self._golden.find(frame.image, FramePlace(self._stream, frame.index))
+        found = self._golden.find_objects(frame.image, FramePlace(self._stream, frame.index))
         if found is None:
             return None
         doubtful = len(found.doubtful)

@@ -168,7 +168,7 @@ def _probe(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, as
 
 def _measure(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, asked: Connection) -> None:
     """Measures at each requested share until None is requested."""
-    handle = backend.attach(job)
+    handle = backend.attach_job(job)
     counter = _Counter(handle)
     work = _training(spec, counter) if kind == "training" else _inference(spec, counter)
     asked.send(None)
@@ -186,17 +186,17 @@ def _training(spec: ProbeSpec, counter: _Counter) -> _Work:
     retraining = Retraining(
         build_edge_model(_CLASSES, 0, 0, spec.architecture),
         spec.config,
-        RetrainingData(labelled, labelled.take(rows[:: len(_CLASSES)]), _CLASSES, seed=0),
+        RetrainingData(labelled, labelled.select_rows(rows[:: len(_CLASSES)]), _CLASSES, seed=0),
         Compute(device=spec.device, scope=counter.scope),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     batches = steps_in_epoch(len(rows), spec.config.batch_size) + 1
     return _Work(retraining.run_epoch, len(rows) / batches)
 
 
 def _inference(spec: ProbeSpec, counter: _Counter) -> _Work:
     """Returns the work of analysing one frame: its objects, or all of it."""
-    predictor = Predictors(spec.device).of(build_edge_model(_CLASSES, 0, 0, spec.architecture))
+    predictor = Predictors(spec.device).predictor_for(build_edge_model(_CLASSES, 0, 0, spec.architecture))
     images = random_images(1 if _detects(spec) else round(TYPICAL_OBJECTS), spec.side)
 
     def analyse() -> None:

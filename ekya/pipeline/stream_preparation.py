@@ -10,7 +10,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import ModelOffered
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.units import StreamId
-from ekya.core.weights import WHOLE, Compared, KeptModel, Probe
+from ekya.core.weights import WHOLE, Compared, DoseProbe, KeptModel
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -145,14 +145,14 @@ class StreamPreparation(LabellingInputs):
         """Returns the number of images that each model analysed for what ``compare`` returned."""
         return self._labelling.compared_images(labels, compared)
 
-    def probe(self, labels: StreamLabels) -> Probe | None:
+    def probe(self, labels: StreamLabels) -> DoseProbe | None:
         """Returns what all labels of a later dose say of the serving model; None for other labels."""
         dose = self.material.dose
         if self.material.since_us is None or dose == WHOLE:
             return None
         shown = self._labelling.to_compare(self, labels, 1)
         newest, objects = (labels.training.examples, 0) if shown is None else shown
-        return Probe(_right(self.serving, newest) if objects else 0.0, objects, dose.known)
+        return DoseProbe(_right(self.serving, newest) if objects else 0.0, objects, dose.known)
 
     def after_rollback(self, compared: Compared | None) -> "StreamPreparation":
         """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""
@@ -297,7 +297,7 @@ def memory_in_classes(
     if not isinstance(kept, LabelledCrops):  # frames name their objects by the fleet's classes
         return memory
     ours = in_classes(kept, classes, fleet)
-    return ExemplarMemory(memory.budget, ours.take(np.flatnonzero(ours.classes >= 0)))
+    return ExemplarMemory(memory.budget, ours.select_rows(np.flatnonzero(ours.classes >= 0)))
 
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:

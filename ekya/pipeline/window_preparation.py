@@ -18,7 +18,7 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared, KeptModel, Probe
+from ekya.core.weights import Compared, DoseProbe, KeptModel
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -136,7 +136,7 @@ class LabelledStream:
     labels: StreamLabels
     accuracy: float
     compared: Compared | None
-    probe: Probe | None
+    probe: DoseProbe | None
     work: StepWork
     warning: str | None = None
 

@@ -40,7 +40,7 @@ class JsonLines:
         """Size of the file."""
         return os.fstat(self._file.fileno()).st_size
 
-    def append(self, *records: Mapping[str, Any], durable: bool = True) -> None:
+    def append_records(self, *records: Mapping[str, Any], durable: bool = True) -> None:
         """Appends objects, all or none of them.
 
         Args:
@@ -66,7 +66,7 @@ class JsonLines:
                     os.ftruncate(self._file.fileno(), before)
                 raise
 
-    def sync(self) -> None:
+    def sync_file(self) -> None:
         """Brings everything to disk.
 
         Raises:

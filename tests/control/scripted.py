@@ -34,7 +34,7 @@ from ekya.core import requests as rq
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
-from ekya.core.weights import WHOLE, PooledLabels, Probe
+from ekya.core.weights import WHOLE, DoseProbe, PooledLabels
 
 OBJECTS_IN_DOSE = 40
 
@@ -338,7 +338,7 @@ class ScriptedFleet:
         camera.labelled = window
         probe = None
         if asked.since_us is not None and asked.dose != WHOLE:
-            probe = Probe(camera.accuracy, OBJECTS_IN_DOSE, asked.dose.known)
+            probe = DoseProbe(camera.accuracy, OBJECTS_IN_DOSE, asked.dose.known)
         return ev.LabelsReady(
             self.now_us,
             camera.stream,

@@ -26,7 +26,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.units import JobId
-from ekya.core.weights import Dose, Probe
+from ekya.core.weights import Dose, DoseProbe
 from ekya.results.metrics.run_history import summarize_steps
 
 DOSES = replace(OPTIONS, doses=4)
@@ -44,7 +44,7 @@ def asked(turn):
 
 def dose_labels(t_us, since_us, accuracy, stream=A, objects=40, known=0.5):
     """Labels of a later dose in window 1, on which the serving model has this accuracy."""
-    probe = Probe(accuracy, objects, known)
+    probe = DoseProbe(accuracy, objects, known)
     return replace(labels(t_us, stream, accuracy=accuracy, crops=30), since_us=since_us, probe=probe)
 
 
@@ -145,7 +145,7 @@ def test_dose_allows_another_retraining_in_the_window():
     ],
 )
 def test_probe_shows_drift_only_beyond_chance(accuracy, objects, known, shows):
-    assert Probe(accuracy, objects, known).shows_drift is shows
+    assert DoseProbe(accuracy, objects, known).shows_drift is shows
 
 
 def test_drifted_stream_comes_first_and_has_all_its_labels():

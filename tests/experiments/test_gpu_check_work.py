@@ -102,8 +102,8 @@ def test_work_of_a_detector_makes_the_same_checks_without_energy(world):
 
 
 class Usable(CpuShares):
-    def probe(self):
-        return replace(super().probe(), device="cuda")
+    def probe_machine(self):
+        return replace(super().probe_machine(), device="cuda")
 
 
 class Refusing(Usable):
@@ -114,7 +114,7 @@ class Refusing(Usable):
 class Dying(CpuShares):
     """Backend whose processes die."""
 
-    def attach(self, job):
+    def attach_job(self, job):
         raise ValueError("an illegal address")
 
 

@@ -30,7 +30,7 @@ class FakeDriver:
         self._call("whole")
         return SmGroup(self.sms, "whole")
 
-    def split(self, whole):
+    def split_groups(self, whole):
         self._call("split")
         assert whole.resource == "whole"
         self._splits += 1
@@ -115,18 +115,18 @@ class FakeGpu:
         self._own = threading.local()
         self.clocks = Clocks(lambda: self.now_ns, lambda: 0, self._sleep)
 
-    def enter(self, stream):
+    def enter_stream(self, stream):
         self._own.stream = stream
         self.entered.append(stream)
 
     def current(self):
         return getattr(self._own, "stream", self.DEFAULT)
 
-    def synchronise(self, stream):
+    def wait_for_stream(self, stream):
         self.synchronised.append(stream)
         self.now_ns = max(self.now_ns, self._busy_until[stream])
 
-    def mark(self):
+    def record_mark(self):
         return FakeMark(self, max(self.now_ns, self._busy_until[self.current()]))
 
     def launch(self, ms):

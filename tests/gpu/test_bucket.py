@@ -46,7 +46,7 @@ def run_for(bucket, clock, seconds, batch_ms):
 def test_bucket_two_jobs_get_their_shares_within_five_percent():
     for share_milli, batch_ms in ((700, 12), (250, 30)):
         clock = VirtualTime()
-        handle = CpuShares(1, clock.clocks).attach(ShareJob("train/cam-1", "retraining", share_milli))
+        handle = CpuShares(1, clock.clocks).attach_job(ShareJob("train/cam-1", "retraining", share_milli))
         assert run_for(handle, clock, 5, batch_ms) == pytest.approx(share_milli, rel=0.05)
         measured = handle.measured()
         assert measured.share_milli == pytest.approx(share_milli, rel=0.05)
@@ -74,7 +74,7 @@ def test_bucket_question_during_long_batch_forfeits_nothing():
     bucket = TokenBucket(500, clock.clocks)
     with bucket.scope():
         clock.work(500)
-        bucket.charge(0)
+        bucket.charge_use(0)
         bucket.resize(500)
         clock.work(500)
     # It used 1 s and earned half of it, but for the burst, which it had not saved yet.

@@ -27,39 +27,39 @@ def open_claims(tmp_path):
 
 def test_claims_group_belongs_to_one_job_in_a_process(open_claims):
     one, other = open_claims(), open_claims()
-    assert one.take(0, 4)
-    assert not other.take(3, 4)
-    assert other.take(4, 4)
+    assert one.claim_groups(0, 4)
+    assert not other.claim_groups(3, 4)
+    assert other.claim_groups(4, 4)
     assert other.taken() == (True,) * 4 + (False,) * 12
     assert one.taken() == (False,) * 4 + (True,) * 4 + (False,) * 8
 
 
 def test_claims_failed_claim_takes_nothing(open_claims):
     one, other = open_claims(), open_claims()
-    one.take(8, 1)
-    assert not other.take(0, 16)
+    one.claim_groups(8, 1)
+    assert not other.claim_groups(0, 16)
     assert one.taken() == (False,) * 16
 
 
 def test_claims_released_groups_are_free_and_others_held(open_claims):
     one, other = open_claims(), open_claims()
-    one.take(2, 8)
+    one.claim_groups(2, 8)
     one.keep_only(4, 2)
     assert other.taken() == (False,) * 4 + (True,) * 2 + (False,) * 10
     one.give_back()
-    assert other.take(0, GROUPS)
+    assert other.claim_groups(0, GROUPS)
 
 
 def test_claims_growing_job_extends_its_groups(open_claims):
     one = open_claims()
-    assert one.take(2, 2)
-    assert one.take(0, 6)
+    assert one.claim_groups(2, 2)
+    assert one.claim_groups(0, 6)
 
 
 def test_claims_killed_process_frees_its_groups(tmp_path, open_claims):
     code = (
         "import sys; from pathlib import Path; from ekya.gpu.green.claims import SmClaims as Claims; "
-        f"claims = Claims(Path(sys.argv[1]), {GROUPS}); print(claims.take(0, 8), flush=True); input()"
+        f"claims = Claims(Path(sys.argv[1]), {GROUPS}); print(claims.claim_groups(0, 8), flush=True); input()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "gpu")],
@@ -70,9 +70,9 @@ def test_claims_killed_process_frees_its_groups(tmp_path, open_claims):
     with other:
         assert other.stdout.readline() == "True\n"
         mine = open_claims()
-        assert not mine.take(7, 1)
+        assert not mine.claim_groups(7, 1)
         other.kill()
-    assert mine.take(0, GROUPS)
+    assert mine.claim_groups(0, GROUPS)
 
 
 def test_claims_folder_not_private_is_refused(tmp_path, monkeypatch):
@@ -94,13 +94,13 @@ def test_claims_guests_share_first_group_and_free_ones(open_claims):
     assert guest.keep_for_guests() and other.keep_for_guests()
     assert owner.taken() == (True,) + (False,) * 15
     assert guest.free_for_guests() == GROUPS
-    owner.take(12, 2)
-    owner.take(5, 2)
+    owner.claim_groups(12, 2)
+    owner.claim_groups(5, 2)
     assert guest.free_for_guests() == other.free_for_guests() == 5
     guest.give_back()
-    assert not owner.take(0, 1)
+    assert not owner.claim_groups(0, 1)
     other.give_back()
-    assert owner.take(0, 1)
+    assert owner.claim_groups(0, 1)
     assert not guest.keep_for_guests()
     assert guest.free_for_guests() == 0
 

@@ -86,16 +86,16 @@ def test_duty_cycle_failed_batch_is_counted():
 def test_duty_cycle_process_sees_only_its_gpu():
     backend = DutyCycleShares(GPUS, without_cuda=lambda: False)
     assert backend.actor_env(JOB) == {"CUDA_VISIBLE_DEVICES": "GPU-2"}
-    assert backend.probe().capacity_milli == 2000
+    assert backend.probe_machine().capacity_milli == 2000
 
 
 def test_duty_cycle_torch_without_cuda_is_reported():
-    capability = DutyCycleShares(GPUS, without_cuda=lambda: True).probe()
+    capability = DutyCycleShares(GPUS, without_cuda=lambda: True).probe_machine()
     assert not capability.usable
     assert "built without CUDA" in capability.why
 
 
 def test_duty_cycle_backend_uses_the_gpu_clock():
     gpu = FakeGpu()
-    handle = DutyCycleShares(GPUS, streams=lambda: gpu, clocks=gpu.clocks).attach(JOB)
+    handle = DutyCycleShares(GPUS, streams=lambda: gpu, clocks=gpu.clocks).attach_job(JOB)
     assert run_for(handle, gpu, 5, 10) == pytest.approx(300, rel=0.05)

@@ -80,25 +80,25 @@ def cuda(monkeypatch):
 def test_torch_streams_thread_stays_on_entered_stream(cuda):
     streams = TorchStreams()
     assert cuda.started
-    streams.enter(4096)
+    streams.enter_stream(4096)
     assert (streams.current(), cuda.now.cuda_stream) == (4096, 4096)
-    streams.enter(8192)
-    streams.enter(4096)
+    streams.enter_stream(8192)
+    streams.enter_stream(4096)
     assert [one.cuda_stream for one in cuda.made] == [4096, 8192], "a stream is wrapped once"
-    streams.synchronise(8192)
+    streams.wait_for_stream(8192)
     assert [one.synchronised for one in cuda.made] == [0, 1]
-    streams.synchronise(0)
+    streams.wait_for_stream(0)
     assert cuda.default.synchronised == 1
-    streams.enter(0)
+    streams.enter_stream(0)
     assert cuda.now is cuda.default
 
 
 def test_torch_streams_marks_are_timed_events(cuda):
     streams = TorchStreams()
-    streams.enter(4096)
-    began = streams.mark()
+    streams.enter_stream(4096)
+    began = streams.record_mark()
     cuda.now.at_ms = 2.5
-    ended = streams.mark()
+    ended = streams.record_mark()
     assert not ended.reached()
     ended.wait()
     assert ended.reached()

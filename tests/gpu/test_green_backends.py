@@ -65,7 +65,7 @@ def made(tmp_path):
 def test_green_jobs_of_one_process_get_separate_spans(made):
     drivers, make = made
     shares = GreenShares(make)
-    handles = [shares.attach(ShareJob(name, "retraining", 500)) for name in ("a", "b")]
+    handles = [shares.attach_job(ShareJob(name, "retraining", 500)) for name in ("a", "b")]
     (driver,) = drivers
     one, other = (driver.groups_on(handle.level.stream) for handle in handles)
     assert len(one) == len(other - {"rest"}) == 8
@@ -86,7 +86,7 @@ def make_process():
 
 def test_green_process_state_is_never_pickled():
     backend = MpsGreenShares(MpsShares(TWO_GPUS, working_mps), h200s, GreenShares(make_process))
-    backend.green.attach(ShareJob("a", "retraining", 500))
+    backend.green.attach_job(ShareJob("a", "retraining", 500))
     with pytest.raises((TypeError, pickle.PicklingError)):
         pickle.dumps(make_process())
     there = pickle.loads(pickle.dumps(backend))
@@ -109,7 +109,7 @@ def test_green_mps_client_may_use_all_multiprocessors():
             "CUDA_VISIBLE_DEVICES": "GPU-1",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
         }
-    capability = backend.probe()
+    capability = backend.probe_machine()
     assert (capability.enforcement, capability.groups) == ("hard", GpuGroups(8, 132))
 
 
@@ -118,7 +118,7 @@ def test_green_mps_client_checks_daemon_and_sees_one_gpu(made, monkeypatch):
     backend = replace(_mps_green(Machine(2, TWO_GPUS, working_mps, h200s)), green=GreenShares(make))
     joined = []
     monkeypatch.setattr(MpsShares, "require_client", lambda _self, job: joined.append(job.gpu))
-    handle = backend.attach(ShareJob("a", "retraining", 500, gpu=1))
+    handle = backend.attach_job(ShareJob("a", "retraining", 500, gpu=1))
     assert handle.resize(250).share_milli == 243
     assert joined == [1]
     assert len(drivers) == 1
@@ -135,7 +135,7 @@ def test_green_process_outside_mps_makes_no_contexts(made):
     drivers, make = made
     backend = replace(backend, mps=mps, green=GreenShares(make))
     with pytest.raises(UserError, match="cannot work at a share: cuInit gives CUDA error 805"):
-        backend.attach(ShareJob("a", "retraining", 500))
+        backend.attach_job(ShareJob("a", "retraining", 500))
     assert drivers == []
 
 

@@ -257,7 +257,7 @@ def test_folder_abandoned_ones_have_no_holder(fake_mps, folder):
         assert found == [left]
         with abandoned(fake_mps.folders) as found_by_another:
             assert found_by_another == []
-    left.remove()
+    left.remove_folder()
     with held(left) as still_there:
         assert not still_there
 

@@ -66,14 +66,14 @@ def test_service_each_gpu_has_a_daemon_during_the_run(fake_mps):
         assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["GPU-0f", "GPU-1f"]
         assert len({served.pipe for served in environment.gpus}) == 2
         for gpu, one in enumerate(seen):
-            told = pickle.loads(pickle.dumps(environment)).of(gpu)
+            told = pickle.loads(pickle.dumps(environment)).client_environment(gpu)
             assert told == {name: one[name] for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES")}
     assert all_gone(fake_mps)
 
 
 def test_environment_process_without_mps_is_detected(fake_mps, monkeypatch):
     with mps_service(find_mps(ONE), GPUS[:1], SHORT) as environment:
-        for name, value in environment.of(0).items():
+        for name, value in environment.client_environment(0).items():
             monkeypatch.setenv(name, value)
         fake_mps.behave(clients=[os.getpid()])
         environment.require_client()
@@ -181,7 +181,7 @@ def one_daemon(fake_mps):
 @pytest.fixture
 def client(one_daemon):
     """A job of the run."""
-    process = subprocess.Popen(["sleep", "60"], env=os.environ | one_daemon.of(0))
+    process = subprocess.Popen(["sleep", "60"], env=os.environ | one_daemon.client_environment(0))
     yield process
     process.kill()
     process.wait()
@@ -192,7 +192,7 @@ def kill_newest(fake_mps):
 
 
 def test_keeper_restarts_daemon_in_the_same_folder(fake_mps, one_daemon, client, monkeypatch, caplog):
-    for name, value in one_daemon.of(0).items():
+    for name, value in one_daemon.client_environment(0).items():
         monkeypatch.setenv(name, value)
     for times in (1, 2):
         kill_newest(fake_mps)
@@ -211,7 +211,7 @@ def test_keeper_restarts_daemon_in_the_same_folder(fake_mps, one_daemon, client,
 
 
 def test_keeper_gives_up_after_the_last_restart(fake_mps, one_daemon, monkeypatch, caplog):
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", one_daemon.of(0)["CUDA_MPS_PIPE_DIRECTORY"])
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", one_daemon.client_environment(0)["CUDA_MPS_PIPE_DIRECTORY"])
     fake_mps.behave(lives=1)
     wait_until(lambda: "is not started again any more" in caplog.text)
     assert len(fake_mps.daemons()) == 1 + SHORT.max_restarts
@@ -257,7 +257,7 @@ def test_service_external_daemon_is_used_only_if_named(fake_mps, owner, monkeypa
     assert (found.usable, found.external) == (True, (external.pipe,))
     running = fake_mps.running()
     with mps_service(found, GPUS[:1], SHORT) as environment:
-        assert environment.of(0)["CUDA_MPS_PIPE_DIRECTORY"] == str(external.pipe)
+        assert environment.client_environment(0)["CUDA_MPS_PIPE_DIRECTORY"] == str(external.pipe)
         assert len(fake_mps.daemons()) == 1
     assert fake_mps.running() == running
     assert not any(line.startswith("quit") for line in fake_mps.asked())

@@ -135,10 +135,10 @@ def test_backends_use_only_visible_gpus(name):
         return MpsFound(bool(inventory.gpus), "it works")
 
     machine = Machine(4, shown("2,0"), working)
-    capability = SHARE_BACKENDS[name](machine).probe()
+    capability = SHARE_BACKENDS[name](machine).probe_machine()
     if capability.device == "cuda":
         assert capability.capacity_milli <= 2000
-    hidden = SHARE_BACKENDS[name](Machine(4, shown("-1"), working)).probe()
+    hidden = SHARE_BACKENDS[name](Machine(4, shown("-1"), working)).probe_machine()
     assert hidden.usable == (hidden.device == "cpu")
 
 

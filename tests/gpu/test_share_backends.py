@@ -55,7 +55,7 @@ MACHINES = [
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
 def test_backend_reason_is_given_and_capacity_only_if_usable(name, machine):
-    capability = SHARE_BACKENDS[name](machine).probe()
+    capability = SHARE_BACKENDS[name](machine).probe_machine()
     assert capability.why
     assert (capability.capacity_milli > 0) == capability.usable
 
@@ -131,20 +131,20 @@ def test_mps_job_environment_names_daemon_and_gpu():
 
 def test_mps_resize_of_running_client_keeps_its_cap(client):
     with client("43") as backend:
-        resized = backend.attach(TRAINER).resize(900)
+        resized = backend.attach_job(TRAINER).resize(900)
     assert resized.share_milli == 430
     assert "cannot change" in resized.note
 
 
 def test_mps_client_without_cap_is_reported(client):
     with client("100") as backend:
-        assert backend.attach(TRAINER).resize(430).share_milli == 1000
+        assert backend.attach_job(TRAINER).resize(430).share_milli == 1000
 
 
 def test_mps_client_with_duty_cycle_waits_under_its_cap(client):
     gpu = FakeGpu()
     with client("43", duty_cycle=True, streams=lambda: gpu, clocks=gpu.clocks) as backend:
-        handle = backend.attach(TRAINER)
+        handle = backend.attach_job(TRAINER)
     assert handle.resize(900).share_milli == 430
     assert handle.resize(215).share_milli == 215
     for _ in range(300):
@@ -156,8 +156,8 @@ def test_mps_client_with_duty_cycle_waits_under_its_cap(client):
 def test_mps_batch_time_includes_queued_kernels(client):
     gpu = FakeGpu()
     with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
-        handle = backend.attach(TRAINER)
-    gpu.enter(8192)
+        handle = backend.attach_job(TRAINER)
+    gpu.enter_stream(8192)
     with handle.scope():
         gpu.launch(30)
         gpu.launch(10)
@@ -170,7 +170,7 @@ def test_mps_batch_time_includes_queued_kernels(client):
 def test_mps_failed_batch_is_not_waited_for(client):
     gpu = FakeGpu()
     with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
-        handle = backend.attach(TRAINER)
+        handle = backend.attach_job(TRAINER)
     with pytest.raises(RuntimeError, match="out of memory"), handle.scope():
         raise RuntimeError("CUDA out of memory")
     assert gpu.synchronised == []
@@ -181,7 +181,7 @@ def test_mps_process_outside_the_server_does_not_work(client, fake_mps, monkeypa
     with client("43") as backend:
         fake_mps.behave(clients=[])
         with pytest.raises(UserError, match=r"cam-1 cannot work at a share: .* on 0 of its 1 servers"):
-            backend.attach(TRAINER)
+            backend.attach_job(TRAINER)
 
 
 def test_mps_process_without_cuda_reports_why(client):
@@ -189,7 +189,9 @@ def test_mps_process_without_cuda_reports_why(client):
         raise NoCudaError("cuInit gives CUDA error 100")
 
     with client("43") as backend, pytest.raises(UserError, match="cuInit gives CUDA error 100"):
-        replace(backend, connect=refuse, sleep=lambda _s: pytest.fail("it would not help")).attach(TRAINER)
+        replace(backend, connect=refuse, sleep=lambda _s: pytest.fail("it would not help")).attach_job(
+            TRAINER
+        )
 
 
 def test_mps_first_connection_is_retried(client):
@@ -201,7 +203,7 @@ def test_mps_first_connection_is_retried(client):
             raise answers.pop()
 
     with client("43") as backend:
-        replace(backend, connect=connect, sleep=slept.append).attach(TRAINER)
+        replace(backend, connect=connect, sleep=slept.append).attach_job(TRAINER)
     assert answers == []
     assert slept == sorted(slept), "each pause is at least as long as the one before"
     assert len(slept) == 3
@@ -214,7 +216,7 @@ def test_mps_server_that_never_starts_raises(client):
         raise NoCudaError("cuInit gives CUDA error 805", mps_starts=True)
 
     with client("43") as backend, pytest.raises(UserError, match=r"cam-1 cannot work at a share: .* 805"):
-        replace(backend, connect=refuse, sleep=slept.append).attach(TRAINER)
+        replace(backend, connect=refuse, sleep=slept.append).attach_job(TRAINER)
     assert 1 < sum(slept) < 20
 
 
@@ -239,7 +241,7 @@ def test_mps_without_daemon_makes_no_context(fake_mps, client, monkeypatch):
     with client("43") as backend:
         monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(fake_mps.folders))
         with pytest.raises(UserError, match="cam-1 cannot work at a share: the MPS daemon refuses"):
-            replace(backend, connect=lambda: started.append(1)).attach(TRAINER)
+            replace(backend, connect=lambda: started.append(1)).attach_job(TRAINER)
     assert started == [], "it would stay without MPS while the process lives"
 
 

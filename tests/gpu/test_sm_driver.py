@@ -91,7 +91,7 @@ def test_driver_real_bindings_accept_our_arguments():
     for call in (
         lambda: driver.uuid,
         driver.whole,
-        lambda: driver.split(resource),
+        lambda: driver.split_groups(resource),
         lambda: driver.make_context([resource]),
         lambda: driver.context_sms(context),
         lambda: driver.make_stream(context),

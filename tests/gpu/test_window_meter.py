@@ -137,13 +137,13 @@ def metered(nvml, *others):
 def test_meter_window_has_all_counters_of_the_device():
     nvml = FakeNvml()
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     nvml.used = 6 * GIB
     nvml.work(3.0, 0.5, 200)
-    meter.read()
+    meter.read_gpus()
     nvml.used = 4 * GIB
     nvml.work(1.0, 0.1, 400)
-    (use,) = meter.take()
+    (use,) = meter.drain_uses()
     assert (use.gpu, use.uuid, use.covered_us, use.readings) == (0, "GPU-1", 4_000_000, 3)
     assert (use.memory_total_bytes, use.memory_peak_bytes) == (80 * GIB, 6 * GIB)
     assert use.memory_mean_bytes == (3 * 4 * GIB + 1 * 5 * GIB) // 4
@@ -157,13 +157,13 @@ def test_meter_window_has_all_counters_of_the_device():
 def test_meter_windows_are_contiguous_with_least_power_of_run():
     nvml = FakeNvml()
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     taken = []
     for activity in (0.2, 0.9, 0.4):
         for _ in range(2):
             nvml.work(1.5, activity, 100 + 100 * activity)
-            meter.read()
-        taken += meter.take()
+            meter.read_gpus()
+        taken += meter.drain_uses()
     assert [use.covered_us for use in taken] == [3_000_000] * 3
     assert [use.sm_activity for use in taken] == pytest.approx([0.2, 0.9, 0.4])
     assert sum(use.energy_j for use in taken) == pytest.approx((nvml.millijoules - 5_000_000) / 1000)
@@ -173,9 +173,9 @@ def test_meter_windows_are_contiguous_with_least_power_of_run():
 def test_meter_without_gpm_uses_and_names_utilisation():
     nvml = FakeNvml(gpm=False)
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     nvml.work(1.0, 0.01, 100)
-    (use,) = meter.take()
+    (use,) = meter.drain_uses()
     assert (use.sm_from, use.sm_activity) == ("kernel-utilization", 1.0)
 
 
@@ -192,9 +192,9 @@ def test_reader_refused_gpm_is_cleaned_up(lacking):
 def test_meter_without_energy_counter_integrates_power():
     nvml = FakeNvml(lacking=["nvmlDeviceGetTotalEnergyConsumption"])
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     nvml.work(2.0, 0.5, 300)
-    (use,) = meter.take()
+    (use,) = meter.drain_uses()
     assert (use.energy_from, use.energy_j) == ("power", pytest.approx(2 * (100 + 300) / 2))
     assert use.power_w == pytest.approx(200)
 
@@ -202,10 +202,10 @@ def test_meter_without_energy_counter_integrates_power():
 def test_meter_reset_energy_counter_is_ignored():
     nvml = FakeNvml()
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     nvml.work(1.0, 0.5, 100)
     nvml.millijoules = 7
-    (use,) = meter.take()
+    (use,) = meter.drain_uses()
     assert (use.energy_from, use.energy_j) == ("power", pytest.approx(100))
 
 
@@ -219,9 +219,9 @@ def test_meter_missing_counter_is_none():
         gpm=False,
     )
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     nvml.work(1.0, 0.5, 100)
-    (use,) = meter.take()
+    (use,) = meter.drain_uses()
     assert (use.power_w, use.least_power_w, use.energy_j, use.sm_activity) == (None, None, None, None)
     assert (use.energy_from, use.sm_from) == ("", "")
     assert use.memory_peak_bytes == 2 * GIB
@@ -231,21 +231,21 @@ def test_meter_missing_counter_is_none():
 def test_reader_missing_metric_is_none(status):
     nvml = FakeNvml()
     meter = metered(nvml)
-    meter.read()
+    meter.read_gpus()
     nvml.metric_status = status
     nvml.work(1.0, 0.5, 100)
-    assert meter.take()[0].sm_activity is None
+    assert meter.drain_uses()[0].sm_activity is None
 
 
 def test_meter_silent_gpu_leaves_a_gap_and_others_continue(caplog):
     first, second = FakeNvml("GPU-1"), FakeNvml("GPU-2")
     meter = metered(first, second)
-    meter.read()
+    meter.read_gpus()
     second.failing.add("nvmlDeviceGetMemoryInfo")
     for _ in range(3):
         first.work(1.0, 0.5, 200)
-        meter.read()
-    assert [use.covered_us for use in meter.take()] == [3_000_000, 0]
+        meter.read_gpus()
+    assert [use.covered_us for use in meter.drain_uses()] == [3_000_000, 0]
     assert len([line for line in caplog.messages if "GPU-2" in line]) == 1
     assert meter.free_bytes(0) == 78 * GIB
     assert meter.free_bytes(1) is None
@@ -254,7 +254,7 @@ def test_meter_silent_gpu_leaves_a_gap_and_others_continue(caplog):
 def test_meter_gpu_without_readings_is_left_out():
     nvml = FakeNvml()
     nvml.failing.add("nvmlDeviceGetMemoryInfo")
-    assert metered(nvml).take() == ()
+    assert metered(nvml).drain_uses() == ()
 
 
 @pytest.mark.parametrize("lacking", [["nvmlDeviceGetMemoryInfo"], []])
@@ -266,10 +266,10 @@ def test_reader_shared_memory_gpu_uses_system_memory(lacking):
         [NvmlReader("GPU-1", nvml, lambda: HostMemory(8 * GIB, free.pop(0) if len(free) > 1 else free[0]))],
         clock_ns=lambda: round(nvml.now_s * 1e9),
     )
-    meter.read()
+    meter.read_gpus()
     nvml.work(1.0, 0.5, 100)
-    meter.read()
-    (use,) = meter.take()
+    meter.read_gpus()
+    (use,) = meter.drain_uses()
     assert (use.memory_total_bytes, use.memory_peak_bytes) == (8 * GIB, 4 * GIB)
     assert use.sm_activity == 0.5
     assert meter.free_bytes(0) == 5 * GIB

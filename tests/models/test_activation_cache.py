@@ -36,7 +36,7 @@ shades = st.lists(st.integers(0, 5), max_size=6)
 def test_activation_cache_passes_each_crop_once_in_order(kept, asked) -> None:
     passed = ActivationCache()
     for some in kept:
-        passed.keep(1, pictures(*some), shades_of(pictures(*some)))
+        passed.store_activations(1, pictures(*some), shades_of(pictures(*some)))
     new = []
 
     def through(crops: np.ndarray) -> torch.Tensor:
@@ -44,7 +44,7 @@ def test_activation_cache_passes_each_crop_once_in_order(kept, asked) -> None:
         return shades_of(crops)
 
     there = {shade for some in kept for shade in some}
-    assert passed.known(1, pictures(*asked)).tolist() == [shade in there for shade in asked]
+    assert passed.find_cached(1, pictures(*asked)).tolist() == [shade in there for shade in asked]
     found = passed.completed(1, pictures(*asked), through, "cpu")
     assert found[:, 0].tolist() == [shade / 2 for shade in asked]
     assert new == [shade for shade in asked if shade not in there]
@@ -52,11 +52,11 @@ def test_activation_cache_passes_each_crop_once_in_order(kept, asked) -> None:
 
 def test_activation_cache_copy_is_independent() -> None:
     passed = ActivationCache()
-    passed.keep(0, pictures(1), shades_of(pictures(1)))
+    passed.store_activations(0, pictures(1), shades_of(pictures(1)))
     copied = passed.copy()
-    passed.keep(0, pictures(2), shades_of(pictures(2)))
-    assert not passed.known(1, pictures(1)).any()
-    assert copied.known(0, pictures(1, 2)).tolist() == [True, False]
+    passed.store_activations(0, pictures(2), shades_of(pictures(2)))
+    assert not passed.find_cached(1, pictures(1)).any()
+    assert copied.find_cached(0, pictures(1, 2)).tolist() == [True, False]
     assert copied.completed(0, pictures(2, 1), shades_of, "cpu")[:, 0].tolist() == [1.0, 0.5]
 
 
@@ -70,7 +70,7 @@ def retraining(
             make_bars(40, 1),
             make_bars(20, 2, first_track=500),
             model.classes,
-            memory=ExemplarMemory(12).update(model, make_bars(20, 5, first_track=900)),
+            memory=ExemplarMemory(12).update_exemplars(model, make_bars(20, 5, first_track=900)),
             seed=3,
         ),
         passed=passed,
@@ -81,29 +81,29 @@ def retraining(
 def test_activation_cache_reuse_learns_the_same(tiny_model: EdgeModel, make_bars, blocks: int) -> None:
     config = replace(HEAD, trainable_blocks=blocks)
     first = retraining(tiny_model, make_bars, None, config)
-    curve = [first.prepare(), *(first.run_epoch().validation_accuracy for _ in range(3))]
+    curve = [first.prepare_training(), *(first.run_epoch().validation_accuracy for _ in range(3))]
     passed = ActivationCache()
-    first.share(passed)
+    first.share_activations(passed)
     again = retraining(tiny_model, make_bars, passed, config)
     few = make_bars(40, 1).crops[:25]
     half = ActivationCache()
-    half.keep(blocks, few, passed.completed(blocks, few, shades_of, "cpu"))
+    half.store_activations(blocks, few, passed.completed(blocks, few, shades_of, "cpu"))
     other = retraining(tiny_model, make_bars, half, config)
     crops: list[int] = []
     tiny_model.blocks[0].register_forward_hook(lambda _module, images, _made: crops.append(len(images[0])))
 
     assert again.passed_crops == again.prepared_crops == 40 + 12 + 20
-    assert [again.prepare(), *(again.run_epoch().validation_accuracy for _ in range(3))] == curve
+    assert [again.prepare_training(), *(again.run_epoch().validation_accuracy for _ in range(3))] == curve
     assert crops == []
     assert other.passed_crops == 25
-    other.prepare()
+    other.prepare_training()
     assert sum(crops) == 40 + 12 + 20 - 25
     assert [other.run_epoch().validation_accuracy for _ in range(3)] == pytest.approx(curve[1:], abs=0.051)
 
 
 def test_activation_cache_reuse_costs_no_operations(tiny_model: EdgeModel, make_bars) -> None:
     every, passed = retraining_cost(retraining(tiny_model, make_bars, None)), ActivationCache()
-    passed.keep(0, make_bars(40, 1).crops[:25], torch.zeros(25, 32))
+    passed.store_activations(0, make_bars(40, 1).crops[:25], torch.zeros(25, 32))
     some = retraining_cost(retraining(tiny_model, make_bars, passed))
     first, again = (training_cost(HEAD, TrainingCrops(1, 0, 0, before), 32, "tiny") for before in (0, 1))
     of_one = first.preparation - again.preparation
@@ -142,7 +142,7 @@ def test_micro_profile_with_cache_promises_the_true_cost(
     cost = trial.cost()
     trial.run()
     assert trial.cost() == cost, "what is tried passes, whatever was tried before"
-    tried = int(passed.known(blocks, concatenate([training, validation]).crops).sum())
+    tried = int(passed.find_cached(blocks, concatenate([training, validation]).crops).sum())
     assert tried >= 16
     real = Retraining(
         tiny_model, config, RetrainingData(training, validation, tiny_model.classes, seed=3), passed=passed

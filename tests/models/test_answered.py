@@ -100,7 +100,7 @@ def test_retraining_tells_what_was_answered_before_and_after(
 ) -> None:
     training, validation = make_bars(64, 1), make_bars(30, 2, first_track=500)
     retraining = Retraining(tiny_model, config, RetrainingData(training, validation, tiny_model.classes))
-    retraining.prepare()
+    retraining.prepare_training()
     before = retraining.answered_before()
     assert before.answers.tolist() == served_answers(tiny_model, validation)
     while not retraining.done:
@@ -118,7 +118,7 @@ def test_class_that_the_start_model_lacks_was_never_its_answer(tiny_model: EdgeM
     training, validation = make_bars(64, 1, (0, 1, 2, 3)), make_bars(30, 2, (0, 1, 2, 3), first_track=500)
     classes = (*tiny_model.classes, "bus")
     retraining = Retraining(tiny_model, HEAD, RetrainingData(training, validation, classes))
-    retraining.prepare()
+    retraining.prepare_training()
     before = retraining.answered_before()
     assert before.names == classes
     assert 3 in before.labels

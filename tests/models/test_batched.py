@@ -85,9 +85,9 @@ def test_blocks_that_mix_channels_are_refused_and_run_one_by_one(monkeypatch, ma
     with pytest.raises(ValueError, match="cannot be joined"):
         BatchedPredictor(models)
     call = MultiModelPredictor("cpu", ForwardWay(grouped=True))
-    predictors = [call.predictors.of(model) for model in models]
+    predictors = [call.predictors.predictor_for(model) for model in models]
     for owner, predictor in enumerate(predictors):
-        call.add(owner, predictor)
+        call.add_owner(owner, predictor)
     crops = [make_bars(3 + seed, seed).crops for seed in range(3)]
     answers = call.predict([Request(*both, 32) for both in zip(predictors, crops, strict=True)])
     for model, own, (classes, confidence) in zip(models, crops, answers, strict=True):

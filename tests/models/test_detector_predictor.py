@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection import predictor as module
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.read_objects import Candidates, found_in
+from ekya.models.edge.detection.read_objects import BoxCandidates, found_in
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone
 from ekya.models.edge.multi_model import (
@@ -46,7 +46,7 @@ def images(count: int, seed: int, side: int = SIDE) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3)).astype(np.uint8)
 
 
-def differs(one: Candidates, other: Candidates) -> float:
+def differs(one: BoxCandidates, other: BoxCandidates) -> float:
     """Returns the largest difference of boxes and scores; outputs may differ where two are equal."""
     return max(float(np.abs(one.boxes - other.boxes).max()), float(np.abs(one.scores - other.scores).max()))
 
@@ -135,7 +135,7 @@ def test_engine_with_wrong_answers_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Wrong(module.OnnxForward):
-        def __call__(self, image: NDArray[np.uint8]) -> Candidates:
+        def __call__(self, image: NDArray[np.uint8]) -> BoxCandidates:
             answer = super().__call__(image)
             return replace(answer, boxes=answer.boxes + np.float32(0.01))
 
@@ -157,9 +157,9 @@ def test_weights_that_are_no_numbers_find_nothing() -> None:
 def test_requests_to_detectors_and_classifiers_are_answered_in_order(fresh_model: EdgeModel) -> None:
     call = MultiModelPredictor("cpu", replace(PLAIN, grouped=True))
     models = [detector(6), fresh_model, detector(7), clone(fresh_model)]
-    predictors = [call.predictors.of(model) for model in models]
+    predictors = [call.predictors.predictor_for(model) for model in models]
     for place, predictor in enumerate(predictors):
-        call.add(place, predictor)
+        call.add_owner(place, predictor)
     shown = [images(1 + place % 2, place, 32) for place in range(4)]
     requests = [Request(one, of, 32) for one, of in zip(predictors, shown, strict=True)]
     requests.append(Request(predictors[0], images(0, 0), 32))
@@ -180,7 +180,7 @@ def test_detectors_share_equal_blocks() -> None:
     with torch.no_grad():
         second.head.objectness[0].weight.mul_(2)
     predictors = Predictors()
-    one, other = predictors.of(first), predictors.of(second)
+    one, other = predictors.predictor_for(first), predictors.predictor_for(second)
     assert all(a is b for a, b in zip(one.model.blocks, other.model.blocks, strict=True))
     shown = images(1, 4)
     assert differs(other.predict(shown, SIDE), DetectorPredictor(second).predict(shown, SIDE)) == 0.0

@@ -35,13 +35,13 @@ def test_fastestdet_decode_follows_the_formula(tmp_path: Path) -> None:
     grid[1:5, row, column] = [0.3, -0.2, -1.0, -1.5]
     path = write(tmp_path / "grid.onnx", grid[None], taken=(1, 3, 352, 352), names=None)
     image = np.zeros((360, 640, 3), np.uint8)
-    found = open_detector("fastestdet", path, 0.6).detect(image)
+    found = open_detector("fastestdet", path, 0.6).detect_objects(image)
     assert found.classes.tolist() == [7]
     assert found.scores[0] == pytest.approx(0.9**0.6 * 0.8**0.4)
     centre = np.array([(column + np.tanh(0.3)) / 22 * 640, (row + np.tanh(-0.2)) / 22 * 360])
     half = np.array([640, 360]) / (1 + np.exp([1.0, 1.5])) / 2
     np.testing.assert_allclose(found.boxes[0], [*(centre - half), *(centre + half)], rtol=1e-5)
-    assert open_detector("fastestdet", path, 0.9).detect(image).boxes.shape == (0, 4)
+    assert open_detector("fastestdet", path, 0.9).detect_objects(image).boxes.shape == (0, 4)
 
 
 def test_fastestdet_picture_is_bgr_and_out_of_proportion() -> None:
@@ -78,7 +78,7 @@ def test_fastestdet_real_network_finds_cars(data_dir: Path) -> None:
     for _ in range(200):
         capture.grab()
     _, image = capture.read()
-    found = detector.detect(image)
+    found = detector.detect_objects(image)
     assert {detector.names[c] for c in found.classes} == {"car"}
     assert 2 <= len(found.boxes) <= 5
     assert (found.scores > 0.6).all()
@@ -117,7 +117,7 @@ def test_torchvision_detector_runs_from_a_local_file(ssdlite: Path) -> None:
     # An untrained detector is unsure of everything, so all scores are accepted.
     detector = open_detector(SSDLITE, ssdlite, min_score=0.0)
     image = np.random.default_rng(0).integers(0, 255, (120, 160, 3), dtype=np.uint8)
-    found = detector.detect(image)
+    found = detector.detect_objects(image)
     assert detector.names == coco_names()
     assert len(found.boxes) == len(found.classes) == len(found.scores) > 0
     assert found.boxes.dtype == np.float32

@@ -59,12 +59,12 @@ def test_detr_boxes_are_in_pixels_of_the_frame(
         sizes=frame_size(shape=(rows, 2), elem_type=sizes_kind),
     )
     detector = open_detector("onnx", path, 0.5)
-    found = detector.detect(IMAGE)
+    found = detector.detect_objects(IMAGE)
     assert [detector.names[index] for index in found.classes] == ["dog", "kite"]
     np.testing.assert_allclose(found.boxes, IN_FRAME, atol=1e-4)
     np.testing.assert_allclose(found.scores, [0.9, 0.8], atol=1e-6)
     assert detector.operations_per_frame(IMAGE.shape) == 2 * 2 * 3 * SIDE * SIDE
-    assert len(open_detector("onnx", path, 0.85).detect(IMAGE).boxes) == 1
+    assert len(open_detector("onnx", path, 0.85).detect_objects(IMAGE).boxes) == 1
 
 
 def test_detr_frames_are_stretched_to_the_input() -> None:
@@ -88,14 +88,14 @@ def test_detr_with_open_sides_gets_the_usual_ones(tmp_path: Path) -> None:
 def test_detr_labels_may_have_any_type(kind: type[np.generic], tmp_path: Path) -> None:
     told = answers([2, 1], [KITE, DOG], [0.8, 0.9], kind)
     detector = open_detector("onnx", write(tmp_path / "net.onnx", named=told, sizes=frame_size()))
-    assert detector.detect(IMAGE).classes.tolist() == [1, 2]
+    assert detector.detect_objects(IMAGE).classes.tolist() == [1, 2]
 
 
 def test_detr_query_has_one_class_and_copies_are_suppressed(tmp_path: Path) -> None:
     near, apart = [0.125, 0.125, 0.375, 0.6], [0.125, 0.125, 0.375, 0.4]  # IoU with the dog: 0.95, 0.55
     told = answers([2, 1, 1, 1, 2], [DOG, DOG, near, apart, near], [0.7, 0.9, 0.8, 0.75, 0.65])
     path = write(tmp_path / "net.onnx", named=told, sizes=frame_size())
-    found = open_detector("onnx", path, 0.5).detect(IMAGE)
+    found = open_detector("onnx", path, 0.5).detect_objects(IMAGE)
     assert found.classes.tolist() == [1, 1], "both kites lie exactly where a dog is surer"
     np.testing.assert_allclose(found.scores, [0.9, 0.75])
 
@@ -108,7 +108,7 @@ def test_detr_categories_of_coco_are_told_by_their_numbers(tmp_path: Path) -> No
         tmp_path / "net.onnx", named=later, at_first=at_first, names=None, sizes=frame_size(shape=("N", 2))
     )
     detector = open_detector("onnx", path)
-    found = detector.detect(IMAGE)
+    found = detector.detect_objects(IMAGE)
     assert detector.names == coco_names()
     assert [detector.names[index] for index in found.classes] == ["truck"]
 
@@ -116,10 +116,12 @@ def test_detr_categories_of_coco_are_told_by_their_numbers(tmp_path: Path) -> No
 def test_detr_categories_of_coco_can_be_listed_beside_it(tmp_path: Path) -> None:
     told = answers([COCO_CATEGORIES.index("truck")], [KITE], [0.8])
     path = write(tmp_path / "net.onnx", named=told, names=None, sizes=frame_size())
-    assert coco_names()[open_detector("onnx", path).detect(IMAGE).classes[0]] == "boat", "taken for an index"
+    assert coco_names()[open_detector("onnx", path).detect_objects(IMAGE).classes[0]] == "boat", (
+        "taken for an index"
+    )
     (tmp_path / "net.names").write_text("\n".join(COCO_CATEGORIES))
     detector = open_detector("onnx", path)
-    assert detector.names[detector.detect(IMAGE).classes[0]] == "truck"
+    assert detector.names[detector.detect_objects(IMAGE).classes[0]] == "truck"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_deim_answers_what_onnxruntime_does(deim: Path, data_dir: Path) -> None:
         same = labels[kept] == labels[row] if kept else np.zeros(0, bool)
         if not (overlap == 1).any() and not (same & (overlap > 0.7)).any():
             kept.append(int(row))
-    found = open_detector("onnx", deim, PROPOSAL_SCORE).detect(image)
+    found = open_detector("onnx", deim, PROPOSAL_SCORE).detect_objects(image)
     assert len(kept) >= 5
     assert found.classes.tolist() == labels[kept].tolist()
     np.testing.assert_allclose(found.scores, scores[kept], atol=1e-4)
@@ -187,8 +189,8 @@ def test_deim_answers_what_onnxruntime_does(deim: Path, data_dir: Path) -> None:
 def test_deim_takes_the_width_before_the_height(deim: Path, data_dir: Path) -> None:
     image = traffic(data_dir)
     other = open_detector("fastestdet", data_dir / "weights" / "FastestDet.onnx")
-    known = other.detect(image)
-    found = open_detector("onnx", deim, PROPOSAL_SCORE).detect(image)
+    known = other.detect_objects(image)
+    found = open_detector("onnx", deim, PROPOSAL_SCORE).detect_objects(image)
     cars = known.boxes[known.classes == other.names.index("car")]
     assert len(cars) == 3
     assert (iou_matrix(cars, found.boxes).max(axis=1) > 0.6).all(), "if not, every IoU is below 0.01"

@@ -21,7 +21,7 @@ from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import (
     LEAST_CONFIDENCE,
     MOST_OBJECTS,
-    Candidates,
+    BoxCandidates,
     fleet_outputs,
     found_in,
 )
@@ -98,7 +98,7 @@ def retraining(models, training, validation):
 
 def trained(run: Retraining) -> tuple[EdgeModel, list[float]]:
     """Returns the model and the losses of all epochs."""
-    run.prepare()
+    run.prepare_training()
     losses = []
     while not run.done:
         losses.append(run.run_epoch().training_loss)
@@ -116,8 +116,8 @@ def test_detector_maps_frames_of_any_side_to_boxes(models, name: str) -> None:
         images = np.random.default_rng(0).integers(0, 256, (2, side, side, 3)).astype(np.uint8)
         with torch.inference_mode():
             outputs = models[name](to_input(images, "cpu"))
-            decoded = models[name].detector.decode(outputs)
-            features = models[name].embed(to_input(images, "cpu"))
+            decoded = models[name].detector.decode_outputs(outputs)
+            features = models[name].embed_images(to_input(images, "cpu"))
         assert features.shape == (2, models[name].features)
         count = decoded.boxes.shape[1]
         assert decoded.boxes.shape == (2, count, 4)
@@ -164,9 +164,9 @@ def test_detector_predictor_answers_a_frame_alike_in_any_batch(
 @every_detector
 def test_detector_predictors_share_blocks_that_no_retraining_changed(models, training, name: str) -> None:
     predictors = Predictors()
-    before = predictors.of(models[name])
+    before = predictors.predictor_for(models[name])
     after = from_bytes(to_bytes(other_weights(models[name], 2, 1)))
-    made = predictors.of(after)
+    made = predictors.predictor_for(after)
     same = [one is other for one, other in zip(before.model.blocks, made.model.blocks, strict=True)]
     assert same == [True] * (len(block_names(name)) - 2) + [False] * 2
     found, expected = (of.predict(training.images, SIDE) for of in (made, DetectorPredictor(after)))
@@ -182,8 +182,8 @@ def test_detector_predictor_deleted_frees_its_weights_immediately(models, name: 
 @every_detector
 def test_detector_objects_are_of_the_fleet_and_within_the_frame(models, training, name: str) -> None:
     with torch.inference_mode():
-        decoded = models[name].detector.decode(8 * models[name](to_input(training.images, "cpu")))
-    for found in found_in(Candidates.of(decoded), fleet_outputs(OUTPUTS, FLEET)):
+        decoded = models[name].detector.decode_outputs(8 * models[name](to_input(training.images, "cpu")))
+    for found in found_in(BoxCandidates.of(decoded), fleet_outputs(OUTPUTS, FLEET)):
         assert len(found.boxes) == len(found.classes) == len(found.confidence) <= MOST_OBJECTS
         assert set(found.classes.tolist()) <= set(range(len(FLEET)))
         assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
@@ -224,7 +224,7 @@ def test_detector_models_of_a_retraining_share_frozen_weights_only(
     retraining, name: str, blocks: int
 ) -> None:
     run = retraining(name, blocks)
-    run.prepare()
+    run.prepare_training()
     first, second = run.model().state_dict(), run.model().state_dict()
     frozen = tuple(f"blocks.{block}." for block in range(len(block_names(name)) - blocks))
     shared = {key for key in first if first[key].data_ptr() == second[key].data_ptr()}
@@ -242,7 +242,7 @@ def test_detector_retraining_enters_the_scope_for_every_batch(retraining, name: 
         yield
 
     run = retraining(name, 1, 2, compute=Compute(scope=scope))
-    run.prepare()
+    run.prepare_training()
     assert len(entered) == 2 + 1 + 1  # frozen part of both sets, teacher, validation
     run.run_epoch()
     assert len(entered) == 4 + 2 + 1  # 4 and 2 frames, then validation
@@ -251,7 +251,7 @@ def test_detector_retraining_enters_the_scope_for_every_batch(retraining, name: 
 @every_detector
 def test_detector_checkpoint_is_independent_of_later_epochs(retraining, name: str) -> None:
     run = retraining(name, 2, 2)
-    run.prepare()
+    run.prepare_training()
     run.run_epoch()
     kept = run.model()
     before = clone(kept)
@@ -300,7 +300,7 @@ def test_detector_training_is_deterministic(models, retraining, name: str) -> No
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: str, blocks: int) -> None:
     short, long = retraining(name, blocks, 2), retraining(name, blocks, 3)
-    (model, losses), _ = trained(short), long.prepare()
+    (model, losses), _ = trained(short), long.prepare_training()
     assert [long.run_epoch().training_loss for _ in losses] == losses
     assert equal(long.model(), model)
 
@@ -310,11 +310,11 @@ def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: 
 def test_detector_training_on_cached_activations_is_the_same(
     models, retraining, training, name: str, blocks: int
 ) -> None:
-    memory = ExemplarMemory(4).update(models[name], scenes(6, 5, first_track=900))
+    memory = ExemplarMemory(4).update_exemplars(models[name], scenes(6, 5, first_track=900))
     first = retraining(name, blocks, 2, memory)
     model, losses = trained(first)
     passed = ActivationCache()
-    first.share(passed)
+    first.share_activations(passed)
     cached = retraining(name, blocks, 2, memory, passed=passed)
     assert cached.passed_crops == cached.prepared_crops == 2 * 6 + memory.size + 3
     seen: list[int] = []
@@ -352,8 +352,8 @@ def test_detector_training_resumes_from_a_snapshot(models, training, name: str, 
     def go(trainee, optimizer, lesson, steps: range):
         optimizer.set_rates(4, 0)
         for step in steps:
-            lesson.backward(torch.tensor([step, step + 1, step + 2]))
-            optimizer.step()
+            lesson.compute_gradient(torch.tensor([step, step + 1, step + 2]))
+            optimizer.take_step()
         return Snapshot.from_bytes(take_snapshot(trainee, optimizer, steps.stop).to_bytes())
 
     whole = begin(None)
@@ -373,11 +373,11 @@ def test_detector_training_on_several_nodes_moves_by_the_same_gradient(models, t
     config = replace(GAMMA, trainable_blocks=1)
     near, far = (Trainee(models[name], config, OUTPUTS, 1) for _ in range(2))
     lesson = near.lesson(near.inputs_of(training.images), near.goal(training), DISTILLATION_WEIGHT)
-    lesson.backward(torch.arange(4))
+    lesson.compute_gradient(torch.arange(4))
     far.set_weights(near.weights())
     far.set_gradient(near.gradient())
     for trainee in (near, far):
-        optimizer_of(trainee.suffix, AdamWRecipe()).step()
+        optimizer_of(trainee.suffix, AdamWRecipe()).take_step()
     assert equal(near.model(), far.model())
     assert changed(models[name], near.model()) == {block_names(name)[-1]}
 
@@ -396,11 +396,11 @@ def test_detector_training_in_half_precision_keeps_weights_of_32_bits(retraining
 def test_detector_training_lowers_the_loss_of_a_frame_it_repeats(
     models, training, name: str, blocks: int
 ) -> None:
-    one = training.take(np.array([1, 1, 1, 1]))
+    one = training.select_rows(np.array([1, 1, 1, 1]))
     run = Retraining(
         models[name],
         replace(GAMMA, trainable_blocks=blocks, epochs=12),
-        RetrainingData(one, one.take(np.arange(0)), OUTPUTS, seed=1),
+        RetrainingData(one, one.select_rows(np.arange(0)), OUTPUTS, seed=1),
         method=TrainingMethod(AdamWRecipe(5e-3, 5e-3), distillation_weight=0.0),
     )
     _, losses = trained(run)
@@ -433,7 +433,7 @@ def test_detector_stored_in_half_precision_answers_nearly_the_same(models, train
     assert {tensor.dtype for tensor in half.parameters()} == {torch.float32}
     images = to_input(training.images, "cpu")
     with torch.inference_mode():
-        expected, found = (of.detector.decode(of(images)) for of in (whole, half))
+        expected, found = (of.detector.decode_outputs(of(images)) for of in (whole, half))
     torch.testing.assert_close(found.boxes, expected.boxes, atol=0.01, rtol=0)
     torch.testing.assert_close(found.scores, expected.scores, atol=0.01, rtol=0)
 
@@ -489,10 +489,10 @@ def test_detector_counted_operations_equal_executed_ones(name: str, blocks: int)
     run = Retraining(
         build_edge_model(classes, 0, 1, name),
         replace(GAMMA, trainable_blocks=blocks),
-        RetrainingData(frames.take(np.arange(4)), frames.take(np.array([4])), classes, seed=1),
+        RetrainingData(frames.select_rows(np.arange(4)), frames.select_rows(np.array([4])), classes, seed=1),
     )
     with operations_counter() as preparing:
-        run.prepare()
+        run.prepare_training()
     with operations_counter() as training:
         run.run_epoch()
     cost = retraining_cost(run)
@@ -523,7 +523,10 @@ def test_exemplar_memory_of_a_detector_keeps_to_its_budget(models, name: str) ->
     memory = ExemplarMemory(5)
     for window in range(3):
         seen = scenes(8, window, first_track=100 * window)
-        memory, again = memory.update(models[name], seen), memory.update(models[name], seen)
+        memory, again = (
+            memory.update_exemplars(models[name], seen),
+            memory.update_exemplars(models[name], seen),
+        )
         kept, same = memory.exemplars(), again.exemplars()
         assert np.array_equal(kept.images, same.images)
         assert len({image.tobytes() for image in kept.images}) == memory.size <= 5
@@ -574,7 +577,7 @@ def test_micro_profile_of_a_detector_gives_a_curve(
     assert cost.preparation > 0
     assert cost.epoch > 0
     everything = concatenate([tried.training, tried.validation])
-    known = int(passed.known(blocks, everything.images).sum())
+    known = int(passed.find_cached(blocks, everything.images).sum())
     assert known == (12 if way is Trying.ON_FOLDS else len(passed_of(tried)))
     if way is Trying.ON_FOLDS:
         assert 1 <= curve.validation_crops <= everything.objects_in_each().sum()

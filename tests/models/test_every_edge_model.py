@@ -57,7 +57,7 @@ def retraining(model: EdgeModel, make_bars, blocks: int, **more) -> Retraining:
 
 def trained(model: EdgeModel, make_bars, blocks: int, **more) -> EdgeModel:
     run = retraining(model, make_bars, blocks, **more)
-    run.prepare()
+    run.prepare_training()
     run.run_epoch()
     return run.model()
 
@@ -73,7 +73,7 @@ def test_edge_model_names_its_blocks() -> None:
 def test_edge_model_maps_crops_of_any_size_to_logits(models, name: str, resolution: int) -> None:
     crops = np.random.default_rng(0).integers(0, 256, (2, resolution, resolution, 3)).astype(np.uint8)
     with torch.inference_mode():
-        features = models[name].embed(to_input(crops, "cpu"))
+        features = models[name].embed_images(to_input(crops, "cpu"))
         assert features.shape == (2, CUTS[name].features)
         assert models[name](to_input(crops, "cpu")).shape == (2, len(NAMES))
 
@@ -112,7 +112,7 @@ def test_edge_model_training_is_deterministic(models, make_bars, name: str) -> N
 @pytest.mark.parametrize("name", STREAMS)
 def test_edge_model_head_training_keeps_all_blocks(models, make_bars, name: str) -> None:
     run = retraining(models[name], make_bars, 0)
-    run.prepare()
+    run.prepare_training()
     run.run_epoch()
     assert not changed(models[name], run.model())
     assert features_of(models[name], make_bars(2, 3), "cpu").shape == (2, CUTS[name].features)
@@ -196,7 +196,7 @@ def test_edge_model_operations_grow_with_the_pixels(name: str) -> None:
 def test_edge_model_counted_operations_equal_executed_ones(models, make_bars, name: str) -> None:
     run = retraining(models[name], make_bars, 1)
     with operations_counter() as preparing:
-        run.prepare()
+        run.prepare_training()
     with operations_counter() as training:
         run.run_epoch()
     cost = retraining_cost(run)
@@ -225,7 +225,7 @@ def test_from_torchvision_takes_blocks_and_leaves_the_classifier(name: str, tmp_
     net.get_submodule(last).register_forward_hook(lambda *given: inside.update(last=given[2]))
     with torch.inference_mode():
         net(images)
-        torch.testing.assert_close(loaded.embed(images), inside["last"].mean(dim=(2, 3)))
+        torch.testing.assert_close(loaded.embed_images(images), inside["last"].mean(dim=(2, 3)))
     assert loaded.head.weight.shape == (len(NAMES), CUTS[name].features)
 
 

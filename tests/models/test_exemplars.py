@@ -34,7 +34,10 @@ def test_exemplar_memory_is_bounded_and_deterministic(fresh_model: EdgeModel, ma
     assert memory.exemplars() is None
     for window in range(3):
         crops = make_bars(60, window, classes=(0, 1) if window < 2 else (2,), first_track=100 * window)
-        memory, again = memory.update(fresh_model, crops), memory.update(fresh_model, crops)
+        memory, again = (
+            memory.update_exemplars(fresh_model, crops),
+            memory.update_exemplars(fresh_model, crops),
+        )
         kept, kept_again = memory.exemplars(), again.exemplars()
         assert kept is not None
         assert kept_again is not None
@@ -44,15 +47,15 @@ def test_exemplar_memory_is_bounded_and_deterministic(fresh_model: EdgeModel, ma
 
 
 def test_exemplar_memory_without_new_crops_is_unchanged(fresh_model: EdgeModel, make_bars) -> None:
-    empty = make_bars(2, 0).take(np.zeros(0, np.int64))
+    empty = make_bars(2, 0).select_rows(np.zeros(0, np.int64))
     memory = ExemplarMemory(4)
-    assert memory.update(fresh_model, empty).exemplars() is None
-    full = memory.update(fresh_model, make_bars(20, 0))
-    assert len(full.update(fresh_model, empty).exemplars()) == len(full.exemplars())
+    assert memory.update_exemplars(fresh_model, empty).exemplars() is None
+    full = memory.update_exemplars(fresh_model, make_bars(20, 0))
+    assert len(full.update_exemplars(fresh_model, empty).exemplars()) == len(full.exemplars())
 
 
 def test_exemplar_memory_of_many_classes_keeps_to_the_budget(fresh_model: EdgeModel, make_bars) -> None:
-    assert len(ExemplarMemory(2).update(fresh_model, make_bars(30, 0)).exemplars()) == 2
+    assert len(ExemplarMemory(2).update_exemplars(fresh_model, make_bars(30, 0)).exemplars()) == 2
 
 
 def test_normalised_features_have_length_one(fresh_model: EdgeModel, make_bars) -> None:

@@ -13,7 +13,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET
 from ekya.models.edge.detection.detector import Targets
-from ekya.models.edge.detection.read_objects import Candidates, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import BoxCandidates, fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.training.exemplars import ExemplarMemory
@@ -73,7 +73,9 @@ def test_files_that_do_not_fit_are_refused(
 def test_decoded_boxes_follow_cell_offset_and_size(model: EdgeModel) -> None:
     outputs = torch.full((1, 8, 4, 4), -20.0)
     outputs[0, :, 2, 1] = torch.tensor([20.0, 0.0, np.arctanh(0.5), 0.0, 0.0, -20.0, -20.0, 20.0])
-    (found,) = found_in(Candidates.of(model.detector.decode(outputs)), fleet_outputs(model.classes, FLEET))
+    (found,) = found_in(
+        BoxCandidates.of(model.detector.decode_outputs(outputs)), fleet_outputs(model.classes, FLEET)
+    )
     assert found.classes.tolist() == [0], "the third output is a car, the first class of the fleet"
     assert found.confidence[0] == pytest.approx(1.0)
     assert found.boxes[0] == pytest.approx([0.0, 0.375, 0.5, 0.875], abs=1e-6)
@@ -90,7 +92,7 @@ def test_loss_has_no_gradient_for_doubtful_regions(model: EdgeModel) -> None:
     assert (outputs.grad[0, 0] > 0).all(), "every cell of an empty frame learns to find nothing"
     outputs.grad = None
     doubtful = Targets(free.image, free.boxes, free.outputs, torch.zeros(1, dtype=torch.int64), whole)
-    boxes = model.detector.decode(outputs).boxes.reshape(4, 4, 4)
+    boxes = model.detector.decode_outputs(outputs).boxes.reshape(4, 4, 4)
     model.detector.loss(outputs, doubtful).backward()
     area = (boxes[..., 2:] - boxes[..., :2]).prod(dim=-1)
     assert (outputs.grad[0, 0] > 0).all() == bool((area < 0.5).any())
@@ -100,7 +102,7 @@ def test_training_lowers_the_loss_and_raises_accuracy(data_dir: Path) -> None:
     base = open_detector_weights(data_dir / "weights/FastestDet.onnx", FASTESTDET, FLEET)
     training, validation = split_by_time(scenes(30, 1), 0.2)
     run = Retraining(base, GAMMA, RetrainingData(training, validation, base.classes, seed=1))
-    before = run.prepare()
+    before = run.prepare_training()
     epochs = [run.run_epoch() for _ in range(GAMMA.epochs)]
     assert epochs[-1].training_loss < epochs[0].training_loss / 2
     assert before < 0.2
@@ -117,8 +119,8 @@ def test_training_lowers_the_loss_and_raises_accuracy(data_dir: Path) -> None:
 def test_training_of_heads_leaves_all_blocks_unchanged(model: EdgeModel) -> None:
     config = RetrainConfig(1, 4, 0, 0, 1.0)
     frames = scenes(6, 2)
-    run = Retraining(model, config, RetrainingData(frames, frames.take(np.arange(0)), model.classes))
-    run.prepare()
+    run = Retraining(model, config, RetrainingData(frames, frames.select_rows(np.arange(0)), model.classes))
+    run.prepare_training()
     run.run_epoch()
     before, after = model.state_dict(), run.model().state_dict()
     changed = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
@@ -126,7 +128,7 @@ def test_training_of_heads_leaves_all_blocks_unchanged(model: EdgeModel) -> None
 
 
 def test_exemplars_are_frames_of_every_class_and_never_twice(model: EdgeModel) -> None:
-    memory = ExemplarMemory(6).update(model, scenes(12, 3))
+    memory = ExemplarMemory(6).update_exemplars(model, scenes(12, 3))
     kept = memory.exemplars()
     assert len(kept) == len(set(kept.t_us.tolist())) <= 6
     assert {index for of in kept.objects for index in of.classes.tolist()} == {0, 1}

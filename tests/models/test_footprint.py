@@ -67,7 +67,7 @@ def held_bytes(architecture, config, training, validation, classes=CLASSES):
         start, config, RetrainingData(training, validation, classes, memory=ExemplarMemory(), seed=0)
     )
     with Living(start) as living:
-        retraining.prepare()
+        retraining.prepare_training()
         retraining.run_epoch()
     prefix, _ = split_at(start, config.trainable_blocks)
     frozen = sum(tensor.untyped_storage().nbytes() for tensor in (*prefix.parameters(), *prefix.buffers()))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx_networks import CELLS, SIDE, frame_size, write
 
 from ekya.models.golden import detections as suppression
-from ekya.models.golden.detections import Detections, Detector, nms
+from ekya.models.golden.detections import Detections, ObjectDetector, nms
 from ekya.models.golden.golden_model import open_detector
 
 WIDTH, HEIGHT = 80, 40
@@ -52,7 +52,7 @@ LAYOUTS = {
 }
 
 
-def opened(folder: Path, layout: str, answers: Answers, min_score: float) -> Detector:
+def opened(folder: Path, layout: str, answers: Answers, min_score: float) -> ObjectDetector:
     """Returns a detector that answers this to every picture but the one to which its layout is determined."""
     sizes = frame_size() if layout.startswith("detr") else None
     zeros = {name: np.zeros_like(of) for name, of in answers.items()}
@@ -107,7 +107,7 @@ def test_foreign_answers_never_break_detections(
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
     detector = opened(folder, layout, LAYOUTS[layout](values, count), min_score)
-    check(detector.detect(IMAGE), detector.names, min_score)
+    check(detector.detect_objects(IMAGE), detector.names, min_score)
 
 
 @settings(max_examples=15)
@@ -121,7 +121,7 @@ def test_foreign_answers_never_break_fastestdet(
     path = tmp_path_factory.getbasetemp() / "grid.onnx"
     write(path, values(1, 85, cells, cells), taken=(1, 3, 352, 352), names=None)
     detector = open_detector("onnx", path, min_score)
-    check(detector.detect(IMAGE), detector.names, min_score)
+    check(detector.detect_objects(IMAGE), detector.names, min_score)
 
 
 def test_of_foreign_answers_in_masses_few_are_compared(
@@ -140,7 +140,7 @@ def test_of_foreign_answers_in_masses_few_are_compared(
         "detr": named,
     }.items():
         detector = opened(tmp_path, layout, answers, 0.5)
-        found = detector.detect(IMAGE)
+        found = detector.detect_objects(IMAGE)
         assert compared.pop() <= 1000
         assert not compared
         assert len(found.boxes) == LIMIT

@@ -56,18 +56,18 @@ def drawn(draw: st.DrawFn, least: int = 0) -> LabelledFrames:
 @given(drawn(), st.data())
 def test_taken_frames_keep_their_objects(frames: LabelledFrames, data: st.DataObject) -> None:
     places = np.array(data.draw(st.permutations(range(len(frames)))), np.int64)
-    taken = frames.take(places)
+    taken = frames.select_rows(places)
     assert numbers(taken) == places.tolist()
     assert all(taken.objects[row] is frames.objects[at] for row, at in enumerate(places.tolist()))
     assert taken.tracks.tolist() == frames.tracks[places].tolist()
     assert taken.objects_in_each().tolist() == frames.objects_in_each()[places].tolist()
-    assert numbers(taken.take(np.argsort(places))) == numbers(frames)
+    assert numbers(taken.select_rows(np.argsort(places))) == numbers(frames)
 
 
 @given(drawn(), st.integers(0, 12))
 def test_joined_frames_are_the_parts_in_order(frames: LabelledFrames, cut: int) -> None:
     every = np.arange(len(frames))
-    parts = [frames.take(every[:cut]), frames.take(every[cut:])]
+    parts = [frames.select_rows(every[:cut]), frames.select_rows(every[cut:])]
     joined = concatenate(parts)
     assert numbers(joined) == numbers(frames)
     assert joined.objects == frames.objects
@@ -84,7 +84,7 @@ def test_frames_by_class_are_those_with_an_object_of_it(frames: LabelledFrames) 
     for index, group in zip(sorted(set(frames.labels().tolist())), groups, strict=True):
         assert group.tolist() == [at for at, of in enumerate(frames.objects) if index in of.classes]
     assert frames.objects_in_each().sum() == len(frames.labels())
-    assert frames.mix_weights(frames.take(np.arange(0))).tolist() == [1.0] * len(frames)
+    assert frames.mix_weights(frames.select_rows(np.arange(0))).tolist() == [1.0] * len(frames)
 
 
 def test_frames_with_wrong_columns_are_refused() -> None:
@@ -156,7 +156,7 @@ def test_distinct_objects_are_those_new_since_the_frame_before(frames: LabelledF
 
 @given(drawn())
 def test_distinct_objects_that_stay_count_once(frames: LabelledFrames) -> None:
-    twice = frames.take(np.repeat(np.arange(len(frames)), 2))
+    twice = frames.select_rows(np.repeat(np.arange(len(frames)), 2))
     assert distinct_objects(twice) == distinct_objects(frames) <= frames.objects_in_each().sum()
     apart = frames_of(*(one for of in frames.objects for one in (of, NOTHING)))
     assert distinct_objects(apart) == frames.objects_in_each().sum()
@@ -216,6 +216,6 @@ def test_weights_of_a_changed_scene_are_those_of_the_later_half() -> None:
     assert (weighed.weights[:10] < 0.05).all()
     assert weighed.weights[10:].tolist() == [1.0] * 10
     assert weighed.independent == pytest.approx(40, abs=3)
-    few = frames.take(np.array([0, 19]))
+    few = frames.select_rows(np.array([0, 19]))
     unsure = weighed_now(few, tried_of(few), Judged(2 * hits[[0, 19]], 4 + hits[[0, 19]]), None)
     assert 0.05 < unsure.weights[0] < 1.0, "two frames tell less"

@@ -28,7 +28,7 @@ class Scripted:
         self.rows = rows
         self.asked = 0
 
-    def detect(self, image: np.ndarray) -> Detections:
+    def detect_objects(self, image: np.ndarray) -> Detections:
         self.asked += 1
         return Detections(
             np.array([box for box, _, _ in self.rows], dtype=np.float32).reshape(-1, 4),
@@ -48,12 +48,12 @@ def test_detector_model_label_confirms_boxes_or_says_background() -> None:
     golden = detector_model(("car", "person", "background"), detector, 0.6)
     boxes = np.array([[0, 0, 40, 36], [30, 0, 70, 40], [100, 0, 140, 40], [0, 50, 20, 90]], dtype=np.float32)
     empty = np.zeros((0, 4), dtype=np.float32)
-    labels = golden.label([Question(boxes, IMAGE), Question(empty, IMAGE)])
+    labels = golden.label_boxes([Question(boxes, IMAGE), Question(empty, IMAGE)])
     assert labels[0].tolist() == [0, 2, 2, 1], "a kite is nothing that this fleet knows"
     assert labels[1].shape == (0,)
     assert detector.asked == 1, "a picture without boxes costs nothing"
     assert golden.operations([Question(boxes, IMAGE), Question(empty, IMAGE)]) == 20_000
-    found = golden.find(IMAGE)
+    found = golden.find_objects(IMAGE)
     assert found.classes.tolist() == [0, 1]
     assert found.boxes.tolist() == [[0, 0, 40, 40], [0, 50, 20, 90]]
 
@@ -61,10 +61,10 @@ def test_detector_model_label_confirms_boxes_or_says_background() -> None:
 def test_detector_model_known_detections_are_not_computed_again() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 1, 0.5))
     golden = detector_model(("car", "person", "background"), detector, 0.6)
-    proposals = DetectorAndMotion(detector).propose(Frame(0, 0, IMAGE, None))
+    proposals = DetectorAndMotion(detector).propose_boxes(Frame(0, 0, IMAGE, None))
     assert detector.asked == 1
     known, unknown = Question(proposals.boxes, None, proposals.found), Question(proposals.boxes, IMAGE)
-    assert golden.label([known])[0].tolist() == golden.label([unknown])[0].tolist() == [0, UNSURE]
+    assert golden.label_boxes([known])[0].tolist() == golden.label_boxes([unknown])[0].tolist() == [0, UNSURE]
     assert detector.asked == 2, "once to propose, and once for the picture that nobody had looked at"
     assert golden.operations([known, unknown]) == 20_000
 
@@ -72,7 +72,7 @@ def test_detector_model_known_detections_are_not_computed_again() -> None:
 def test_classifier_without_picture_raises() -> None:
     golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
     with pytest.raises(ValueError, match="picture itself"):
-        golden.label([Question(np.ones((1, 4), dtype=np.float32), None)])
+        golden.label_boxes([Question(np.ones((1, 4), dtype=np.float32), None)])
 
 
 @pytest.mark.parametrize("classes", [(), ("car",), ("cra", "background")])
@@ -85,10 +85,12 @@ def test_detector_model_unsure_detection_is_neither_object_nor_background() -> N
     half, kite, sure = [0, 0, 40, 40], [100, 0, 140, 40], [0, 50, 20, 90]
     detector = Scripted((half, 1, 0.5), (kite, 2, 0.5), (sure, 0, 0.6), (sure, 1, 0.5))
     golden = detector_model(("car", "person", "background"), detector, 0.6)
-    (labels,) = golden.label([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
+    (labels,) = golden.label_boxes([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
     assert labels.tolist() == [UNSURE, golden.background, 1]
-    assert golden.find(IMAGE).classes.tolist() == [1], "the reference is what is sure"
-    assert golden.find(IMAGE).doubtful.tolist() == [half], "a duplicate of what is sure is not doubtful"
+    assert golden.find_objects(IMAGE).classes.tolist() == [1], "the reference is what is sure"
+    assert golden.find_objects(IMAGE).doubtful.tolist() == [half], (
+        "a duplicate of what is sure is not doubtful"
+    )
 
 
 def test_detector_model_find_has_one_box_of_each_object() -> None:
@@ -99,7 +101,7 @@ def test_detector_model_find_has_one_box_of_each_object() -> None:
         (van, 1, 0.9), (one, 0, 0.8), (other, 0, 0.7), (again, 0, 0.6), ([0, 60, 9, 90], 2, 0.9)
     )
     golden = detector_model(("car", "person"), detector, 0.4, names_boxes=False)
-    found = golden.find(IMAGE)
+    found = golden.find_objects(IMAGE)
     assert (golden.background, golden.finds) == (None, True)
     assert found.boxes.tolist() == [van, one, other]
     assert found.classes.tolist() == [0, 1, 1]
@@ -109,7 +111,7 @@ def test_detector_model_find_has_one_box_of_each_object() -> None:
 
 def test_detector_model_find_of_a_copy_is_in_pixels_of_the_frame() -> None:
     golden = detector_model(("car",), Scripted(([0, 10, 40, 40], 1, 0.9)), 0.4, names_boxes=False)
-    assert golden.find(IMAGE, size=(400, 300)).boxes.tolist() == [[0, 30, 80, 120]]
+    assert golden.find_objects(IMAGE, size=(400, 300)).boxes.tolist() == [[0, 30, 80, 120]]
 
 
 class Reddest(nn.Module):
@@ -127,11 +129,11 @@ def test_classifier_label_keeps_the_order_of_boxes_and_pictures() -> None:
     golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
     empty = np.zeros((0, 4), dtype=np.float32)
     many = np.repeat(boxes, 20, axis=0)
-    labels = golden.label([Question(of, image) for of in (boxes, empty, boxes[::-1], many)])
+    labels = golden.label_boxes([Question(of, image) for of in (boxes, empty, boxes[::-1], many)])
     assert [part.tolist() for part in labels[:3]] == [[0, 1, 2], [], [2, 1, 0]]
     assert labels[3].tolist() == [0] * 20 + [1] * 20 + [2] * 20
-    assert [part.tolist() for part in golden.label([Question(empty, image)])] == [[]]
-    assert golden.find(image) is None
+    assert [part.tolist() for part in golden.label_boxes([Question(empty, image)])] == [[]]
+    assert golden.find_objects(image) is None
 
 
 def test_classifier_operations_grow_with_the_crops() -> None:
@@ -185,7 +187,7 @@ def test_occurring_classes_come_from_a_spread_sample() -> None:
     class ByIndex(Scripted):
         seen: list[int]
 
-        def detect(self, image: np.ndarray) -> Detections:
+        def detect_objects(self, image: np.ndarray) -> Detections:
             index = int(image[0, 0, 0])
             self.seen.append(index)
             kinds = [0] * 5 + ([1] if index > 120 else []) + ([2] if index == 0 else [])
@@ -206,12 +208,12 @@ def test_proposer_puts_detections_before_moving_regions() -> None:
     proposer = DetectorAndMotion(detector)
     background = np.random.default_rng(0).integers(90, 120, (200, 300, 3), dtype=np.uint8)
     for i in range(30):
-        boxes = proposer.propose(Frame(i, i, background, None)).boxes
+        boxes = proposer.propose_boxes(Frame(i, i, background, None)).boxes
     assert boxes.tolist() == [[10, 10, 50, 50], [120, 60, 180, 90]], "one object, one box, whatever its class"
     moving = background.copy()
     moving[12:48, 12:48] = 255  # inside a box of the detector
     moving[130:170, 200:250] = 255  # where the detector finds nothing
-    boxes = proposer.propose(Frame(30, 30, moving, None)).boxes
+    boxes = proposer.propose_boxes(Frame(30, 30, moving, None)).boxes
     assert len(boxes) == 3
     np.testing.assert_allclose(boxes[2], [200, 130, 250, 170], atol=4)
     assert proposer.operations((100, 200, 3)) == 20_000
@@ -219,16 +221,16 @@ def test_proposer_puts_detections_before_moving_regions() -> None:
 
 def test_proposer_too_many_boxes_keeps_the_most_confident() -> None:
     rows = [([12.0 * i, 0, 12.0 * i + 10, 10], 0, 0.99 - 0.01 * i) for i in range(40)]
-    boxes = DetectorAndMotion(Scripted(*rows)).propose(Frame(0, 0, IMAGE, None)).boxes
+    boxes = DetectorAndMotion(Scripted(*rows)).propose_boxes(Frame(0, 0, IMAGE, None)).boxes
     assert len(boxes) == MAX_BOXES
     assert boxes[:, 0].tolist() == [12.0 * i for i in range(MAX_BOXES)]
 
 
 def test_given_boxes_are_the_frames_own() -> None:
     boxes = np.ones((2, 4), dtype=np.float32)
-    assert GivenBoxes().propose(Frame(0, 0, IMAGE, boxes)).boxes is boxes
+    assert GivenBoxes().propose_boxes(Frame(0, 0, IMAGE, boxes)).boxes is boxes
     with pytest.raises(UserError, match="golden"):
-        GivenBoxes().propose(Frame(0, 0, IMAGE, None))
+        GivenBoxes().propose_boxes(Frame(0, 0, IMAGE, None))
 
 
 def test_registry_entry_names_a_function_that_exists() -> None:

@@ -26,7 +26,7 @@ class Repeats:
     def stream(self) -> int:
         return self.level
 
-    def record(self, work, given: Tensor) -> Recorded:
+    def record_pass(self, work, given: Tensor) -> Recorded:
         if self.broken:
             raise RuntimeError(self.broken)
         self.recorded.append((self.level, tuple(given.shape)))

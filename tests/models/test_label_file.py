@@ -54,30 +54,36 @@ def test_label_file_round_trip_is_identical(
     table = LabelTable(HEAD)
     for stream, of in told.items():
         table.frames[StreamId(stream)] = {frame: found(*rows) for frame, rows in of.items()}
-    table.save(path)
+    table.save_table(path)
     read = read_labels(path)
     assert read.head == HEAD
     for stream in ("a", "b-2"):
         for frame in range(10):
             expected = told.get(stream, {}).get(frame)
-            assert rows_of(read.at(FramePlace(StreamId(stream), frame))) == expected
+            assert rows_of(read.labels_at_frame(FramePlace(StreamId(stream), frame))) == expected
     again = resumed(read)
-    again.save(path)
-    assert rows_of(read_labels(path).at(FramePlace(StreamId("a"), 3))) == told.get("a", {}).get(3)
+    again.save_table(path)
+    assert rows_of(read_labels(path).labels_at_frame(FramePlace(StreamId("a"), 3))) == told.get("a", {}).get(
+        3
+    )
 
 
 def test_label_file_looped_stream_repeats_its_labels(tmp_path: Path) -> None:
     table = LabelTable(HEAD, {CAM: {frame: found((frame, 0, 1.0)) for frame in range(4)}})
-    table.save(tmp_path / "part.parquet")
-    assert read_labels(tmp_path / "part.parquet").at(FramePlace(CAM, 5)) is None, "nobody knows where it ends"
-    table.finish(CAM, 4)
-    table.save(tmp_path / "all.parquet")
-    assert rows_of(read_labels(tmp_path / "all.parquet").at(FramePlace(CAM, 5))) == [(1.0, 0, 1.0)]
+    table.save_table(tmp_path / "part.parquet")
+    assert read_labels(tmp_path / "part.parquet").labels_at_frame(FramePlace(CAM, 5)) is None, (
+        "nobody knows where it ends"
+    )
+    table.finish_stream(CAM, 4)
+    table.save_table(tmp_path / "all.parquet")
+    assert rows_of(read_labels(tmp_path / "all.parquet").labels_at_frame(FramePlace(CAM, 5))) == [
+        (1.0, 0, 1.0)
+    ]
 
 
 def test_label_file_reads_requested_streams_only(tmp_path: Path) -> None:
     path = tmp_path / "labels.parquet"
-    LabelTable(HEAD, {CAM: {0: found()}, StreamId("b"): {0: found((1, 1, 1.0))}}).save(path)
+    LabelTable(HEAD, {CAM: {0: found()}, StreamId("b"): {0: found((1, 1, 1.0))}}).save_table(path)
     assert set(read_labels(path, [CAM]).streams) == {CAM}
     assert read_labels(path, []).streams == {}
 
@@ -91,12 +97,12 @@ def test_label_file_by_hand_needs_no_head(tmp_path: Path) -> None:
     )
     read = read_labels(path)
     assert (read.head.by, read.head.names, read.head.finds) == ("hand", ("bus", "car"), None)
-    seen = read.at(FramePlace(CAM, 3))
+    seen = read.labels_at_frame(FramePlace(CAM, 3))
     assert seen is not None
     assert seen.boxes.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert seen.classes.tolist() == [1, 0]
-    assert rows_of(read.at(FramePlace(CAM, 0))) == []
-    assert read.at(FramePlace(CAM, 1)) is None
+    assert rows_of(read.labels_at_frame(FramePlace(CAM, 0))) == []
+    assert read.labels_at_frame(FramePlace(CAM, 1)) is None
 
 
 CSV = "stream,frame,x0,y0,x1,y1,class,confidence\n"
@@ -131,7 +137,7 @@ def test_label_file_bad_parquet_is_named(tmp_path: Path) -> None:
     path = tmp_path / "labels.parquet"
     with pytest.raises(UserError, match=r"labels\.parquet: no such file"):
         read_labels(path)
-    LabelTable(HEAD, {CAM: {0: found((1, 1, 1.0))}}).save(path)
+    LabelTable(HEAD, {CAM: {0: found((1, 1, 1.0))}}).save_table(path)
     whole = path.read_bytes()
     for cut in (b"", whole[:50], whole[:-20]):
         path.write_bytes(cut)

@@ -139,7 +139,7 @@ def test_micro_profile_cost_is_that_of_the_retraining(
     """Compares with the cost counted on the retraining itself, including exemplars and validation."""
     memory = ExemplarMemory(60)
     if remembered:
-        memory = memory.update(trial.start, make_bars(200, 3, first_track=900))
+        memory = memory.update_exemplars(trial.start, make_bars(200, 3, first_track=900))
     real = Retraining(
         trial.start,
         replace(BLOCKS, epochs=3, data_fraction=fraction),
@@ -188,7 +188,7 @@ def test_micro_profile_of_head_learns_from_pooled_labels_and_measures_its_own(
 def test_micro_profile_on_a_subset_measures_alike_with_pooled_labels(trial: MicroProfile, make_bars) -> None:
     """Pooled labels of another mix of classes do not change what accuracy means."""
     one_class = make_bars(300, 3, first_track=900)
-    pooled = replace(trial, pooled=one_class.take(np.flatnonzero(one_class.classes == 0)))
+    pooled = replace(trial, pooled=one_class.select_rows(np.flatnonzero(one_class.classes == 0)))
     alone, together = trial.run(), pooled.run()
     assert together.accuracies[0] == alone.accuracies[0]
     assert together.subset_crops == round(16 * (1 + len(pooled.pooled) / 120))

@@ -28,8 +28,8 @@ def sent(model):
 
 
 def add(call, owner, model):
-    predictor = call.predictors.of(sent(model))
-    call.add(owner, predictor)
+    predictor = call.predictors.predictor_for(sent(model))
+    call.add_owner(owner, predictor)
     return predictor
 
 
@@ -117,7 +117,7 @@ def test_predict_of_newest_and_earlier_weights_together(tiny_model, make_bars) -
         crops = make_bars(6, 3).crops
         for serving in (predictors, [predictors[0], newest, predictors[2]]):
             assert_as_one_by_one(call, [Request(predictor, crops, 32) for predictor in serving])
-        call.remove(0)
+        call.remove_owner(0)
         assert_as_one_by_one(call, [Request(predictor, crops, 32) for predictor in (newest, predictors[2])])
 
 
@@ -139,13 +139,13 @@ def test_predict_of_two_architectures_answers_as_each_alone(tiny_model, make_bar
 @pytest.mark.parametrize("way", WAYS)
 def test_predictors_share_blocks_that_no_retraining_changed(tiny_model, make_bars, way) -> None:
     predictors = Predictors("cpu", way)
-    base = predictors.of(sent(tiny_model))
+    base = predictors.predictor_for(sent(tiny_model))
     models = [
         tiny_model,
         retrained(tiny_model, 3, 1),
         adapt(tiny_model, ("bus", *tiny_model.classes), 8, seed=2),
     ]
-    made = [predictors.of(sent(model)) for model in models]
+    made = [predictors.predictor_for(sent(model)) for model in models]
     assert [shared(base, one) for one in made] == [[True] * 5, [True, True, False, True, False], [True] * 5]
     crops = make_bars(9, 1).crops
     for model, one in zip(models, made, strict=True):
@@ -158,8 +158,11 @@ def test_predictors_share_blocks_that_no_retraining_changed(tiny_model, make_bar
 
 def test_predictors_share_a_changed_block_with_the_next_model(tiny_model) -> None:
     predictors = Predictors()
-    base, first = predictors.of(sent(tiny_model)), predictors.of(sent(retrained(tiny_model, 1, 1)))
-    second = predictors.of(sent(retrained(tiny_model, 1, 1)))
+    base, first = (
+        predictors.predictor_for(sent(tiny_model)),
+        predictors.predictor_for(sent(retrained(tiny_model, 1, 1))),
+    )
+    second = predictors.predictor_for(sent(retrained(tiny_model, 1, 1)))
     assert shared(base, second) == [True, True, True, True, False]
     assert shared(first, second) == [True] * 5
 
@@ -167,14 +170,14 @@ def test_predictors_share_a_changed_block_with_the_next_model(tiny_model) -> Non
 def test_predictors_of_another_architecture_share_nothing(tiny_model) -> None:
     predictors = Predictors()
     other = build_edge_model(tiny_model.classes, 0, 1, "mobilenet_v3_small")
-    predictors.of(tiny_model)
-    assert predictors.of(other).classes == tiny_model.classes
+    predictors.predictor_for(tiny_model)
+    assert predictors.predictor_for(other).classes == tiny_model.classes
 
 
 def test_predictors_free_blocks_without_an_owner(tiny_model) -> None:
     predictors = Predictors()
-    first = predictors.of(sent(tiny_model))
-    second = predictors.of(sent(retrained(tiny_model, 1, 1)))
+    first = predictors.predictor_for(sent(tiny_model))
+    second = predictors.predictor_for(sent(retrained(tiny_model, 1, 1)))
     common, own = weakref.ref(first.model.blocks[0]), weakref.ref(first.model.blocks[4])
     del first
     gc.collect()

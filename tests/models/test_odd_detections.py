@@ -14,7 +14,7 @@ from ekya.models.edge.architecture_table import DETECTORS
 from ekya.models.edge.detection.read_objects import (
     LEAST_CONFIDENCE,
     MOST_OBJECTS,
-    Candidates,
+    BoxCandidates,
     fleet_outputs,
     found_in,
 )
@@ -44,8 +44,8 @@ def test_detector_outputs_of_any_value_give_valid_objects(models, name: str, see
         outputs = models[name](torch.randn(2, 3, SIDE, SIDE, generator=generator))
         odd = ODD[torch.randint(len(ODD), outputs.shape, generator=generator)]
         outputs = torch.where(torch.rand(outputs.shape, generator=generator) < part, odd, 8 * outputs)
-        decoded = models[name].detector.decode(outputs)
-    for found in found_in(Candidates.of(decoded), fleet_outputs(OUTPUTS, FLEET)):
+        decoded = models[name].detector.decode_outputs(outputs)
+    for found in found_in(BoxCandidates.of(decoded), fleet_outputs(OUTPUTS, FLEET)):
         assert len(found.boxes) == len(found.classes) == len(found.confidence) <= MOST_OBJECTS
         assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
         assert (found.boxes[:, 2:] > found.boxes[:, :2]).all()
@@ -82,4 +82,4 @@ def test_detector_loss_of_any_objects_is_finite(models, name: str, objects) -> N
     assert loss.isfinite()
     assert loss >= 0
     assert outputs.grad.isfinite().all()
-    assert 0.0 <= goal.judge(answers).accuracy(np.ones(2)) <= 1.0
+    assert 0.0 <= goal.judge_outputs(answers).accuracy(np.ones(2)) <= 1.0

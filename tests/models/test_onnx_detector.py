@@ -59,14 +59,14 @@ def test_onnx_detector_recognises_every_layout(
 ) -> None:
     answer, scores = LAYOUTS[layout]
     detector = open_detector("onnx", write(tmp_path / "net.onnx", answer, taken=taken, kind=kind), 0.5)
-    found = detector.detect(IMAGE)
+    found = detector.detect_objects(IMAGE)
     assert detector.names == ("cat", "dog", "kite")
     assert [detector.names[index] for index in found.classes] == ["dog", "kite"]
     np.testing.assert_allclose(found.boxes, FOUND, atol=1e-4)
     np.testing.assert_allclose(found.scores, scores, atol=1e-6)
     assert found.boxes.dtype == found.scores.dtype == np.float32
     assert detector.operations_per_frame(IMAGE.shape) == 2 * 2 * 3 * SIDE * SIDE
-    assert len(open_detector("onnx", tmp_path / "net.onnx", 0.95).detect(IMAGE).boxes) == 0
+    assert len(open_detector("onnx", tmp_path / "net.onnx", 0.95).detect_objects(IMAGE).boxes) == 0
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
@@ -79,7 +79,7 @@ def test_onnx_detector_finds_objects_among_broken_rows(layout: str, odd: float, 
         broken = np.where(
             answer.any(axis=1 if layout == "a score a class" else 2, keepdims=True), answer, odd
         )
-    found = open_detector("onnx", write(tmp_path / "net.onnx", broken), 0.5).detect(IMAGE)
+    found = open_detector("onnx", write(tmp_path / "net.onnx", broken), 0.5).detect_objects(IMAGE)
     np.testing.assert_allclose(found.boxes, FOUND, atol=1e-4)
     np.testing.assert_allclose(found.scores, scores, atol=1e-6)
 
@@ -89,7 +89,7 @@ def test_onnx_detector_finds_every_object_of_a_crowd(tmp_path: Path) -> None:
     nudged = corners + np.linspace(0.0, 0.1, 12).reshape(1, -1, 1)  # 64 objects in 12 boxes each
     boxes = np.concatenate([nudged, nudged + np.array([7, 3])], axis=2).reshape(-1, 4)
     answer = np.concatenate([boxes, np.full((len(boxes), 1), 0.9), np.ones((len(boxes), 1))], axis=1)
-    found = open_detector("onnx", write(tmp_path / "net.onnx", answer[None])).detect(IMAGE)
+    found = open_detector("onnx", write(tmp_path / "net.onnx", answer[None])).detect_objects(IMAGE)
     assert len(found.boxes) == 64
 
 
@@ -145,5 +145,5 @@ def test_onnx_detector_recognises_fastestdet(data_dir: Path) -> None:
     path = data_dir / "weights" / "FastestDet.onnx"
     image = cv2.VideoCapture(str(data_dir / "videos" / "ahmetozlu_input_video.mp4")).read()[1]
     known, named = open_detector("onnx", path), open_detector("fastestdet", path)
-    assert (known.detect(image).boxes == named.detect(image).boxes).all()
-    assert len(known.detect(image).boxes) > 0
+    assert (known.detect_objects(image).boxes == named.detect_objects(image).boxes).all()
+    assert len(known.detect_objects(image).boxes) > 0

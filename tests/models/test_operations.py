@@ -35,7 +35,7 @@ def test_training_cost_equals_operations_of_the_trainer(
     fresh_model: EdgeModel, make_bars, trainable_blocks: int, head_width: int
 ) -> None:
     start = adapt(fresh_model, SIX, head_width, seed=0)
-    memory = ExemplarMemory(3).update(start, make_bars(5, 3, first_track=900))
+    memory = ExemplarMemory(3).update_exemplars(start, make_bars(5, 3, first_track=900))
     config = RetrainConfig(1, 8, head_width, trainable_blocks, 1.0)
     retraining = Retraining(
         start,
@@ -43,7 +43,7 @@ def test_training_cost_equals_operations_of_the_trainer(
         RetrainingData(make_bars(6, 1), make_bars(3, 2, first_track=500), SIX, memory=memory, seed=1),
     )
     with FlopCounterMode(display=False) as preparing:
-        retraining.prepare()
+        retraining.prepare_training()
     with FlopCounterMode(display=False) as training:
         retraining.run_epoch()
     cost = retraining_cost(retraining)
@@ -74,11 +74,11 @@ def test_retraining_cost_steps_are_the_batches_of_an_epoch(
         entered.append(1)
         yield
 
-    held = training.take(np.arange(0))
+    held = training.select_rows(np.arange(0))
     retraining = Retraining(
         start, config, RetrainingData(training, held, SIX, seed=1), Compute(scope=counted)
     )
-    retraining.prepare()
+    retraining.prepare_training()
     entered.clear()
     retraining.run_epoch()
     assert retraining_cost(retraining).steps == len(entered)

@@ -37,7 +37,7 @@ class Watching:
         self.asked = []
         self.at = 0
 
-    def detect(self, image):
+    def detect_objects(self, image):
         self.asked.append(self.at)
         return Detections(where(self.at), np.zeros(1, np.int64), np.ones(1, np.float32))
 
@@ -49,7 +49,7 @@ def watched(proposer, count=9):
     proposals = []
     for at in range(count):
         proposer.detector.at = at
-        proposals.append(proposer.propose(Frame(at, at, picture(at), None)))
+        proposals.append(proposer.propose_boxes(Frame(at, at, picture(at), None)))
     return proposals
 
 
@@ -77,7 +77,7 @@ def test_proposer_tracked_frame_costs_less():
 def test_proposer_new_picture_size_is_detected_immediately():
     proposer = DetectorAndMotion(Watching(), None, every=4)
     watched(proposer, 2)
-    assert proposer.propose(Frame(2, 2, picture(2)[:150], None)).found is not None
+    assert proposer.propose_boxes(Frame(2, 2, picture(2)[:150], None)).found is not None
 
 
 def test_proposer_moving_camera_has_no_moving_regions():

@@ -24,12 +24,12 @@ def test_coasting_equals_steps_without_gradient(suffix, steps):
     sgd.set_rates(64, 4)
     for size in (0.1, -0.3):
         push(suffix, size)
-        sgd.step()
+        sgd.take_step()
     expected = sgd.coasting(steps)
     before = {name: weight.detach().clone() for name, weight in suffix.named_parameters()}
     for _ in range(steps):
         push(suffix, 0.0)
-        sgd.step()
+        sgd.take_step()
     assert len(expected) == len(before) > 2
     for name, weight in suffix.named_parameters():
         moved = weight.detach() - before[name]
@@ -40,7 +40,7 @@ def test_coasting_equals_steps_without_gradient(suffix, steps):
 def test_coasting_leaves_weights_and_optimizer_unchanged(suffix):
     sgd = Sgd(suffix, SgdRecipe())
     push(suffix, 0.1)
-    sgd.step()
+    sgd.take_step()
     weights = [weight.detach().clone() for weight in suffix.parameters()]
     first = sgd.coasting(2)
     assert all(torch.equal(of, first[name]) for name, of in sgd.coasting(2).items())
@@ -71,7 +71,7 @@ def test_sgd_with_late_gradients_settles_at_higher_rate_with_foresight(rate, lat
         given = [weight.clone()] * (late + 1)
         for _ in range(600):
             weight.grad = given.pop(0)
-            sgd.step()
+            sgd.take_step()
             ahead = sgd.coasting(late)["head.bias"] if foresees else 0.0
             given.append(weight + ahead)
     assert (abs(float(weight.detach())) < 0.5) == settles

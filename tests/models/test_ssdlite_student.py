@@ -16,7 +16,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE, SSDLITE, block_names
 from ekya.models.edge.detection.detector import Targets
-from ekya.models.edge.detection.read_objects import Candidates, fleet_outputs, found_in
+from ekya.models.edge.detection.read_objects import BoxCandidates, fleet_outputs, found_in
 from ekya.models.edge.detection.ssdlite import packed, unpacked
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model
@@ -112,7 +112,7 @@ def test_published_weights_answer_as_torchvision(
             )
         ]
         scores = heads["cls_logits"].softmax(dim=2)[..., 1:]
-        decoded = ours.detector.decode(ours((pixels - INPUT_MEAN) / INPUT_SCALE))
+        decoded = ours.detector.decode_outputs(ours((pixels - INPUT_MEAN) / INPUT_SCALE))
         (kept, _) = theirs([*pixels])
     assert scores.std() > 0.01, "answers differ"
     torch.testing.assert_close(decoded.boxes, torch.stack(expected), atol=1e-4, rtol=0)
@@ -132,7 +132,7 @@ def test_anchors_are_torchvisions_at_every_side(theirs: nn.Module, model: EdgeMo
         (expected,) = theirs.anchor_generator(ImageList(image, [(side, side)]), maps)
         outputs = model(image)
         outputs[..., MOVES] = 0.0
-    decoded = model.detector.decode(outputs)
+    decoded = model.detector.decode_outputs(outputs)
     torch.testing.assert_close(decoded.boxes[0] * side, expected, atol=1e-4, rtol=0)
     assert decoded.scores.shape == decoded.outputs.shape == (1, len(expected))
 
@@ -189,7 +189,7 @@ def test_outputs_that_minimise_the_loss_give_the_objects(model: EdgeModel) -> No
     losses = list(learnt(outputs, model, targets))
     assert losses[-1] < losses[0] / 20
     first, second, third = found_in(
-        Candidates.of(model.detector.decode(outputs.detach())), fleet_outputs(CLASSES, FLEET)
+        BoxCandidates.of(model.detector.decode_outputs(outputs.detach())), fleet_outputs(CLASSES, FLEET)
     )
     sure = [of.confidence > 0.5 for of in (first, second, third)]
     assert [int(of.sum()) for of in sure] == [1, 2, 0]
@@ -224,7 +224,7 @@ def test_anchors_on_doubtful_regions_are_not_trained(model: EdgeModel) -> None:
     outputs = at_96(model, 1)
     with torch.no_grad():
         outputs[0, [10, 300], PERSON] = 4.0  # they look like persons
-    region = model.detector.decode(outputs.detach()).boxes[0, 300].tolist()
+    region = model.detector.decode_outputs(outputs.detach()).boxes[0, 300].tolist()
     assert {10, 300} <= trained_anchors(outputs, model, objects_of())
     doubtful = objects_of(doubtful=[(0, region)])
     assert trained_anchors(outputs, model, doubtful) & {10, 300} == {10}
@@ -281,6 +281,6 @@ def test_training_from_fresh_weights_lowers_the_loss() -> None:
         RetrainingData(training, validation, FLEET, seed=1),
         method=TrainingMethod(AdamWRecipe(4e-3, 4e-3, batch_statistics=True)),
     )
-    run.prepare()
+    run.prepare_training()
     losses = [run.run_epoch().training_loss for _ in range(gamma.epochs)]
     assert losses[-1] < losses[0] / 2

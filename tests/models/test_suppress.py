@@ -13,7 +13,7 @@ from ekya.models.edge.detection.detector import Decoded
 from ekya.models.edge.detection.read_objects import (
     LEAST_CONFIDENCE,
     MOST_OBJECTS,
-    Candidates,
+    BoxCandidates,
     Found,
     calibrated,
     found_in,
@@ -25,9 +25,9 @@ ANY = st.floats(width=32) | st.floats(-0.5, 1.5, width=32)
 
 
 @st.composite
-def candidates(draw: st.DrawFn) -> Candidates:
+def candidates(draw: st.DrawFn) -> BoxCandidates:
     count = draw(st.integers(0, 12))
-    return Candidates(
+    return BoxCandidates(
         draw(arrays.arrays(np.float32, (1, count, 4), elements=ANY)),
         draw(arrays.arrays(np.float32, (1, count), elements=ANY)),
         draw(arrays.arrays(np.int64, (1, count), elements=st.integers(0, len(IN_FLEET) - 1))),
@@ -48,7 +48,7 @@ def check(found: Found) -> None:
 
 
 @given(candidates())
-def test_found_objects_are_valid_whatever_a_network_answers(given_: Candidates) -> None:
+def test_found_objects_are_valid_whatever_a_network_answers(given_: BoxCandidates) -> None:
     (found,) = found_in(given_, IN_FLEET)
     check(found)
     good = (
@@ -62,7 +62,7 @@ def test_found_objects_are_valid_whatever_a_network_answers(given_: Candidates) 
 
 
 @given(candidates(), st.floats(0.05, 0.95))
-def test_found_objects_with_a_threshold_are_sure_from_it_on(given_: Candidates, threshold: float) -> None:
+def test_found_objects_with_a_threshold_are_sure_from_it_on(given_: BoxCandidates, threshold: float) -> None:
     (found,) = found_in(given_, IN_FLEET, threshold)
     check(found)
     scores = given_.scores[0]
@@ -71,14 +71,14 @@ def test_found_objects_with_a_threshold_are_sure_from_it_on(given_: Candidates, 
 
 
 @given(candidates(), candidates())
-def test_found_objects_do_not_depend_on_other_images(one: Candidates, other: Candidates) -> None:
+def test_found_objects_do_not_depend_on_other_images(one: BoxCandidates, other: BoxCandidates) -> None:
     count = min(one.scores.shape[1], other.scores.shape[1])
-    both = Candidates(
+    both = BoxCandidates(
         np.concatenate([one.boxes[:, :count], other.boxes[:, :count]]),
         np.concatenate([one.scores[:, :count], other.scores[:, :count]]),
         np.concatenate([one.outputs[:, :count], other.outputs[:, :count]]),
     )
-    alone = Candidates(one.boxes[:, :count], one.scores[:, :count], one.outputs[:, :count])
+    alone = BoxCandidates(one.boxes[:, :count], one.scores[:, :count], one.outputs[:, :count])
     (expected,), (found, _) = found_in(alone, IN_FLEET), found_in(both, IN_FLEET)
     np.testing.assert_array_equal(found.boxes, expected.boxes)
     np.testing.assert_array_equal(found.confidence, expected.confidence)
@@ -91,7 +91,7 @@ def test_of_thousands_of_sure_boxes_few_are_compared(seed: int, monkeypatch: pyt
     rng = np.random.default_rng(seed)
     low = rng.random((1, 50_000, 2), np.float32)
     boxes = np.concatenate([low, low + 0.1], axis=2)
-    sure = Candidates(boxes, np.ones((1, 50_000), np.float32), rng.integers(0, 4, (1, 50_000)))
+    sure = BoxCandidates(boxes, np.ones((1, 50_000), np.float32), rng.integers(0, 4, (1, 50_000)))
     (found,) = found_in(sure, IN_FLEET)
     assert compared == [300]
     check(found)
@@ -99,9 +99,9 @@ def test_of_thousands_of_sure_boxes_few_are_compared(seed: int, monkeypatch: pyt
 
 
 def test_no_images_and_images_without_boxes_have_no_objects() -> None:
-    def empty(images: int) -> Candidates:
+    def empty(images: int) -> BoxCandidates:
         none = np.zeros((images, 0, 4), np.float32)
-        return Candidates(none, none[..., 0], none[..., 0].astype(np.int64))
+        return BoxCandidates(none, none[..., 0], none[..., 0].astype(np.int64))
 
     assert found_in(empty(0), IN_FLEET) == []
     assert [len(found.boxes) for found in found_in(empty(2), IN_FLEET)] == [0, 0]
@@ -109,6 +109,6 @@ def test_no_images_and_images_without_boxes_have_no_objects() -> None:
 
 def test_decoded_box_is_of_its_best_class() -> None:
     scores = torch.tensor([[[0.1, 0.7, 0.2], [0.9, 0.3, 0.4]]])
-    of = Candidates.of(Decoded.of(torch.zeros(1, 2, 4), scores))
+    of = BoxCandidates.of(Decoded.of(torch.zeros(1, 2, 4), scores))
     assert of.outputs.tolist() == [[1, 0]]
     np.testing.assert_allclose(of.scores, [[0.7, 0.9]])

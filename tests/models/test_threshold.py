@@ -20,7 +20,7 @@ FRAMES = 6
 class Given:
     """A detector whose outputs are its boxes, score and class."""
 
-    def decode(self, outputs: torch.Tensor) -> Decoded:
+    def decode_outputs(self, outputs: torch.Tensor) -> Decoded:
         return Decoded(outputs[..., :4], outputs[..., 4], outputs[..., 5].long())
 
 
@@ -58,23 +58,23 @@ def test_threshold_survives_copies_and_checkpoints() -> None:
 def test_accuracy_with_the_chosen_threshold_is_higher(right: float, wrong: float) -> None:
     goal, outputs = DetectionGoal(scenes(FRAMES, 1), FLEET, Given(), "cpu"), answers(right, wrong)
     even = np.ones(FRAMES)
-    chosen = goal.judge(outputs, goal.threshold(outputs)).accuracy(even)
-    assert chosen > goal.judge(outputs).accuracy(even) + 0.1
+    chosen = goal.judge_outputs(outputs, goal.threshold(outputs)).accuracy(even)
+    assert chosen > goal.judge_outputs(outputs).accuracy(even) + 0.1
 
 
 def test_retrained_model_serves_with_the_threshold_that_its_accuracy_was_measured_at() -> None:
     frames = scenes(8, 2)
-    held = frames.take(np.arange(6, 8))
+    held = frames.select_rows(np.arange(6, 8))
     training = Retraining(
         build_edge_model(FLEET, 0, 1, FASTESTDET),
         RetrainConfig(epochs=1, batch_size=4, head_width=0, trainable_blocks=1, data_fraction=1.0),
-        RetrainingData(frames.take(np.arange(6)), held, FLEET, seed=1),
+        RetrainingData(frames.select_rows(np.arange(6)), held, FLEET, seed=1),
     )
-    training.prepare()
+    training.prepare_training()
     accuracy = training.run_epoch().validation_accuracy
     model = training.model()
     goal = DetectionGoal(held, FLEET, model.detector, "cpu")
     with torch.inference_mode():
         outputs = model(to_input(held.images, "cpu"))
     assert goal.threshold(outputs) == model.threshold
-    assert goal.judge(outputs, model.threshold).accuracy(np.ones(2)) == pytest.approx(accuracy)
+    assert goal.judge_outputs(outputs, model.threshold).accuracy(np.ones(2)) == pytest.approx(accuracy)

@@ -43,7 +43,7 @@ def retrained(
     retraining = Retraining(
         start, config, data, Compute(precision=precision), TrainingMethod(QUICK, **method)
     )
-    curve = [retraining.prepare()]
+    curve = [retraining.prepare_training()]
     while not retraining.done:
         curve.append(retraining.run_epoch().validation_accuracy)
     return retraining.model(), curve
@@ -82,7 +82,7 @@ def test_retraining_learns_and_keeps_frozen_blocks(
 
 
 def test_retraining_with_equal_seed_gives_equal_weights(tiny_model: EdgeModel, make_bars) -> None:
-    memory = ExemplarMemory(12).update(tiny_model, make_bars(20, 5, first_track=900))
+    memory = ExemplarMemory(12).update_exemplars(tiny_model, make_bars(20, 5, first_track=900))
     config = replace(LAST_BLOCK, epochs=2, data_fraction=0.5)
     models = []
     for noise in range(2):
@@ -103,7 +103,7 @@ def test_retraining_learns_a_new_class_and_keeps_old_ones(tiny_model: EdgeModel,
     names = tiny_model.classes
     old = make_bars(64, 1, classes=(0, 1))
     two, _ = retrained(tiny_model, LAST_BLOCK, old, make_bars(20, 2, (0, 1), 500), classes=names[:2])
-    memory = ExemplarMemory(20).update(two, old)
+    memory = ExemplarMemory(20).update_exemplars(two, old)
     new = make_bars(40, 3, classes=(2,), first_track=1000)
     model, _ = retrained(two, LAST_BLOCK, new, make_bars(10, 4, (2,), 2000), memory=memory, classes=names)
     assert accuracy(model, make_bars(40, 5, classes=(2,))) >= 0.9
@@ -129,7 +129,7 @@ def test_retraining_enters_the_scope_for_every_batch(tiny_model: EdgeModel, make
         RetrainingData(make_bars(33, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
         Compute(scope=scope),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     assert len(entered) == 2 + 1 + 2 + 1  # frozen part of both sets, teacher, validation
     retraining.run_epoch()
     assert len(entered) == 6 + 2 + 1  # 16 and 17 crops, then validation
@@ -141,7 +141,7 @@ def test_retraining_checkpoint_is_independent_of_later_epochs(tiny_model: EdgeMo
         replace(LAST_BLOCK, trainable_blocks=0),
         RetrainingData(make_bars(20, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     checkpoint = retraining.model()
     before = checkpoint.head.weight.clone()
     retraining.run_epoch()
@@ -151,13 +151,13 @@ def test_retraining_checkpoint_is_independent_of_later_epochs(tiny_model: EdgeMo
 
 def test_usable_exemplars_leave_out_validation_objects(tiny_model: EdgeModel, make_bars) -> None:
     seen = make_bars(40, 1)
-    memory = ExemplarMemory(40).update(tiny_model, seen)
+    memory = ExemplarMemory(40).update_exemplars(tiny_model, seen)
     retraining = Retraining(
         tiny_model,
         LAST_BLOCK,
         RetrainingData(
             make_bars(40, 2, first_track=500),
-            seen.take(np.flatnonzero(seen.tracks < 5)),
+            seen.select_rows(np.flatnonzero(seen.tracks < 5)),
             tiny_model.classes,
             memory=memory,
             seed=1,
@@ -191,7 +191,7 @@ def test_epoch_replay_is_bounded_by_the_fresh_crops() -> None:
 
 
 def test_retraining_without_labels_is_refused(tiny_model: EdgeModel, make_bars) -> None:
-    none = make_bars(2, 1).take(np.zeros(0, np.int64))
+    none = make_bars(2, 1).select_rows(np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="training crop"):
         Retraining(tiny_model, LAST_BLOCK, RetrainingData(none, none, ("a",), seed=1))
 
@@ -213,7 +213,7 @@ def test_retraining_models_share_frozen_weights_only(
         replace(LAST_BLOCK, trainable_blocks=trainable_blocks),
         RetrainingData(make_bars(20, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     first, second = retraining.model().state_dict(), retraining.model().state_dict()
     frozen = tuple(f"blocks.{block}." for block in range(len(tiny_model.blocks) - trainable_blocks))
     shared = {name for name in first if first[name].data_ptr() == second[name].data_ptr()}
@@ -239,7 +239,7 @@ def test_retraining_steps_never_wait_for_the_device(
         replace(LAST_BLOCK, trainable_blocks=trainable_blocks),
         RetrainingData(make_bars(64, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     with NumbersAsked() as asked:
         result = retraining.run_epoch()
         assert asked.count == 0
@@ -252,7 +252,7 @@ def test_retraining_steps_never_wait_for_the_device(
 def test_retraining_without_kept_activations_learns_the_same(
     tiny_model: EdgeModel, make_bars, trainable_blocks: int
 ) -> None:
-    memory = ExemplarMemory(12).update(tiny_model, make_bars(20, 5, first_track=900))
+    memory = ExemplarMemory(12).update_exemplars(tiny_model, make_bars(20, 5, first_track=900))
     config = replace(LAST_BLOCK, trainable_blocks=trainable_blocks)
     passed: list[int] = []
     first = tiny_model.blocks[0]

@@ -7,7 +7,7 @@ import numpy as np
 from street import t_us
 
 from ekya.core.objects import SURE
-from ekya.models.edge.detection.read_objects import Candidates
+from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.golden.detections import Detections
 from ekya.pipeline.collector import LONGEST_SIDE, CollectedFrame
 from ekya.pipeline.inference import ServingDetector
@@ -54,7 +54,7 @@ class BrightDetector:
 
     names = NAMES
 
-    def detect(self, image):
+    def detect_objects(self, image):
         return seen_in(image)
 
     def operations_per_frame(self, shape):
@@ -72,17 +72,17 @@ class BrightPredictor:
         scores, outputs = np.zeros((len(images), 8), np.float32), np.zeros((len(images), 8), np.int64)
         for at, image in enumerate(images):
             found = seen_in(cv2.resize(image, (resolution, resolution))[..., ::-1])
-            found = found.take(np.isin(found.classes, [NAMES.index(name) for name in self._sees]))
+            found = found.select_rows(np.isin(found.classes, [NAMES.index(name) for name in self._sees]))
             count = len(found.classes)
             boxes[at, :count] = found.boxes / resolution
             scores[at, :count], outputs[at, :count] = found.scores, found.classes
-        return Candidates(boxes, scores, outputs)
+        return BoxCandidates(boxes, scores, outputs)
 
 
 def serving_detector(sees=NAMES):
     """Returns an edge model that finds the rectangles, ready to serve."""
     model = SimpleNamespace(classes=NAMES, detector=object(), threshold=SURE)
-    return ServingDetector(model, FLEET, SimpleNamespace(of=lambda _model: BrightPredictor(sees)))
+    return ServingDetector(model, FLEET, SimpleNamespace(predictor_for=lambda _model: BrightPredictor(sees)))
 
 
 def kept(index, *objects, size=SIZE):

@@ -55,7 +55,7 @@ def steps():
 def following():
     """Steps that follow boxes, after a golden detector found a car in frame 4."""
     car = GoldenObjects(np.array([[20, 20, 60, 60]], np.float32), np.zeros(1, np.int64), NOWHERE)
-    steps = steps_of(SimpleNamespace(find=lambda _picture: car))
+    steps = steps_of(SimpleNamespace(find_objects=lambda _picture: car))
     first = textured(4, 20)
     assert steps.follow(first, THIRD, BASE_VERSION) is None, "nothing is analysed yet"
     steps.ask_golden(first, THIRD, ModelVersion(3))
@@ -123,7 +123,9 @@ def test_base_answers_are_of_sampled_frames_in_their_pixels(steps):
     """The kept copy of a large frame is smaller."""
     size = (2 * LONGEST_SIDE, LONGEST_SIDE)
     for index in range(100):
-        steps.collect(frame(index, (320, 160, 960, 480, "car", 0.9), size=size), NoProposals().propose(None))
+        steps.collect(
+            frame(index, (320, 160, 960, 480, "car", 0.9), size=size), NoProposals().propose_boxes(None)
+        )
     sample = [one.frame for one in steps.collector.close(0).sample]
     rows = steps.base_answers(serving_detector(), EVERY)
     assert [row.frame for row in rows] == sample[SHADOW_EVERY - 1 :: SHADOW_EVERY]

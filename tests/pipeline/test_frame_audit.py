@@ -202,10 +202,10 @@ class NamesBoxes:
 
     background, finds = None, False
 
-    def label(self, items):
+    def label_boxes(self, items):
         return [np.array([-1 if box[0] > 80 else int(box[0] > 60) for box in item.boxes]) for item in items]
 
-    def find(self, *_):
+    def find_objects(self, *_):
         raise AssertionError("it finds nothing")
 
 
@@ -219,7 +219,7 @@ def test_classifier_of_given_boxes_is_audited_on_those_that_the_golden_model_nam
 class Unknowing(NamesBoxes):
     """Golden model that knows some frames only, as a label file does."""
 
-    def find(self, image, place, size):
+    def find_objects(self, image, place, size):
         none = np.zeros((0, 4), np.float32)
         known = GoldenObjects(np.array([CAR_BOX], np.float32), np.array([CAR]), none)
         return known if place.stream == CAM and place.frame == 1 else None

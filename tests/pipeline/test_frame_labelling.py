@@ -149,7 +149,7 @@ def written(folder, frames, size):
     path = folder / "labels.parquet"
     LabelTable(
         LabelHead(by="x", names=FLEET, finds=True), {StreamId("cam"): dict.fromkeys(frames, found)}
-    ).save(path)
+    ).save_table(path)
     return open_golden(GoldenSpec(model="file", weights=path), FLEET, Task.DETECT)
 
 
@@ -290,7 +290,7 @@ def test_outputs_of_a_detector_stay():
 def blind_golden():
     """A golden detector that finds nothing."""
     source = BrightDetector()
-    source.detect = lambda _image: no_detections()
+    source.detect_objects = lambda _image: no_detections()
     return detector_model(FLEET, source, 0.4, names_boxes=False)
 
 

@@ -26,7 +26,7 @@ class World:
         self.log.append(("open", *given))
         return self
 
-    def find(self, image):
+    def find_objects(self, image):
         self.log.append(("find", image.shape))
         return GoldenObjects(
             np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros((0, 4), np.float32)
@@ -57,7 +57,7 @@ def test_find_opens_the_detector_once_before_its_scope(world):
     golden = GoldenInference(FLEET, world.scope)
     assert world.log == []
     for _ in range(2):
-        assert len(golden.find(PICTURE).boxes) == 0
+        assert len(golden.find_objects(PICTURE).boxes) == 0
     turn = ["begin", ("find", PICTURE.shape), "end"]
     assert world.log == [OPEN, *turn, *turn]
 
@@ -78,7 +78,7 @@ def test_operations_are_those_of_a_typical_frame(world):
 def test_find_after_an_error_answers_the_next_frame(world, monkeypatch):
     golden = GoldenInference(FLEET)
     with monkeypatch.context() as patch:
-        patch.setattr(world, "find", lambda _: 1 / 0)
+        patch.setattr(world, "find_objects", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            golden.find(PICTURE)
-    assert len(golden.find(PICTURE).boxes) == 0
+            golden.find_objects(PICTURE)
+    assert len(golden.find_objects(PICTURE).boxes) == 0

@@ -66,7 +66,7 @@ def test_finding_cost_is_spread_over_every_nth_frame():
     frames = tuple(Frame(at, at, np.zeros((8, 8, 3), np.uint8), None) for at in range(3))
 
     class Finds:
-        def propose(self, frame):
+        def propose_boxes(self, frame):
             timer.calls += 1
             return Proposals(np.zeros((0, 4), np.float32))
 
@@ -150,7 +150,7 @@ def test_family_costs_of_a_detector_are_per_frame():
 
 
 def test_passing_cost_is_measured_at_every_side():
-    predictor = Predictors().of(build_edge_model(CLASSES, 0, 0, "fastestdet"))
+    predictor = Predictors().predictor_for(build_edge_model(CLASSES, 0, 0, "fastestdet"))
     timer = Timer("cpu")
     costs = passing_gpu_s(predictor, random_images(1, 160), (160, 64), timer)
     assert costs[160] > costs[64] > 0
@@ -161,7 +161,7 @@ def test_label_cost_of_a_detector_is_per_frame():
     timer = Clock()
 
     class Golden:
-        def find(self, picture):
+        def find_objects(self, picture):
             timer.calls += 1
 
     assert frame_label_gpu_s(Golden(), np.zeros((48, 64, 3), np.uint8), timer) == 1.0
@@ -172,7 +172,7 @@ def test_label_cost_is_per_object():
     asked = []
 
     class Golden:
-        def label(self, items):
+        def label_boxes(self, items):
             timer.calls += 1
             asked.append(sum(len(item.boxes) for item in items))
             return []

@@ -26,7 +26,7 @@ class Golden:
     def __init__(self, background=None):
         self.background, self.finds = background, background is not None
 
-    def label(self, items):
+    def label_boxes(self, items):
         return [np.zeros(len(item.boxes), np.int64) for item in items]
 
     def operations(self, items):
@@ -124,7 +124,7 @@ def test_metered_golden_predicts_cost_from_earlier_calls():
     assert golden.gpu_s([two]) == 0.0
     golden.try_out()
     assert golden.gpu_s([two]) == pytest.approx(1.0), "half a second for one box"
-    assert [len(of) for of in golden.label([three])] == [3]
+    assert [len(of) for of in golden.label_boxes([three])] == [3]
     assert golden.gpu_s([two]) == pytest.approx(2 * 2.0 / 4)
     assert (golden.background, golden.operations([two, three])) == (None, 5)
 

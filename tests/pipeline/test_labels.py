@@ -22,7 +22,7 @@ class Golden:
     def __init__(self):
         self.asked = []
 
-    def label(self, items):
+    def label_boxes(self, items):
         self.asked.append(items)
         return [boxes[:, 0].astype(np.int64) % 3 for boxes in (item.boxes for item in items)]
 
@@ -143,7 +143,7 @@ class Detector:
     def __init__(self, objects):
         self.objects = objects
 
-    def label(self, items):
+    def label_boxes(self, items):
         return [self._names(boxes[:, 0].astype(np.int64)) for boxes in (item.boxes for item in items)]
 
     def _names(self, tracks):

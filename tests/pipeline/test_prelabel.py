@@ -79,7 +79,9 @@ def labelled(fleet: FleetConfig, to: Path, from_truth: bool = True, resume: bool
     before = read_labels(to) if resume else None
     progress = Watched(**watched)
     try:
-        return label_ahead(fleet, (), from_truth, before, lambda table: table.save(to), progress)["north"]
+        return label_ahead(fleet, (), from_truth, before, lambda table: table.save_table(to), progress)[
+            "north"
+        ]
     except KeyboardInterrupt:
         return progress
 
@@ -94,7 +96,7 @@ def test_prelabel_from_truth_writes_labels_that_a_fleet_runs_on(tmp_path: Path) 
     spec = fleet.stream(StreamId("north")).source
     objects = 0
     for frame, truth in spec.open(fleet.classes).frames():
-        seen = labels.at(FramePlace(StreamId("north"), frame.index))
+        seen = labels.labels_at_frame(FramePlace(StreamId("north"), frame.index))
         assert (seen.boxes == truth.boxes).all()
         assert (seen.classes == truth.classes).all()
         objects += len(truth.boxes)
@@ -126,7 +128,9 @@ def test_prelabel_resume_skips_known_frames_after_ctrl_c(
     assert isinstance(stopped, Watched), "it came"
     assert len(read_labels(to).streams["north"].frames) == 5
     added = []
-    monkeypatch.setattr(LabelTable, "finish", lambda self, stream, frames: added.append(frames), raising=True)
+    monkeypatch.setattr(
+        LabelTable, "finish_stream", lambda self, stream, frames: added.append(frames), raising=True
+    )
     counts = labelled(fleet, to, resume=True)
     assert (counts.labelled, counts.known, added) == (7, 5, [12])
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
-from ekya.pipeline.host_probe import Probe, ProbedHost, keep_host, kept_host
+from ekya.pipeline.host_probe import CostProbe, ProbedHost, keep_host, kept_host
 
 FLEET = """
 name: two
@@ -47,7 +47,7 @@ def running(program):
 
 
 def probed(tmp_path, program):
-    with Probe(fleet(tmp_path), "cpu", 2.0, popen=running(program)) as probe:
+    with CostProbe(fleet(tmp_path), "cpu", 2.0, popen=running(program)) as probe:
         return probe.result()
 
 
@@ -55,7 +55,7 @@ def probed(tmp_path, program):
 @pytest.mark.virtual
 def test_probe_measures_a_fleet_and_keeps_the_self_test(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with Probe(fleet(tmp_path), "cpu", 2.0, 0) as probe:
+    with CostProbe(fleet(tmp_path), "cpu", 2.0, 0) as probe:
         host = probe.result()
     assert host.classes[:2] == ("person", "car")
     assert {stream: costs.fps for stream, costs in host.costs.streams.items()} == {"cam-1": 5, "cam-2": 10}
@@ -77,7 +77,7 @@ def test_probe_measures_a_fleet_and_keeps_the_self_test(tmp_path, monkeypatch):
 def test_probe_unreadable_weights_are_the_users_error(tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"no weights")
     broken = FLEET.replace("resolution: 16}", "resolution: 16, weights: broken.safetensors}")
-    with Probe(fleet(tmp_path, broken), "cpu", 2.0, 0) as probe, pytest.raises(UserError, match="broken"):
+    with CostProbe(fleet(tmp_path, broken), "cpu", 2.0, 0) as probe, pytest.raises(UserError, match="broken"):
         probe.result()
 
 
@@ -97,7 +97,7 @@ def test_probe_takes_no_modules_of_the_current_folder(tmp_path):
         return subprocess.Popen([*command[: command.index("-m")], "-c", asked], **options)
 
     with (
-        Probe(fleet(tmp_path), "cpu", 2.0, popen=start) as probe,
+        CostProbe(fleet(tmp_path), "cpu", 2.0, popen=start) as probe,
         pytest.raises(UserError, match="safe: True"),
     ):
         probe.result()
@@ -110,7 +110,7 @@ def test_probe_exit_ends_the_process(tmp_path):
         started.append(running("import time; time.sleep(600)")(command, **options))
         return started[0]
 
-    with Probe(fleet(tmp_path), "cpu", 2.0, popen=start):
+    with CostProbe(fleet(tmp_path), "cpu", 2.0, popen=start):
         assert started[0].poll() is None
     assert started[0].returncode is not None
 
@@ -126,7 +126,7 @@ def test_probe_passes_the_shipped_fleet_on(tmp_path):
         "import json, sys; order = json.loads(sys.stdin.read()); sys.exit(order['fleet'].splitlines()[0])"
     )
     with (
-        Probe(shipped, "cpu", 2.0, popen=running(program)) as probe,
+        CostProbe(shipped, "cpu", 2.0, popen=running(program)) as probe,
         pytest.raises(UserError, match="name: synthetic-city"),
     ):
         probe.result()

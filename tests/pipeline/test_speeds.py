@@ -80,7 +80,7 @@ def test_probes_real_processes_answer_and_end():
 class Refusing(CpuShares):
     """Backend whose jobs cannot begin."""
 
-    def attach(self, job):
+    def attach_job(self, job):
         raise UserError(f"{job.role}: no daemon")
 
 

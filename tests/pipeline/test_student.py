@@ -55,8 +55,8 @@ def label_file(folder: Path, finds: bool, *classes: int) -> dict[str, object]:
     head = LabelHead(names=("person", "truck", "kite"), finds=finds)
     table = LabelTable(head)
     table.frames[CAMERA] = {0: Detections(boxes, np.array(classes, np.int64), scores)}
-    table.finish(CAMERA, 1)
-    table.save(folder / "labels.parquet")
+    table.finish_stream(CAMERA, 1)
+    table.save_table(folder / "labels.parquet")
     return {"model": "file", "weights": folder / "labels.parquet"}
 
 
@@ -131,7 +131,7 @@ def test_proposer_of_a_detect_fleet_finds_nothing_for_free(tmp_path, own):
     proposer = proposer_for(fleet, fleet.stream(CAMERA))
     assert isinstance(proposer, NoProposals)
     boxes = np.array([[0, 0, 5, 5]], np.float32)
-    found = proposer.propose(Frame(0, 0, np.zeros((8, 8, 3), np.uint8), boxes))
+    found = proposer.propose_boxes(Frame(0, 0, np.zeros((8, 8, 3), np.uint8), boxes))
     assert found.boxes.shape == (0, 4)
     assert (proposer.free, proposer.operations((8, 8, 3)), found.count_operations()) == (True, 0, 0)
 

@@ -60,7 +60,7 @@ class Aborted:
     def start_frames(self, *_):
         pass
 
-    def poll(self, _timeout_s):
+    def poll_frames(self, _timeout_s):
         return []
 
     def close(self):
@@ -90,7 +90,7 @@ class HandFed:
     def start_frames(self, *_):
         pass
 
-    def poll(self, timeout_s):
+    def poll_frames(self, timeout_s):
         time.sleep(min(timeout_s, 0.001))
         arrived = [self.coming.popleft() for _ in range(len(self.coming))]
         self.polls += 1
@@ -141,7 +141,7 @@ def common(monkeypatch, tmp_path):
         seed=0,
         device="cpu",
         folder=RunFolder.create_numbered(tmp_path, "run"),
-        shares=SimpleNamespace(attach=lambda _: bucket),
+        shares=SimpleNamespace(attach_job=lambda _: bucket),
         way=PLAIN,
         inference_speed=LINEAR,
         keeps_hours=False,
@@ -272,7 +272,7 @@ def test_share_zero_waits_for_the_frame_in_analysis(actor, common):
     """Otherwise the loop would wait for the share, and the camera's return would never be reported."""
     cam = actor.streams[CAM]
     cam.set_inference(EVERY, 1000, 1)
-    common.bucket.charge(10**15)  # more than is earned: the next batch waits
+    common.bucket.charge_use(10**15)  # more than is earned: the next batch waits
     show(CAM, 0)
     wait_until(lambda: actor.shared.models.queued)
     with ThreadPoolExecutor(1) as threads:
@@ -334,7 +334,7 @@ def test_streams_of_a_process_are_answered_in_one_call(two, common, monkeypatch)
         MultiModelPredictor, "predict", lambda self, asked: calls.append(len(asked)) or predict(self, asked)
     )
     configure_all(two)
-    common.bucket.charge(10**15)
+    common.bucket.charge_use(10**15)
     for stream in (CAM, OTHER):
         show(stream, 0)
     wait_until(lambda: two.shared.models.queued == 2)
@@ -368,7 +368,7 @@ def test_use_is_charged_to_the_stream_of_the_crops(two, common, monkeypatch):
     monkeypatch.setattr(ekya.runtime.actors.stream_inference, "MEASURE_EVERY_S", 0.3)
     configure_all(two)
     show_and_wait(CAM, 0)
-    common.bucket.charge(30_000_000)
+    common.bucket.charge_use(30_000_000)
     used = {}
     while len(used) < 2 or not used[CAM]:
         for event in two.poll(5.0):
@@ -447,7 +447,7 @@ class Golden:
         self.goes_on = threading.Event()
         self.goes_on.set()
 
-    def find(self, image):
+    def find_objects(self, image):
         self.asked.append(image.shape)
         assert self.goes_on.wait(HANG_GUARD_S)
         return GoldenObjects(self.BOXES, np.array([2, 0]), np.zeros((0, 4), np.float32))
@@ -524,7 +524,7 @@ def test_frame_of_another_size_is_answered_by_the_frame_before(both_golden, comm
 def test_stream_that_waits_for_the_golden_detector_has_no_batch_under_way(golden, common, good, monkeypatch):
     """A change of shares waits for batches under way, and would wait for each of these."""
     under_way, most, asking, scope = [], [], [], common.bucket.scope
-    find = ekya.pipeline.golden_inference.GoldenInference.find
+    find = ekya.pipeline.golden_inference.GoldenInference.find_objects
 
     @contextmanager
     def counted():
@@ -538,7 +538,7 @@ def test_stream_that_waits_for_the_golden_detector_has_no_batch_under_way(golden
         asking.append(1)
         return find(model, image)
 
-    monkeypatch.setattr(ekya.pipeline.golden_inference.GoldenInference, "find", ask)
+    monkeypatch.setattr(ekya.pipeline.golden_inference.GoldenInference, "find_objects", ask)
     common.bucket.scope = counted
     made = actor_of(common, CAM, OTHER)
     made.load_streams((0, 0), to_bytes(good))
@@ -691,7 +691,7 @@ def test_base_weights_are_saved_for_every_stream(common, good, monkeypatch):
 
 def test_spare_process_has_no_share_before_a_stream_joins(common, good):
     attached = []
-    common.shares.attach = lambda job: attached.append(job) or common.bucket
+    common.shares.attach_job = lambda job: attached.append(job) or common.bucket
     spare = actor_of(common)
     spare.warm_up(to_bytes(good))
     assert (attached, spare.poll(0.0)) == ([], [])

@@ -99,7 +99,7 @@ class Tier(NullCoordinator):
                 task.training[WEST], task.validation, task.classes, memory=task.memory, seed=task.seed
             ),
         )
-        retraining.prepare()
+        retraining.prepare_training()
         accuracy = retraining.run_epoch().validation_accuracy
         self.trained = to_bytes(retraining.model())
         best = RemoteCheckpoint(self.trained, accuracy, 1)

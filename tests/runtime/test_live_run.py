@@ -60,7 +60,7 @@ def drawn_labels(raw, path):
             frame.index: Detections(truth.boxes, truth.classes, np.ones(len(truth.boxes), np.float32))
             for frame, truth in islice(shown, (raw["windows"] + 1) * WINDOW_S * FPS)
         }
-    table.save(path)
+    table.save_table(path)
     return path
 
 

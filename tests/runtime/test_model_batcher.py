@@ -30,7 +30,7 @@ class Models:
     """
 
     def __init__(self):
-        self.predictors = SimpleNamespace(of=lambda model: model)
+        self.predictors = SimpleNamespace(predictor_for=lambda model: model)
         self.calls, self.owners = [], {}
         self.may = threading.Event()
         self.may.set()

@@ -95,7 +95,7 @@ def made_actor(monkeypatch, golden, classes):
         golden=SimpleNamespace(gpu_s_per_window=None), edge=EdgeSpec(), inference=InferencesConfig()
     )
     costs = dict.fromkeys((CAM, LATE), StreamCosts(10.0, {SIDE: 0.001}))
-    shares = SimpleNamespace(attach=lambda _: Handle())
+    shares = SimpleNamespace(attach_job=lambda _: Handle())
     return PreparationActor(
         SimpleNamespace(
             fleet=fleet,
@@ -233,7 +233,7 @@ def test_activations_of_trials_are_kept_for_their_window(actor, good, materials)
     prepare(actor, materials, 1, BASE_VERSION, None)
     labels, (passed, _) = actor.newest_labels(1, CAM), actor.forward_passes(1, CAM)
     crops = np.concatenate([labels.training.examples.images, labels.validation.examples.images])
-    assert passed.known(0, crops).sum() >= 8
+    assert passed.find_cached(0, crops).sum() >= 8
     assert actor.forward_passes(2, CAM) == (None, None)
     assert actor.forward_passes(1, StreamId("another")) == (None, None)
 
@@ -463,7 +463,7 @@ def test_kept_weights_that_were_forgotten_meanwhile_are_left_out_without_a_warni
 class Blind(BrightDetector):
     """Golden detector that finds nothing."""
 
-    def detect(self, image):
+    def detect_objects(self, image):
         return no_detections()
 
 

@@ -238,7 +238,7 @@ def opened(folder):
     slower = (FamilyCost(Family(0, 0, 16), 0.02, 0.04),)
     host = ProbedHost(("car",), HostCosts({}, 0.01, slower, 2.0), SelfTest(PLAIN, 1.0, 1.0, (), 0.1))
     shares = CpuShares(2)
-    chosen = ChosenBackend("cpu", shares, shares.probe(), ("there is no GPU",))
+    chosen = ChosenBackend("cpu", shares, shares.probe_machine(), ("there is no GPU",))
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     return open_run(fleet, RunOptions(resume=folder.path), chosen, host)

@@ -27,7 +27,7 @@ class Trainer:
         self.inside, self.may_end = threading.Event(), threading.Event()
         self.done = False
 
-    def prepare(self):
+    def prepare_training(self):
         """Does nothing."""
 
     def run_epoch(self):
@@ -66,7 +66,7 @@ class NamedMemory:
     def __init__(self, of=""):
         self.of = of
 
-    def update(self, model, _crops):
+    def update_exemplars(self, model, _crops):
         return NamedMemory(model)
 
 
@@ -214,10 +214,10 @@ def test_leave_returns_when_nothing_more_is_written(actor, trainers, monkeypatch
 def test_peak_of_memory_is_known_only_of_a_job_alone(monkeypatch):
     monkeypatch.setattr("ekya.models.edge.device_memory.peak_bytes", lambda: 700)
     peaks = MemoryPeaks()
-    alone = peaks.begin()
-    assert peaks.end(alone) == 700
-    first = peaks.begin()
-    second = peaks.begin()
-    assert peaks.end(first) is None
-    assert peaks.end(second) is None
-    assert peaks.end(peaks.begin()) == 700
+    alone = peaks.start_job()
+    assert peaks.end_job(alone) == 700
+    first = peaks.start_job()
+    second = peaks.start_job()
+    assert peaks.end_job(first) is None
+    assert peaks.end_job(second) is None
+    assert peaks.end_job(peaks.start_job()) == 700

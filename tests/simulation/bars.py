@@ -100,7 +100,7 @@ class Golden:
     background = None
     finds = False
 
-    def label(self, items):
+    def label_boxes(self, items):
         """Returns the class of each box."""
         return [
             np.array([self._bar(item.picture, box) for box in item.boxes], np.int64).reshape(-1)
@@ -142,7 +142,7 @@ def knowing_model():
         RetrainingData(crops, crops, NAMES, seed=1),
         method=TrainingMethod(recipe=quick),
     )
-    training.prepare()
+    training.prepare_training()
     while not training.done:
         training.run_epoch()
     return training.model()

@@ -17,7 +17,7 @@ from ekya.core.events import InferenceProfiled, LabelsReady, ModelSwapped, Profi
 from ekya.core.profile import Profiler
 from ekya.core.trace import BASE
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.models.golden.detections import Detector
+from ekya.models.golden.detections import ObjectDetector
 from ekya.models.golden.onnx_detector import OnnxDetector
 from ekya.pipeline.collector import BURST_FRAMES
 from ekya.pipeline.costs import load_card
@@ -75,14 +75,14 @@ def asked():
 def ran(fleet, asked, tmp_path_factory):
     """Folder and summary of a run."""
     folder = RunFolder.create_numbered(tmp_path_factory.mktemp("runs"), "motorway")
-    detect = OnnxDetector.detect
+    detect = OnnxDetector.detect_objects
 
-    def counted(self: Detector, image: np.ndarray):
+    def counted(self: ObjectDetector, image: np.ndarray):
         asked.append(image.shape)
         return detect(self, image)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OnnxDetector, "detect", counted)
+        patched.setattr(OnnxDetector, "detect_objects", counted)
         summary = emulate(folder, fleet, "ekya", SEED, lambda batch, step: None)
     return folder, summary
 

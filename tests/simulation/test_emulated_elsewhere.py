@@ -93,7 +93,7 @@ def test_arrival_has_weights_of_the_best_epoch(base, labels):
         return retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
 
     stepped = fresh()
-    stepped.prepare()
+    stepped.prepare_training()
     told = [stepped.run_epoch().validation_accuracy for _ in range(GAMMA.epochs)]
     command = start_retraining(CAM, GAMMA, share_milli=0, elsewhere=Elsewhere(9 * S))
     arriving = VirtualRetraining(command, training_steps(fresh(), CARD), LINEAR, S)
@@ -114,7 +114,7 @@ def coming(base, labels):
 
 def test_snapshots_each_epoch_equals_a_local_training(base, labels):
     stepped = retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
-    stepped.prepare()
+    stepped.prepare_training()
     made = [(stepped.run_epoch().validation_accuracy, stepped.model()) for _ in range(GAMMA.epochs)]
     home = coming(base, labels)
     assert home.best is None

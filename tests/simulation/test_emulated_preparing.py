@@ -63,7 +63,7 @@ PASSING = tuple(kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car
 class Blind(BrightDetector):
     """Golden detector that finds nothing."""
 
-    def detect(self, image):
+    def detect_objects(self, image):
         return no_detections()
 
 

@@ -37,7 +37,7 @@ class Trained:
     def done(self):
         return self._done == len(self._accuracies)
 
-    def prepare(self):
+    def prepare_training(self):
         assert not self.prepared
         self.prepared = True
 

@@ -30,7 +30,7 @@ from ekya.core.trace import (
 )
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
-from ekya.core.weights import Dose, Elsewhere, Probe
+from ekya.core.weights import Dose, DoseProbe, Elsewhere
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
@@ -293,7 +293,7 @@ def test_trace_doses_together_cost_as_much_as_all_labels():
     executor.execute_commands([cmd.BeginPreparation(1, 500, (later,), round=1)])
     labels, ended = events_until(executor, 40 * S)
     assert (labels.gpu_s, labels.since_us) == (0.5, 20 * S)
-    assert labels.probe == Probe(0.35, 50, 0.35)
+    assert labels.probe == DoseProbe(0.35, 50, 0.35)
     assert ended.round == 1
 
 

@@ -137,7 +137,7 @@ def source_of(monkeypatch):
         monkeypatch.setattr(camera_module, "_why_unreachable", lambda *_: None)
         monkeypatch.setattr(camera_module.cv2, "VideoCapture", lambda *_: virtual)
         source = CameraSource("rtsp://10.0.0.5/live", fps, STALL_S, 640, lambda: virtual.now_s)
-        source.connect()
+        source.connect_camera()
         return source
 
     return made
@@ -254,7 +254,7 @@ def test_live_sample_ends_after_its_time(monkeypatch):
         def start_frames(self, began_ns):
             assert began_ns == now_ns[0]
 
-        def poll(self, timeout_s):
+        def poll_frames(self, timeout_s):
             now_ns[0] += round(min(timeout_s, 0.4) * 1e9)
             if timeout_s < 0.4:
                 return []

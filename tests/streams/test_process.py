@@ -18,7 +18,7 @@ from ekya.streams.ingest.video import VideoSpec
 def drain(process: SourceProcess, pause_s: float = 0.0) -> list[Arrived]:
     arrived = []
     while not process.ended:
-        arrived += process.poll(1.0)
+        arrived += process.poll_frames(1.0)
         time.sleep(pause_s)
     return arrived
 
@@ -72,7 +72,7 @@ def test_process_abort_is_reported_in_words(odd: Any) -> None:
         assert [a.index for a in arrived] == [0, 1, 2], "what arrived before the end counts"
         assert process.died is not None
         assert "SIGABRT" in process.died
-        assert process.poll(0.0) == []
+        assert process.poll_frames(0.0) == []
 
 
 @pytest.mark.parametrize(("fps", "limit_s"), [(100.0, 75), (0.01, 500)])
@@ -82,15 +82,15 @@ def test_process_that_hangs_is_killed(odd: Any, fps: float, limit_s: int) -> Non
     with SourceProcess(odd(frames=1000, fps=fps), ("car",), lambda: now_s[0]) as process:
         process.wait_open()
         call_at(process.start_frames)
-        wait_until(lambda: process.poll(0.05))
+        wait_until(lambda: process.poll_frames(0.05))
         os.kill(process.pid, signal.SIGSTOP)
         wait_until(lambda: state_of(process.pid) == "T")
-        wait_until(lambda: not process.poll(0.0))
+        wait_until(lambda: not process.poll_frames(0.0))
         now_s[0] = limit_s - 0.1
-        assert process.poll(0.0) == []
+        assert process.poll_frames(0.0) == []
         assert process.died is None
         now_s[0] = limit_s + 0.1
-        assert process.poll(0.0) == []
+        assert process.poll_frames(0.0) == []
         assert process.died == f"it gave no sign of life for {limit_s} s"
 
 

@@ -43,7 +43,7 @@ class Fed:
     def lost(self):
         return "the camera ended the connection" if self._is_away(self._now_s()) else None
 
-    def poll(self, timeout_s):
+    def poll_frames(self, timeout_s):
         """Passes the time until the next picture, or until it is over."""
         due_s = (self.shown + 1) / FPS
         until_s = self._now_s() + timeout_s

@@ -178,7 +178,7 @@ def read(spec: SourceSpec, classes: tuple[str, ...], damaged: Path) -> tuple[Fat
             process.wait_open(LONGEST_S)
             process.start_frames(None)
             while not process.ended:
-                arrived = process.poll(LONGEST_S)
+                arrived = process.poll_frames(LONGEST_S)
                 if not arrived and not process.ended:
                     return Fate.HUNG, frames, process.damaged, f"nothing for {LONGEST_S:g} s"
                 frames += len(arrived)

@@ -74,7 +74,7 @@ def test_cores_without_groups_are_unlimited(tmp_path, cgroups):
 def test_cores_half_a_core_is_half_a_gpu(cgroups):
     write_group(cgroups.v2(), cpu_max="50000 100000")
     assert cpu_limit(cgroups.groups) == 0.5
-    capability = CpuShares(cpu_limit(cgroups.groups)).probe()
+    capability = CpuShares(cpu_limit(cgroups.groups)).probe_machine()
     assert (capability.usable, capability.capacity_milli) == (True, 500)
     assert capability.why.startswith("0.5 CPU cores")
 

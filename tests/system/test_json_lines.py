@@ -21,7 +21,7 @@ def path(tmp_path):
 
 def append(path, *records, **options):
     lines = JsonLines(path, **options)
-    lines.append(*records)
+    lines.append_records(*records)
     lines.close()
 
 
@@ -90,12 +90,12 @@ def test_objects_are_on_disk_before_anyone_can_act_on_them(path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda _file: synced.append(path.read_bytes().count(b"\n")))
     lines = JsonLines(path)
-    lines.append(RECORDS[0], durable=False)
+    lines.append_records(RECORDS[0], durable=False)
     assert (synced, read(path)) == ([], RECORDS[:1])
-    lines.append(RECORDS[1])
+    lines.append_records(RECORDS[1])
     assert synced == [2]
-    lines.append(RECORDS[2], durable=False)
-    lines.sync()
+    lines.append_records(RECORDS[2], durable=False)
+    lines.sync_file()
     assert synced == [2, 3]
     assert lines.size_bytes == path.stat().st_size
     lines.close()
@@ -111,9 +111,9 @@ def test_an_object_that_a_full_disk_refused_leaves_no_part_of_it(path, monkeypat
 
         patch.setattr(os, "fsync", refuse)
         with pytest.raises(FullDiskError, match=r"lines\.jsonl: the disk is full"):
-            lines.append(RECORDS[1])
+            lines.append_records(RECORDS[1])
     assert read(path) == RECORDS[:1]
-    lines.append(RECORDS[2])
+    lines.append_records(RECORDS[2])
     lines.close()
     assert read(path) == [RECORDS[0], RECORDS[2]]
     assert [json.loads(line) for line in path.read_text().splitlines()] == [RECORDS[0], RECORDS[2]]

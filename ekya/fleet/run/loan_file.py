@@ -59,11 +59,11 @@ class LoanFile:
         Raises:
             UserError: the disk is full.
         """
-        self._lines.append(_over(made) if made.outcome else _made(made))
+        self._lines.append_records(_over(made) if made.outcome else _made(made))
 
     def record_lost(self, number: int) -> None:
         """Records that no server knew of a loan any more when the coordinator was started again."""
-        self._lines.append(
+        self._lines.append_records(
             {"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []}
         )
 

@@ -118,7 +118,7 @@ class ShareHandle(Protocol):
 class ShareBackend(Protocol):
     """Mechanism that enforces jobs' shares."""
 
-    def probe(self) -> Capability:
+    def probe_machine(self) -> Capability:
         """Returns the capabilities on this machine; starts nothing and makes no CUDA context."""
 
     def open(self, gpus: int) -> AbstractContextManager["ShareBackend"]:
@@ -137,5 +137,5 @@ class ShareBackend(Protocol):
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
         """Returns the environment of the job's process, to be set before CUDA starts in it."""
 
-    def attach(self, job: ShareJob) -> ShareHandle:
+    def attach_job(self, job: ShareJob) -> ShareHandle:
         """Returns the job's handle; called inside its process, once for each job that runs there."""

@@ -39,7 +39,7 @@ class CpuShares:
     cores: float
     clocks: Clocks | None = None
 
-    def probe(self) -> Capability:
+    def probe_machine(self) -> Capability:
         """Reports the backend usable, always."""
         return Capability(
             usable=True,
@@ -59,7 +59,7 @@ class CpuShares:
         """Sets one thread per actor, since only threads that call ``scope`` are counted, and no GPU."""
         return dict(_ENVIRONMENT)
 
-    def attach(self, job: ShareJob) -> ShareHandle:
+    def attach_job(self, job: ShareJob) -> ShareHandle:
         """Returns a token bucket on the thread time of its calling threads."""
         return TokenBucket(job.share_milli, self.clocks)
 
@@ -94,7 +94,7 @@ class DutyCycleShares:
     clocks: Clocks | None = None
     without_cuda: Callable[[], bool] = cpu_only_torch
 
-    def probe(self) -> Capability:
+    def probe_machine(self) -> Capability:
         """Reports the backend usable if there is a GPU that torch can use."""
         usable, why = bool(self.inventory.gpus), self.inventory.why
         if usable and self.without_cuda():
@@ -121,7 +121,7 @@ class DutyCycleShares:
         """Makes only the job's GPU visible, by its UUID."""
         return {VISIBLE_VARIABLE: self.inventory.gpus[job.gpu].uuid}
 
-    def attach(self, job: ShareJob) -> ShareHandle:
+    def attach_job(self, job: ShareJob) -> ShareHandle:
         """Returns a token bucket on the time that the GPU works for the job."""
         return DutyCycleHandle(self.streams(), job.share_milli, self.clocks)
 
@@ -151,14 +151,14 @@ class DutyCycleHandle:
     def scope(self) -> Iterator[None]:
         """Context manager around one batch. Does not nest. At share 0 waits for a resize or release."""
         self._meter.wait_until_under_way(UNDER_WAY)
-        self._bucket.charge(self._meter.settle())
+        self._bucket.charge_use(self._meter.settle_finished())
         self._bucket.wait_for_turn()
         with self._bucket.under_way(), self._meter.batch():
             yield
 
     def measured(self) -> Measured:
         """Returns the use; a batch counts once the GPU has finished it."""
-        self._bucket.charge(self._meter.settle())
+        self._bucket.charge_use(self._meter.settle_finished())
         return self._bucket.measured()
 
     def release(self) -> None:

@@ -28,16 +28,16 @@ class Mark(Protocol):
 class GpuStreams(Protocol):
     """Streams of one GPU, as the calling thread sees them."""
 
-    def enter(self, stream: int) -> None:
+    def enter_stream(self, stream: int) -> None:
         """Sends the calling thread's kernels to this stream until it enters another."""
 
     def current(self) -> int:
         """Returns the address of the calling thread's stream."""
 
-    def synchronise(self, stream: int) -> None:
+    def wait_for_stream(self, stream: int) -> None:
         """Waits for all work on the stream."""
 
-    def mark(self) -> Mark:
+    def record_mark(self) -> Mark:
         """Records a mark on the calling thread's stream."""
 
 
@@ -60,7 +60,7 @@ class BatchMeter:
         """Context manager around one batch, of whose time this part counts."""
         with self._lock:
             if self._inside == 0:
-                self._began = self._streams.mark()
+                self._began = self._streams.record_mark()
             self._inside += 1
         try:
             yield
@@ -68,9 +68,9 @@ class BatchMeter:
             with self._lock:
                 self._inside -= 1
                 if self._inside == 0 and self._began is not None:
-                    self._under_way.append((self._began, self._streams.mark(), share_milli))
+                    self._under_way.append((self._began, self._streams.record_mark(), share_milli))
 
-    def settle(self) -> int:
+    def settle_finished(self) -> int:
         """Returns nanoseconds of all batches that the GPU finished since the last call. Does not wait."""
         used = 0
         with self._lock:
@@ -98,7 +98,7 @@ class TorchStreams:
     A stream of a green context runs its kernels on the context's SMs, independent of the current context.
     torch uses the calling thread's current stream for kernels and their memory, passes it to cuBLAS and cuDNN
     with every call, and runs a backward pass on the stream of its forward pass. So all work of a thread after
-    ``enter`` runs on that level, also after the batch, since ``enter`` is never undone.
+    ``enter_stream`` runs on that level, also after the batch, since it is never undone.
     """
 
     def __init__(self) -> None:
@@ -110,16 +110,16 @@ class TorchStreams:
         self._cuda.init()
         self._streams: dict[int, Any] = {}
 
-    def enter(self, stream: int) -> None:
+    def enter_stream(self, stream: int) -> None:
         self._cuda.set_stream(self._stream(stream))
 
     def current(self) -> int:
         return int(self._cuda.current_stream(_DEVICE).cuda_stream)
 
-    def synchronise(self, stream: int) -> None:
+    def wait_for_stream(self, stream: int) -> None:
         self._stream(stream).synchronize()
 
-    def mark(self) -> Mark:
+    def record_mark(self) -> Mark:
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(_DEVICE))
         return TorchMark(event)

@@ -101,7 +101,7 @@ def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBa
         known = ", ".join((AUTO, *SHARE_BACKENDS))
         raise UserError(f"--shares {name}: there is no such share backend; use one of {known}")
     backend = SHARE_BACKENDS[name](machine)
-    capability = backend.probe()
+    capability = backend.probe_machine()
     if not capability.usable:
         raise UserError(f"--shares {name}: {capability.why}; use --shares {AUTO} to take what works here")
     return ChosenBackend(name, backend, capability, (f"{name} was asked for: {capability.why}",))
@@ -111,7 +111,7 @@ def _first_usable(machine: Machine) -> ChosenBackend:
     refused: list[str] = []
     for name, make in SHARE_BACKENDS.items():
         backend = make(machine)
-        capability = backend.probe()
+        capability = backend.probe_machine()
         if capability.usable:
             return ChosenBackend(name, backend, capability, (f"{name}: {capability.why}", *refused))
         refused.append(f"not {name}: {capability.why}")

@@ -103,16 +103,16 @@ class TokenBucket:
             with self.under_way():
                 yield
         except BaseException:
-            self.charge(self._clocks.spent_ns() - before_ns)
+            self.charge_use(self._clocks.spent_ns() - before_ns)
             raise
-        self.charge(self._clocks.spent_ns() - before_ns)
+        self.charge_use(self._clocks.spent_ns() - before_ns)
         with self._changed:
             self._wait_out_debt(for_ever=False)
 
     def wait_for_turn(self) -> None:
         """Waits until there is no debt and the share is not 0, or until the job is released.
 
-        For callers that measure a batch later and then call ``charge``; others use ``scope``.
+        For callers that measure a batch later and then call ``charge_use``; others use ``scope``.
         """
         with self._changed:
             while self._share_milli == 0 and not self._released:
@@ -121,7 +121,7 @@ class TokenBucket:
             self._wait_out_debt()
             self._limit()
 
-    def charge(self, used_ns: int) -> None:
+    def charge_use(self, used_ns: int) -> None:
         """Charges the use of a batch; no use changes nothing, so a running batch keeps what it has earned."""
         if not used_ns:
             return

@@ -26,9 +26,9 @@ class MpsGreenShares:
     split_sms: Callable[[], SmReport]
     green: GreenShares = field(default_factory=GreenShares, compare=False)
 
-    def probe(self) -> Capability:
+    def probe_machine(self) -> Capability:
         """Reports the backend usable if MPS is and the driver makes green contexts."""
-        clients = self.mps.probe()
+        clients = self.mps.probe_machine()
         report = self.split_sms() if clients.usable else SmReport((), clients.why)
         usable = bool(report.layouts)
         return Capability(
@@ -51,11 +51,11 @@ class MpsGreenShares:
         """Returns the environment of an MPS client on the job's GPU that may use all SMs."""
         return {**self.mps.actor_env(job), PERCENTAGE: "100"}
 
-    def attach(self, job: ShareJob) -> ShareHandle:
+    def attach_job(self, job: ShareJob) -> ShareHandle:
         """Returns a handle of the job's SMs, on the only GPU that its process sees.
 
         Raises:
             UserError: this process is not a client of exactly one MPS server, or no level can be used.
         """
         self.mps.require_client(job)
-        return self.green.attach(job)
+        return self.green.attach_job(job)

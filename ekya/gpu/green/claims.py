@@ -67,7 +67,7 @@ class SmClaims:
             free = taken
         return free
 
-    def take(self, first: int, groups: int) -> bool:
+    def claim_groups(self, first: int, groups: int) -> bool:
         """Claims all of these groups or none; earlier claims of the job stay."""
         return self._try(fcntl.F_WRLCK, first, groups)
 

@@ -68,7 +68,7 @@ class GreenShares:
     _process: GreenProcess | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def attach(self, job: ShareJob) -> GreenHandle:
+    def attach_job(self, job: ShareJob) -> GreenHandle:
         """Returns a handle of the job's SMs; the first call starts CUDA and makes levels ahead.
 
         Raises:

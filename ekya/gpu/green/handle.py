@@ -96,7 +96,7 @@ class GreenHandle:
             )
         self._smallest = smallest.level
         self.resize(job.share_milli)
-        streams.enter((self.level or self._smallest).stream)
+        streams.enter_stream((self.level or self._smallest).stream)
 
     @property
     def level(self) -> Level | None:
@@ -127,7 +127,7 @@ class GreenHandle:
             paid = self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
             self._guest, self._wanted = guest, 0 if guest else groups
             note = self._move(ANSWER_WITHIN_S)
-        self._current.wake()
+        self._current.wake_waiting()
         granted_milli = paid.share_milli if guest else self._level_milli()
         settled = paid.settled and note != _BUSY
         return Resized(granted_milli, (self._clock_ns() - began_ns) // 1000, note or paid.note, settled)
@@ -146,8 +146,8 @@ class GreenHandle:
             before = self._streams.current()
             if before != level.stream:
                 # Streams are unordered: the thread's work on the old stream must finish first.
-                self._streams.synchronise(before)
-                self._streams.enter(level.stream)
+                self._streams.wait_for_stream(before)
+                self._streams.enter_stream(level.stream)
             if self._streams.current() != level.stream:
                 raise RuntimeError("the thread's stream is not that of its level")
             part_milli = self._levels.layout.share_milli(level.sms)
@@ -155,7 +155,7 @@ class GreenHandle:
                 yield
         finally:
             self._own.inside = False
-            if self._current.end():
+            if self._current.end_batch():
                 self._let_go()
 
     def measured(self) -> Measured:
@@ -182,13 +182,13 @@ class GreenHandle:
             if self._guest:
                 self._bucket.wait_for_turn()
             self._look()
-            if self._current.begin(_RETRY_S if self._wanted or self._guest else None):
+            if self._current.begin_batch(_RETRY_S if self._wanted or self._guest else None):
                 return
 
     def _settle(self) -> None:
-        used_ns = self._meter.settle()
+        used_ns = self._meter.settle_finished()
         if self._guest:
-            self._bucket.charge(used_ns)
+            self._bucket.charge_use(used_ns)
         with self._used:
             self._used_ns += used_ns
 
@@ -241,7 +241,7 @@ class GreenHandle:
             target = place_again(self._claims.taken(), self._wanted, held)
             if target is None:
                 return None, "others have all SMs; they are taken when they are free"
-            if not self._claims.take(target.first, target.groups):
+            if not self._claims.claim_groups(target.first, target.groups):
                 continue
             usable = self._levels.usable(target.first, target.groups, self._lane)
             level, note = usable.level or self._owned, "; ".join(usable.refused)
@@ -255,7 +255,7 @@ class GreenHandle:
     def _let_go(self) -> None:
         with self._resizing:
             if self.level is not None:
-                self._streams.synchronise(self.level.stream)
+                self._streams.wait_for_stream(self.level.stream)
             self._claims.close()
 
     def _level_milli(self) -> int:
@@ -298,7 +298,7 @@ class CurrentLevel:
         try:
             if is_idle:
                 if self._level is not None:
-                    self._streams.synchronise(self._level.stream)
+                    self._streams.wait_for_stream(self._level.stream)
                 self._level = level
         finally:
             with self._changed:
@@ -306,7 +306,7 @@ class CurrentLevel:
                 self._changed.notify_all()
         return is_idle
 
-    def begin(self, wait_s: float | None) -> bool:
+    def begin_batch(self, wait_s: float | None) -> bool:
         """Registers a batch; False without a level, after one wait of ``wait_s`` (None: for any change)."""
         with self._changed:
             if not self._switching and (self._level is not None or self._released):
@@ -315,14 +315,14 @@ class CurrentLevel:
             self._changed.wait(wait_s)
             return False
 
-    def end(self) -> bool:
+    def end_batch(self) -> bool:
         """Unregisters a batch; returns True for the last batch of a job that is ending."""
         with self._changed:
             self._inside -= 1
             self._changed.notify_all()
             return self._released and self._inside == 0
 
-    def wake(self) -> None:
+    def wake_waiting(self) -> None:
         """Wakes all threads that wait for a level."""
         with self._changed:
             self._changed.notify_all()

@@ -52,7 +52,7 @@ class LevelPool:
             SmDriverError: a driver call fails, or the driver makes no groups.
         """
         self._driver = driver
-        self._groups, self._rest = driver.split(driver.whole())
+        self._groups, self._rest = driver.split_groups(driver.whole())
         if not self._groups:
             raise SmDriverError("the driver splits this GPU into no groups of SMs")
         self._lock = threading.Lock()
@@ -191,7 +191,7 @@ class GatedLevels:
     def _check(self, level: Level) -> tuple[Checked, ...]:
         with self._lock:
             if level.sms not in self._failed:
-                self._streams.enter(level.stream)
+                self._streams.enter_stream(level.stream)
                 self._failed[level.sms] = tuple(one for one in self._gate() if not one.passed)
             return self._failed[level.sms]
 

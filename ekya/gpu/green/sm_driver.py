@@ -98,7 +98,7 @@ class SmDriver(Protocol):
     def whole(self) -> SmGroup:
         """Returns all SMs of the GPU. Makes no context."""
 
-    def split(self, whole: SmGroup) -> tuple[tuple[SmGroup, ...], SmGroup | None]:
+    def split_groups(self, whole: SmGroup) -> tuple[tuple[SmGroup, ...], SmGroup | None]:
         """Returns the smallest possible groups, all of one size, and the rest."""
 
     def make_context(self, groups: Sequence[SmGroup]) -> object:
@@ -126,7 +126,7 @@ def layout_of(driver: SmDriver) -> SmLayout:
     Raises:
         SmDriverError: the driver makes no groups.
     """
-    groups, rest = driver.split(driver.whole())
+    groups, rest = driver.split_groups(driver.whole())
     if not groups:
         raise SmDriverError("the driver splits this GPU into no groups of SMs")
     return SmLayout(groups[0].sms, len(groups), 0 if rest is None else rest.sms)
@@ -195,7 +195,7 @@ class CudaDriver:
         kind = self._cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         return _group(self._call("cuDeviceGetDevResource", self._device, kind))
 
-    def split(self, whole: SmGroup) -> tuple[tuple[SmGroup, ...], SmGroup | None]:
+    def split_groups(self, whole: SmGroup) -> tuple[tuple[SmGroup, ...], SmGroup | None]:
         """Requests groups of one SM, which the driver rounds up to the smallest possible size."""
         made, count, rest = self._call("cuDevSmResourceSplitByCount", whole.sms, whole.resource, 0, 1)
         groups = tuple(_group(resource) for resource in made[:count])

@@ -105,7 +105,7 @@ class MpsShares:
     sleep: Callable[[float], None] = time.sleep
     environment: MpsEnvironment | None = None
 
-    def probe(self) -> Capability:
+    def probe_machine(self) -> Capability:
         """Reports the backend usable if the driver lists a GPU and the MPS control program is found."""
         found = self.look(self.inventory)
         return Capability(
@@ -125,9 +125,9 @@ class MpsShares:
 
     def actor_env(self, job: ShareJob) -> Mapping[str, str]:
         """Returns the variables that set the process's daemon, GPU and fixed percentage."""
-        return self._opened().of(job.gpu) | {PERCENTAGE: str(cap_percent(job))}
+        return self._opened().client_environment(job.gpu) | {PERCENTAGE: str(cap_percent(job))}
 
-    def attach(self, job: ShareJob) -> ShareHandle:
+    def attach_job(self, job: ShareJob) -> ShareHandle:
         """Returns a handle capped at the percentage with which this process was actually started.
 
         Raises:
@@ -224,7 +224,7 @@ class MpsHandle:
         """Context manager around one batch; at its end waits for the kernels that the host has queued."""
         with self._bucket.scope():
             yield
-            self._streams.synchronise(self._streams.current())
+            self._streams.wait_for_stream(self._streams.current())
 
     def measured(self) -> Measured:
         """Returns an upper bound of the use: time inside batches x the cap."""

@@ -126,7 +126,7 @@ class MpsControl:
         # Older daemons do not know the command and reply with a sentence.
         return self._ask(f"get_server_status {server}", self.answer_within_s).strip() == "FAULT"
 
-    def quit(self, force_after_s: int) -> None:
+    def quit_daemon(self, force_after_s: int) -> None:
         """Ends the daemon and its servers, and waits until they are gone.
 
         Args:

@@ -159,7 +159,7 @@ def restart_daemon(
         send_signal(process, signal.SIGKILL)
     if not all(_end(process, limits.kill_s) for process in left):
         raise MpsError(f"what was left of the MPS daemon in {folder.root} cannot be ended")
-    folder.clear()
+    folder.clear_remains()
     return start_daemon(control, folder, gpu_uuid, limits.start_s)
 
 
@@ -174,7 +174,7 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) 
     if daemon is not None:
         servers = _drain(control, limits.drain_s)
         try:
-            control.quit(limits.force_after_s)
+            control.quit_daemon(limits.force_after_s)
         except MpsError as error:
             _LOG.warning("%s, and is ended by a signal", error)
     known = [*servers] if daemon is None else [daemon, *servers]
@@ -184,7 +184,7 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) 
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
-    folder.remove()
+    folder.remove_folder()
 
 
 def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> None:

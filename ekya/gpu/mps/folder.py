@@ -54,13 +54,13 @@ class DaemonFolder:
             return None
         return int(text) if text.isascii() and text.isdigit() else None
 
-    def clear(self) -> None:
+    def clear_remains(self) -> None:
         """Removes all that a dead daemon left except its logs, so that another daemon can use the folder."""
         shutil.rmtree(self.pipe, ignore_errors=True)
         self.record.unlink(missing_ok=True)
         self.pipe.mkdir(mode=0o700, exist_ok=True)
 
-    def remove(self) -> None:
+    def remove_folder(self) -> None:
         """Removes the folder, ignoring errors."""
         shutil.rmtree(self.root, ignore_errors=True)
 

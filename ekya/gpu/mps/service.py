@@ -115,7 +115,7 @@ class MpsEnvironment:
     program: Path
     gpus: tuple[MpsGpu, ...]
 
-    def of(self, gpu: int) -> dict[str, str]:
+    def client_environment(self, gpu: int) -> dict[str, str]:
         """Returns the environment that makes a process a client on the GPU at this position."""
         served = self.gpus[gpu]
         return {PIPE_VARIABLE: str(served.pipe), VISIBLE_VARIABLE: served.gpu_uuid}

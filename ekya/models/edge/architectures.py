@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ekya.models.edge.architecture_table import CUTS, FASTESTDET, SSDLITE, Cut
 from ekya.models.edge.detection import fastestdet, ssdlite
-from ekya.models.edge.detection.detector import Detector
+from ekya.models.edge.detection.detector import DetectorHeads
 
 _IMAGENET_CLASSES = 1000
 _STEM = 64
@@ -159,7 +159,7 @@ class Trunk:
 
     blocks: Mapping[str, nn.Module]
     features: int
-    detector: Detector | None = None
+    detector: DetectorHeads | None = None
 
 
 def fresh_network(architecture: str) -> nn.Module:

@@ -70,8 +70,8 @@ class MemoryPeaks:
         self._running: set[object] = set()
         self._alone: object = None
 
-    def begin(self) -> object:
-        """Begins to measure a job and returns a token for ``end``."""
+    def start_job(self) -> object:
+        """Begins to measure a job and returns a token for ``end_job``."""
         job = object()
         with self._lock:
             if self._running:
@@ -82,7 +82,7 @@ class MemoryPeaks:
             self._running.add(job)
         return job
 
-    def end(self, job: object) -> int | None:
+    def end_job(self, job: object) -> int | None:
         """Returns the job's peak in bytes; None if another job ran beside it, or without a GPU."""
         with self._lock:
             self._running.discard(job)

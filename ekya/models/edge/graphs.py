@@ -45,7 +45,7 @@ class GraphRecorder(Protocol):
     def stream(self) -> int:
         """Returns the address of the calling thread's stream, which is its level."""
 
-    def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
+    def record_pass(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
         """Records one pass on the calling thread's stream.
 
         Raises:
@@ -67,7 +67,7 @@ class CudaRecorder:
     def stream(self) -> int:
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
-    def record(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
+    def record_pass(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
         """Records one pass on the calling thread's stream, or on another if that is the default stream."""
         for _ in range(_WARM_UPS):
             work(given)
@@ -109,7 +109,7 @@ class Graphs:
         if key not in self._recorded:
             given = torch.zeros((key[1], *crops.shape[1:]), dtype=crops.dtype, device=crops.device)
             try:
-                self._recorded[key] = self._recorder.record(lambda of: self._work(of, resolution), given)
+                self._recorded[key] = self._recorder.record_pass(lambda of: self._work(of, resolution), given)
             except RuntimeError as error:
                 self.refused = str(error).splitlines()[0]
                 _LOG.warning("predicting without CUDA graphs: %s", self.refused)

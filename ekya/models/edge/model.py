@@ -61,7 +61,7 @@ class EdgeModel(nn.Module):
             images = block(images)
         return images
 
-    def embed(self, images: Tensor) -> Tensor:
+    def embed_images(self, images: Tensor) -> Tensor:
         """Maps (N, 3, S, S) float to (N, F) float features; they are the input of a classifier's head."""
         return pool(self.maps(images))
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.detection.read_objects import Candidates
+from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, normalised, pool, same_weights, split_at, to_input
 from ekya.models.edge.predictor import Predictor, on_device, prepared, resized
@@ -215,7 +215,7 @@ _LOG = logging.getLogger(__name__)
 ClassAnswer = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Classes and confidences, as ``Predictor.predict`` returns them."""
 
-Answer = ClassAnswer | Candidates
+Answer = ClassAnswer | BoxCandidates
 """Answer of a classifier to crops, or of a detector to images."""
 
 AnyPredictor = Predictor | DetectorPredictor
@@ -239,7 +239,7 @@ class Predictors:
         self._making = threading.Lock()
         self._made: WeakSet[AnyPredictor] = WeakSet()
 
-    def of(self, model: EdgeModel) -> AnyPredictor:
+    def predictor_for(self, model: EdgeModel) -> AnyPredictor:
         """Returns a predictor of a model that must not change any more.
 
         Blocks of earlier models with the same weights, on the same device, replace the model's blocks.
@@ -309,13 +309,13 @@ class MultiModelPredictor:
         self._newest: dict[Hashable, AnyPredictor] = {}
         self._joined: _Joined | None = None
 
-    def add(self, owner: Hashable, predictor: AnyPredictor) -> None:
+    def add_owner(self, owner: Hashable, predictor: AnyPredictor) -> None:
         """Prepares an owner's newest weights, while the previous ones still serve. Takes time."""
         with self._adding:
             self._newest[owner] = predictor
             self._join()
 
-    def remove(self, owner: Hashable) -> None:
+    def remove_owner(self, owner: Hashable) -> None:
         """Removes an owner."""
         with self._adding:
             self._newest.pop(owner, None)

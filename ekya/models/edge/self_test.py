@@ -144,9 +144,9 @@ class _SelfTest:
     def _several(self, way: ForwardWay) -> list[Call]:
         """Returns one call for a typical frame of each of several streams with different models."""
         call, side = MultiModelPredictor(self._device, way), self._sides[0]
-        predictors = [call.predictors.of(model) for model in self._models]
+        predictors = [call.predictors.predictor_for(model) for model in self._models]
         for place, predictor in enumerate(predictors):
-            call.add(place, predictor)
+            call.add_owner(place, predictor)
         requests = [Request(predictor, self._crops[:_TYPICAL_CROPS], side) for predictor in predictors]
         return [lambda: np.concatenate([of[1] for of in call.predict(requests) if isinstance(of, tuple)])]
 

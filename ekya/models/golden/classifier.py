@@ -37,14 +37,14 @@ class GoldenClassifier:
         self._side = side
         self._operations_per_crop = 0
 
-    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+    def label_boxes(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns the class of each box in each image."""
         counts = [len(item.boxes) for item in items]
         if not sum(counts):
             return [np.zeros(0, dtype=np.int64) for _ in items]
-        return np.split(self.judge(items)[0], np.cumsum(counts)[:-1])
+        return np.split(self.classify_boxes(items)[0], np.cumsum(counts)[:-1])
 
-    def judge(self, items: Sequence[Question]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def classify_boxes(self, items: Sequence[Question]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Returns the class of every box of all images, (N,), and its confidence, (N,) in [0, 1]."""
         crops = [crop_objects(item.picture, item.boxes, self._side) for item in items if len(item.boxes)]
         if not crops:
@@ -61,7 +61,7 @@ class GoldenClassifier:
             self._operations_per_crop = int(counter.get_total_flops())
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
-    def find(
+    def find_objects(
         self,
         image: NDArray[np.uint8],
         place: FramePlace | None = None,

@@ -28,7 +28,7 @@ class Detections:
     classes: NDArray[np.int64]
     scores: NDArray[np.float32]
 
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "Detections":
+    def select_rows(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "Detections":
         """Returns these rows only."""
         return Detections(self.boxes[rows], self.classes[rows], self.scores[rows])
 
@@ -109,14 +109,14 @@ class Question:
         return self.image
 
 
-class Detector(Protocol):
+class ObjectDetector(Protocol):
     """Interface of detectors, which find and classify objects."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of its classes; the index space of ``Detections.classes``."""
 
-    def detect(self, image: NDArray[np.uint8]) -> Detections:
+    def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image."""
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
@@ -186,11 +186,11 @@ def suppressed(
     """
     usable = np.isfinite(found.scores) & (found.scores >= min_score) & np.isfinite(found.boxes).all(axis=1)
     rows = np.flatnonzero(usable & (found.classes >= 0) & (found.classes < class_count))
-    best = found.take(rows[np.argsort(-found.scores[rows], kind="stable")[:_MOST_CANDIDATES]])
+    best = found.select_rows(rows[np.argsort(-found.scores[rows], kind="stable")[:_MOST_CANDIDATES]])
     # Before boxes are clipped, which makes different ones equal.
     _, first = np.unique(best.boxes, axis=0, return_index=True)
-    one_each = best.take(np.sort(first))
+    one_each = best.select_rows(np.sort(first))
     boxes = np.clip(one_each.boxes, 0.0, [width, height, width, height]).astype(np.float32)
     sound = Detections(boxes, one_each.classes, np.clip(one_each.scores, 0.0, 1.0).astype(np.float32))
-    sound = sound.take((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
-    return sound.take(nms(sound.boxes, sound.scores, sound.classes, max_iou)[:MOST_BOXES])
+    sound = sound.select_rows((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
+    return sound.select_rows(nms(sound.boxes, sound.scores, sound.classes, max_iou)[:MOST_BOXES])

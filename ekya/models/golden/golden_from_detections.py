@@ -14,9 +14,9 @@ from ekya.core.units import StreamId
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.detections import (
     Detections,
-    Detector,
     FramePlace,
     GoldenObjects,
+    ObjectDetector,
     Proposals,
     Question,
     nms,
@@ -64,7 +64,7 @@ class DetectionModel:
     class_of: NDArray[np.int64]
     sure_score: float
 
-    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+    def label_boxes(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns the class of the sure detection that overlaps each box most, at IoU 0.5 or more.
 
         Other boxes are ``UNSURE`` if an unsure detection of one of the fleet's classes overlaps them as much,
@@ -79,7 +79,7 @@ class DetectionModel:
         """
         return self.source.operations([item for item in items if self.background is None or len(item.boxes)])
 
-    def find(
+    def find_objects(
         self,
         image: NDArray[np.uint8],
         place: FramePlace | None = None,
@@ -97,7 +97,7 @@ class DetectionModel:
         found, classes, sure = self._of_fleet(detections)
         # One vehicle may be found as a car and as a truck.
         kept = nms(found.boxes, found.scores, None, _DUPLICATE_IOU)
-        found, classes, sure = found.take(kept), classes[kept], sure[kept]
+        found, classes, sure = found.select_rows(kept), classes[kept], sure[kept]
         return GoldenObjects(found.boxes[sure], classes[sure], found.boxes[~sure])
 
     def _label(self, item: Question) -> NDArray[np.int64]:
@@ -117,7 +117,7 @@ class DetectionModel:
 
     def _of_fleet(self, found: Detections) -> tuple[Detections, NDArray[np.int64], NDArray[np.bool_]]:
         """Returns the detections of the fleet's classes, those classes, and which are sure."""
-        found = found.take(self.class_of[found.classes] >= 0)
+        found = found.select_rows(self.class_of[found.classes] >= 0)
         return found, self.class_of[found.classes], found.scores >= self.sure_score
 
 
@@ -125,12 +125,12 @@ class DetectionModel:
 class _DetectorSource:
     """Detections of a detector, or those that it made when it proposed the boxes."""
 
-    detector: Detector
+    detector: ObjectDetector
 
     def detections(self, item: Question) -> Detections:
         if item.found is not None:
             return item.found
-        found = self.detector.detect(item.picture)
+        found = self.detector.detect_objects(item.picture)
         if item.size is None:
             return found
         height, width = item.picture.shape[:2]
@@ -144,7 +144,7 @@ class _DetectorSource:
 
 def detector_model(
     classes: tuple[str, ...],
-    detector: Detector,
+    detector: ObjectDetector,
     sure_score: float,
     class_map: Path | None = None,
     names_boxes: bool = True,
@@ -177,7 +177,7 @@ class _FileSource:
     def detections(self, item: Question) -> Detections | None:
         if item.place is None:
             raise ValueError("labels that were made before are found by stream and frame only")
-        return self.labels.at(item.place)
+        return self.labels.labels_at_frame(item.place)
 
     def operations(self, items: Sequence[Question]) -> int:
         return 0
@@ -220,9 +220,9 @@ class LabelFileProposer:
         self._labels = labels
         self._stream = stream
 
-    def propose(self, frame: Frame) -> Proposals:
+    def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns the most confident boxes of the frame, of any class and without duplicates."""
-        found = self._labels.at(FramePlace(self._stream, frame.index)) or no_detections()
+        found = self._labels.labels_at_frame(FramePlace(self._stream, frame.index)) or no_detections()
         kept = nms(found.boxes, found.scores, None, SAME_BOX_IOU)
         return Proposals(found.boxes[kept][:MAX_BOXES], found)
 

@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.class_map import COCO_MAP, coco_names
-from ekya.models.golden.detections import Detector, FramePlace, GoldenObjects, Question
+from ekya.models.golden.detections import FramePlace, GoldenObjects, ObjectDetector, Question
 from ekya.models.golden.golden_from_detections import detector_model, label_file_model
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.spec import (
@@ -53,10 +53,10 @@ class Labels(Protocol):
     def finds(self) -> bool:
         """True if it finds the objects of an image itself; then its cost is per image, else per box."""
 
-    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+    def label_boxes(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
 
-    def find(
+    def find_objects(
         self,
         image: NDArray[np.uint8],
         place: FramePlace | None = None,
@@ -114,7 +114,7 @@ def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CL
     return detector_model(classes, detector, sure, _class_map(spec, detector.names), names_boxes)
 
 
-def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
+def open_detector_of(spec: GoldenSpec, min_score: float) -> ObjectDetector:
     """Opens the network of a golden detector, as ``detector_of`` names it.
 
     Raises:
@@ -126,7 +126,7 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
     return open_detector(name, _weights(spec), min_score)
 
 
-def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> Detector:
+def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> ObjectDetector:
     """Opens a detector by name.
 
     Raises:
@@ -134,7 +134,7 @@ def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCO
     """
     if name not in DETECTORS:
         raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")
-    detector: Detector = imported(DETECTORS[name])(name, weights, min_score)
+    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score)
     return detector
 
 

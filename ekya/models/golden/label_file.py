@@ -71,12 +71,12 @@ class StreamTable:
     begins: NDArray[np.int64]
     found: Detections
 
-    def at(self, frame: int) -> Detections | None:
+    def labels_at_frame(self, frame: int) -> Detections | None:
         """Returns the labels of a frame; None if it was not analysed."""
         place = int(np.searchsorted(self.frames, frame))
         if place == len(self.frames) or self.frames[place] != frame:
             return None
-        return self.found.take(np.arange(self.begins[place], self.begins[place + 1]))
+        return self.found.select_rows(np.arange(self.begins[place], self.begins[place + 1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,12 +92,12 @@ class LabelFile:
     head: LabelHead
     streams: Mapping[StreamId, StreamTable]
 
-    def at(self, place: FramePlace) -> Detections | None:
+    def labels_at_frame(self, place: FramePlace) -> Detections | None:
         """Returns the labels of a frame, repeated in a looped stream; None if it was not analysed."""
         table, length = self.streams.get(place.stream), self.head.frames.get(place.stream)
         if table is None:
             return None
-        return table.at(place.frame % length if length else place.frame)
+        return table.labels_at_frame(place.frame % length if length else place.frame)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,12 +112,12 @@ class LabelTable:
     head: LabelHead
     frames: dict[StreamId, dict[int, Detections]] = field(default_factory=dict)
 
-    def finish(self, stream: StreamId, frames: int) -> None:
+    def finish_stream(self, stream: StreamId, frames: int) -> None:
         """Marks a stream as labelled to its end."""
         known = {**self.head.frames, stream: frames}
         self.head = self.head.model_copy(update={"frames": known})
 
-    def save(self, path: Path) -> None:
+    def save_table(self, path: Path) -> None:
         """Writes the file atomically; a reader sees the old file or the new.
 
         Raises:
@@ -186,7 +186,9 @@ def resumed(labels: LabelFile) -> LabelTable:
     """Returns a table with these labels, to add further ones."""
     table = LabelTable(labels.head)
     for stream, of in labels.streams.items():
-        found = [of.found.take(np.arange(a, b)) for a, b in zip(of.begins[:-1], of.begins[1:], strict=True)]
+        found = [
+            of.found.select_rows(np.arange(a, b)) for a, b in zip(of.begins[:-1], of.begins[1:], strict=True)
+        ]
         table.frames[stream] = dict(zip(of.frames.tolist(), found, strict=True))
     return table
 

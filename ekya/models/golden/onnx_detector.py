@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ekya.core.errors import UserError
 from ekya.models.golden.checksum import existing
 from ekya.models.golden.class_map import CLASS_OF_CATEGORY, coco_names
-from ekya.models.golden.detections import Detections, Detector, suppressed
+from ekya.models.golden.detections import Detections, ObjectDetector, suppressed
 from ekya.models.golden.onnx_file import SIZES_INPUT, Answers, OnnxFile, names_of, open_file
 
 _GREY = 114
@@ -261,7 +261,7 @@ def _whole(numbers: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(np.abs(values) < 2**31, values, -1.0).round().astype(np.int64)
 
 
-def open_onnx(name: str, weights: Path | None, min_score: float) -> Detector:
+def open_onnx(name: str, weights: Path | None, min_score: float) -> ObjectDetector:
     """Opens a detector from an ONNX file; its layout is determined by running it once.
 
     Args:
@@ -280,7 +280,7 @@ def open_onnx(name: str, weights: Path | None, min_score: float) -> Detector:
 
 @dataclass(slots=True, eq=False)
 class OnnxDetector:
-    """``Detector`` from an ONNX file. Suppression is class-wise; repeating it changes nothing."""
+    """``ObjectDetector`` from an ONNX file. Suppression is class-wise; repeating it changes nothing."""
 
     file: OnnxFile
     names: tuple[str, ...]
@@ -288,7 +288,7 @@ class OnnxDetector:
     min_score: float
     _operations: int = 0
 
-    def detect(self, image: NDArray[np.uint8]) -> Detections:
+    def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image, at most 300."""
         height, width = image.shape[:2]
         picture, scale, border = self.layout.fit(image, self.file.height, self.file.width)

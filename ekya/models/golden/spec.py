@@ -59,7 +59,7 @@ DETECTORS: Mapping[str, str] = {
     "ssdlite320_mobilenet_v3_large": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",
     "retinanet_resnet50_fpn_v2": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",
 }
-"""Functions of (name, file of weights or None, minimum score) that return a ``Detector``."""
+"""Functions of (name, file of weights or None, minimum score) that return a ``ObjectDetector``."""
 
 GOLDEN_NAMES = (*CLASSIFIERS, *DETECTORS, FILE)
 """Every golden model."""

@@ -96,7 +96,7 @@ class _Normalised(nn.Module):
 
 
 class TorchvisionDetector:
-    """``Detector`` of torchvision, which resizes, normalises and suppresses itself."""
+    """``ObjectDetector`` of torchvision, which resizes, normalises and suppresses itself."""
 
     def __init__(self, name: str, weights: Path | None, min_score: float = 0.5) -> None:
         """Build the model and load its weights.
@@ -119,7 +119,7 @@ class TorchvisionDetector:
         load_weights(self._model, name, weights)
         self._model.eval()
 
-    def detect(self, image: NDArray[np.uint8]) -> Detections:
+    def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image."""
         rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
         with torch.inference_mode():
@@ -128,7 +128,7 @@ class TorchvisionDetector:
         scores = found["scores"].numpy().astype(np.float32)
         keep = (classes >= 0) & (scores >= self._min_score)
         order = np.flatnonzero(keep)[np.argsort(-scores[keep], kind="stable")]
-        return Detections(found["boxes"].numpy().astype(np.float32), classes, scores).take(order)
+        return Detections(found["boxes"].numpy().astype(np.float32), classes, scores).select_rows(order)
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
         """Returns the operations on noise, counted once per shape.

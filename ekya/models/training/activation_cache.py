@@ -27,12 +27,12 @@ class ActivationCache:
         self._rows: dict[int, dict[bytes, int]] = {}
         self._activations: dict[int, Tensor] = {}
 
-    def known(self, trainable_blocks: int, crops: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def find_cached(self, trainable_blocks: int, crops: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Returns (N,) bool: which of (N, S, S, 3) crops are cached for this boundary."""
         rows = self._rows.get(trainable_blocks, {})
         return np.fromiter((key in rows for key in _keys(crops)), np.bool_, len(crops))
 
-    def keep(self, trainable_blocks: int, crops: NDArray[np.uint8], activations: Tensor) -> None:
+    def store_activations(self, trainable_blocks: int, crops: NDArray[np.uint8], activations: Tensor) -> None:
         """Adds the (N, …) activations of (N, S, S, 3) crops at this boundary."""
         rows = self._rows.setdefault(trainable_blocks, {})
         new: dict[bytes, int] = {}
@@ -65,7 +65,7 @@ class ActivationCache:
         device: str,
     ) -> Tensor:
         """Returns the (N, …) activations of (N, S, S, 3) crops, on the device; new ones go ``through``."""
-        known = self.known(trainable_blocks, crops)
+        known = self.find_cached(trainable_blocks, crops)
         if not known.any():
             return through(crops)
         rows = self._rows[trainable_blocks]

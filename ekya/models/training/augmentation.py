@@ -40,7 +40,7 @@ def copies_of(examples: E) -> E:
     A frame always has the same copy, so that its activations can be kept.
     """
     if not isinstance(examples, LabelledFrames):
-        return examples.take(np.zeros(0, np.int64))
+        return examples.select_rows(np.zeros(0, np.int64))
     changed = [
         _changed(image, objects, np.random.default_rng(int(t_us)))
         for image, objects, t_us in zip(examples.images, examples.objects, examples.t_us, strict=True)

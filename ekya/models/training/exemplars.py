@@ -38,7 +38,7 @@ class ExemplarMemory:
         """Number of exemplars."""
         return 0 if self.kept is None else len(self.kept)
 
-    def update(self, model: EdgeModel, labelled: Examples) -> "ExemplarMemory":
+    def update_exemplars(self, model: EdgeModel, labelled: Examples) -> "ExemplarMemory":
         """Returns the memory after this window.
 
         Old exemplars and new crops of a class compete in the feature space of the current model.
@@ -55,7 +55,7 @@ class ExemplarMemory:
             chosen.append(members[herd(features[members], quota)])
         # A frame may represent several classes.
         places = list(dict.fromkeys(np.concatenate(chosen).tolist()))
-        return ExemplarMemory(self.budget, candidates.take(np.array(places[: self.budget], np.int64)))
+        return ExemplarMemory(self.budget, candidates.select_rows(np.array(places[: self.budget], np.int64)))
 
 
 def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
@@ -86,7 +86,7 @@ def normalised_features(model: EdgeModel, crops: NDArray[np.uint8]) -> NDArray[n
     model.eval()
     device = str(next(model.parameters()).device)
     rows = [
-        model.embed(to_input(crops[start : start + FORWARD_BATCH], device)).cpu().numpy()
+        model.embed_images(to_input(crops[start : start + FORWARD_BATCH], device)).cpu().numpy()
         for start in range(0, len(crops), FORWARD_BATCH)
     ]
     features: NDArray[np.float32] = np.concatenate(rows)

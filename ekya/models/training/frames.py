@@ -80,7 +80,7 @@ class LabelledFrames:
         """Returns (N,) the number of objects in each frame."""
         return np.array([len(of.classes) for of in self.objects], np.int64)
 
-    def take(self, indices: NDArray[np.int64]) -> "LabelledFrames":
+    def select_rows(self, indices: NDArray[np.int64]) -> "LabelledFrames":
         """Returns the frames at these positions, in this order."""
         objects = tuple(self.objects[at] for at in indices.tolist())
         return LabelledFrames(
@@ -134,11 +134,11 @@ def split_by_time(
     tracks = np.unique(frames.tracks[counts > 0])
     objects = np.array([counts[frames.tracks == track].sum() for track in tracks])
     if len(tracks) < 2:
-        return frames, frames.take(np.zeros(0, np.int64))
+        return frames, frames.select_rows(np.zeros(0, np.int64))
     held = np.cumsum(objects[::-1])
     count = 1 + int(np.argmin(np.abs(held[:-1] - validation_fraction * held[-1])))
     validates = frames.tracks >= tracks[-count]
-    return frames.take(np.flatnonzero(~validates)), frames.take(np.flatnonzero(validates))
+    return frames.select_rows(np.flatnonzero(~validates)), frames.select_rows(np.flatnonzero(validates))
 
 
 def distinct_objects(frames: LabelledFrames) -> int:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from ekya.core.objects import SURE, match_image
-from ekya.models.edge.detection.detector import Detector, Targets
-from ekya.models.edge.detection.read_objects import Candidates, Found, fleet_outputs, found_in
+from ekya.models.edge.detection.detector import DetectorHeads, Targets
+from ekya.models.edge.detection.read_objects import BoxCandidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs
 from ekya.models.training.answered import Answered, answered_crops, answered_frames
 from ekya.models.training.frames import FrameObjects, LabelledFrames
@@ -58,7 +58,7 @@ class Goal(Protocol):
     def loss(self, outputs: Tensor, batch: Tensor) -> Tensor:
         """Returns the mean loss of the outputs for (B,) of the images."""
 
-    def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
+    def judge_outputs(self, outputs: Tensor, threshold: float = SURE) -> Judged:
         """Returns how right the outputs for all images are, with a threshold of a detector."""
 
     def threshold(self, outputs: Tensor) -> float:
@@ -76,7 +76,9 @@ class Goal(Protocol):
         """
 
 
-def goal_of(examples: Examples, classes: tuple[str, ...], detector: Detector | None, device: str) -> Goal:
+def goal_of(
+    examples: Examples, classes: tuple[str, ...], detector: DetectorHeads | None, device: str
+) -> Goal:
     """Returns the goal of training a model on labelled images.
 
     Args:
@@ -109,7 +111,7 @@ class ClassGoal:
         """Returns the cross-entropy of (B, C) logits."""
         return cross_entropy(outputs, self._labels[batch])
 
-    def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
+    def judge_outputs(self, outputs: Tensor, threshold: float = SURE) -> Judged:
         """Returns which of the (N, C) logits are highest at the label."""
         right = outputs.argmax(dim=1) == self._labels
         return Judged(right.cpu().numpy().astype(np.float64), np.ones(len(right)))
@@ -169,7 +171,7 @@ class DetectionGoal:
     """
 
     def __init__(
-        self, frames: LabelledFrames, classes: tuple[str, ...], detector: Detector, device: str
+        self, frames: LabelledFrames, classes: tuple[str, ...], detector: DetectorHeads, device: str
     ) -> None:
         self._objects, self._names = frames.objects, frames.names
         self._detector = detector
@@ -191,7 +193,7 @@ class DetectionGoal:
         """Returns the detector's loss."""
         return self._detector.loss(outputs, self._targets.of_images(batch))
 
-    def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
+    def judge_outputs(self, outputs: Tensor, threshold: float = SURE) -> Judged:
         """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least this score."""
         return judged_frames(self._found(outputs, threshold), self._objects)
 
@@ -204,7 +206,7 @@ class DetectionGoal:
 
         Few frames validate, so a threshold is judged together with its neighbours.
         """
-        candidates = Candidates.of(self._detector.decode(outputs))
+        candidates = BoxCandidates.of(self._detector.decode_outputs(outputs))
         even = np.ones(len(self._objects))
         f1 = [
             judged_frames(found_in(candidates, self._in_fleet, threshold), self._objects).accuracy(even)
@@ -215,7 +217,7 @@ class DetectionGoal:
         return THRESHOLDS[1 + best] if smooth[best] >= smooth[usual] + CLEARLY_BETTER else SURE
 
     def _found(self, outputs: Tensor, threshold: float) -> list[Found]:
-        return found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet, threshold)
+        return found_in(BoxCandidates.of(self._detector.decode_outputs(outputs)), self._in_fleet, threshold)
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
         """Returns the start model's outputs where they are right."""
@@ -225,7 +227,7 @@ class DetectionGoal:
 class _DetectionTeaching:
     """``Teaching`` of a detector: its start model's outputs where they are right."""
 
-    def __init__(self, detector: Detector, answers: Tensor, trusted: Tensor) -> None:
+    def __init__(self, detector: DetectorHeads, answers: Tensor, trusted: Tensor) -> None:
         self._detector, self._answers, self._trusted = detector, answers, trusted
 
     def distance(self, outputs: Tensor, batch: Tensor) -> Tensor:

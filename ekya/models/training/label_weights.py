@@ -59,7 +59,7 @@ def weighed_now(
             weights = weights_now(labelled, tried, judged.correct > 0, background)
             return Weighed(weights, independent_crops(weights, labelled.tracks[tried]))
         case LabelledFrames():
-            return _frames_now(labelled.take(tried), judged)
+            return _frames_now(labelled.select_rows(tried), judged)
         case _:
             raise TypeError(f"{type(labelled).__name__} has no weights")
 
@@ -69,7 +69,7 @@ def _frames_now(frames: LabelledFrames, judged: Judged) -> Weighed:
     every = np.ones(len(frames))
     later = frames.t_us > np.median(frames.t_us)
     halves = [np.flatnonzero(~later), np.flatnonzero(later)]
-    objects = [max(1, distinct_objects(frames.take(half))) for half in halves]
+    objects = [max(1, distinct_objects(frames.select_rows(half))) for half in halves]
     if not all(judged.counted[half].any() for half in halves):
         return Weighed(every, max(1, distinct_objects(frames)))
     before, after = (judged.accuracy(of.astype(np.float64)) for of in (~later, later))

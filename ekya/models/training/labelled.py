@@ -37,7 +37,7 @@ class Examples(Protocol):
     def __len__(self) -> int:
         """Returns N."""
 
-    def take(self, indices: NDArray[np.int64]) -> Self:
+    def select_rows(self, indices: NDArray[np.int64]) -> Self:
         """Returns the examples at these positions, in this order."""
 
     def joined(self, others: Sequence[Self]) -> Self:
@@ -108,7 +108,7 @@ class LabelledCrops:
         """Bytes of all arrays."""
         return self.crops.nbytes + self.classes.nbytes + self.tracks.nbytes + self.t_us.nbytes
 
-    def take(self, indices: NDArray[np.int64]) -> "LabelledCrops":
+    def select_rows(self, indices: NDArray[np.int64]) -> "LabelledCrops":
         """Returns the crops at these positions, in this order."""
         return LabelledCrops(
             self.crops[indices], self.classes[indices], self.tracks[indices], self.t_us[indices]
@@ -183,7 +183,7 @@ def split_by_track_and_time(
         groups = [np.arange(len(tracks))]
     held_out = [_youngest(group, born_us, crops_of, validation_fraction) for group in groups]
     validates = np.isin(track_of, np.concatenate([np.zeros(0, np.int64), *held_out]))
-    return labelled.take(np.flatnonzero(~validates)), labelled.take(np.flatnonzero(validates))
+    return labelled.select_rows(np.flatnonzero(~validates)), labelled.select_rows(np.flatnonzero(validates))
 
 
 def _class_of_tracks(

@@ -241,7 +241,7 @@ class MicroProfile:
         """Returns the number of examples that a retraining need not pass through its frozen blocks again."""
         if self.passed is None:
             return 0
-        return int(self.passed.known(self.family.trainable_blocks, examples.images).sum())
+        return int(self.passed.find_cached(self.family.trainable_blocks, examples.images).sum())
 
     @property
     def _learnt(self) -> Examples:
@@ -275,9 +275,9 @@ class MicroProfile:
             yield from self._on_folds()
             return
         retraining = self._on_subset()
-        yield _Point(retraining.prepare())
+        yield _Point(retraining.prepare_training())
         if self.passed is not None:
-            retraining.share(self.passed)
+            retraining.share_activations(self.passed)
         while not retraining.done:
             yield _Point(retraining.run_epoch().validation_accuracy)
 
@@ -298,9 +298,9 @@ class MicroProfile:
 
     def _on_folds(self) -> Iterator[_Point]:
         labelled, tried = self._everything(), self._tried_in_folds()
-        everything = labelled.take(tried)
+        everything = labelled.select_rows(tried)
         features = self._features_of(everything)
-        pooled = None if self.pooled is None else self.pooled.take(self._pooled_in_folds())
+        pooled = None if self.pooled is None else self.pooled.select_rows(self._pooled_in_folds())
         of_pooled = features[:0] if pooled is None else self._features_of(pooled)
         weighed = weighed_now(labelled, tried, self._judged_now(features, everything), self.background)
         weights, objects = weighed.weights, everything.objects_in_each()
@@ -316,8 +316,8 @@ class MicroProfile:
                     self.start,
                     replace(self.family, epochs=self.epochs, data_fraction=1.0),
                     RetrainingData(
-                        everything.take(trains),
-                        everything.take(measures),
+                        everything.select_rows(trains),
+                        everything.select_rows(measures),
                         self.classes,
                         seed=self.seed,
                         pooled=pooled,
@@ -331,14 +331,14 @@ class MicroProfile:
             every = [votes for votes, _ in folds]
             return _Point(float(np.average(accuracies, weights=every)), weighed.independent)
 
-        yield mean([fold.prepare() for _, fold in folds])
+        yield mean([fold.prepare_training() for _, fold in folds])
         for _ in range(self.epochs):
             yield mean([fold.run_epoch().validation_accuracy for _, fold in folds])
 
     def _features_of(self, examples: Examples) -> Tensor:
         features = features_of(self.start, examples, self.compute.device, self.compute.scope)
         if self.passed is not None:
-            self.passed.keep(0, examples.images, features)
+            self.passed.store_activations(0, examples.images, features)
         return features
 
     @torch.no_grad()
@@ -346,7 +346,7 @@ class MicroProfile:
         """Returns how right the serving model is; its classes come first among the outputs."""
         head = clone(self.start).to(self.compute.device).eval().head
         goal = goal_of(examples, self.classes, self.start.detector, self.compute.device)
-        return goal.judge(head(features))
+        return goal.judge_outputs(head(features))
 
 
 def subset_size(labelled_crops: int) -> int:
@@ -365,4 +365,4 @@ def random_subset(training: E, seed: int, crops: int) -> E:
     if crops >= len(training):
         return training
     chosen = np.random.default_rng((seed, crops)).choice(len(training), crops, replace=False)
-    return training.take(np.sort(chosen))
+    return training.select_rows(np.sort(chosen))

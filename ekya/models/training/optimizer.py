@@ -75,7 +75,7 @@ class Sgd:
             group.rate = group.base * scale * decay
 
     @torch.no_grad()
-    def step(self) -> None:
+    def take_step(self) -> None:
         for group in self._groups:
             moved = {
                 name: (weight, weight.grad)
@@ -154,7 +154,7 @@ class AdamW:
         self._scale = (batch_size / 8) ** 0.5 / (1.0 + epochs_done / self._recipe.decay_epochs)
 
     @torch.no_grad()
-    def step(self) -> None:
+    def take_step(self) -> None:
         moved = {name: weight for name, weight in self._weights.items() if weight.grad is not None}
         if not moved:
             return
@@ -203,7 +203,7 @@ class Optimizer(Protocol):
     def set_rates(self, batch_size: int, epochs_done: int) -> None:
         """Sets the learning rates for steps of this batch size after this number of epochs."""
 
-    def step(self) -> None:
+    def take_step(self) -> None:
         """Takes one step along the gradients."""
 
     def coasting(self, steps: int) -> dict[str, Tensor]:

@@ -194,7 +194,7 @@ class Lesson:
         self._trainee, self.inputs, self._goal = trainee, inputs, goal
         self._distillation_weight, self._teaching = distillation_weight, teaching
 
-    def backward(self, batch: Tensor) -> Tensor:
+    def compute_gradient(self, batch: Tensor) -> Tensor:
         """Computes the gradient of the mean loss over (B,) positions into the trainee's weights.
 
         Returns:

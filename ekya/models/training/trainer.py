@@ -186,7 +186,7 @@ class Retraining:
 
     @property
     def prepared_crops(self) -> int:
-        """Number of crops that ``prepare`` passes through the model: in all versions, and to validate."""
+        """Crops that ``prepare_training`` passes through the model: in all versions, and to validate."""
         return self._versions * len(self._fresh) + len(self._replay) + self.validation_crops
 
     @property
@@ -194,14 +194,14 @@ class Retraining:
         """Number of prepared crops that have passed the frozen blocks before."""
         if self._passed is None:
             return 0
-        known = self._passed.known(self.config.trainable_blocks, self._trained_on.images)
-        of_validation = self._passed.known(self.config.trainable_blocks, self._validation.images)
+        known = self._passed.find_cached(self.config.trainable_blocks, self._trained_on.images)
+        of_validation = self._passed.find_cached(self.config.trainable_blocks, self._validation.images)
         return int(known.sum()) + int(of_validation.sum())
 
     @cached_property
     def _trained_on(self) -> Examples:
         """The fresh examples in all their versions, then the exemplars."""
-        copies = copies_of(self._fresh) if self._versions > 1 else self._fresh.take(_NONE)
+        copies = copies_of(self._fresh) if self._versions > 1 else self._fresh.select_rows(_NONE)
         return concatenate([self._fresh, copies, self._replay])
 
     @property
@@ -219,7 +219,7 @@ class Retraining:
         """True if every epoch of γ has run."""
         return self.epochs_done >= self.config.epochs
 
-    def prepare(self) -> float:
+    def prepare_training(self) -> float:
         """Build the model, compute what is constant over all epochs, and measure the starting accuracy.
 
         Returns:
@@ -247,7 +247,7 @@ class Retraining:
         return self._evaluate()
 
     def answered_before(self) -> Answered:
-        """Returns what the start model answers on the validation part; to be called after ``prepare``.
+        """Returns what the start model answers on the validation part, after ``prepare_training``.
 
         Only where the head is another one must the crops pass the start model's last blocks for this.
         """
@@ -260,10 +260,12 @@ class Retraining:
         """Returns what the model answered on the validation part when it was measured last."""
         return self._validation_goal.answered(self._answers, self._threshold)
 
-    def share(self, passed: ActivationCache) -> None:
-        """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
-        passed.keep(self.config.trainable_blocks, self._trained_on.images, self._lesson.inputs)
-        passed.keep(self.config.trainable_blocks, self._validation.images, self._validation_inputs)
+    def share_activations(self, passed: ActivationCache) -> None:
+        """Adds the activations of the frozen blocks to ``passed``, after ``prepare_training``."""
+        passed.store_activations(self.config.trainable_blocks, self._trained_on.images, self._lesson.inputs)
+        passed.store_activations(
+            self.config.trainable_blocks, self._validation.images, self._validation_inputs
+        )
 
     def run_epoch(self) -> EpochResult:
         """Train on every fresh crop and some exemplars once, then validate."""
@@ -296,8 +298,8 @@ class Retraining:
 
     def _step(self, batch: Tensor) -> Tensor:
         with self._compute.scope():
-            loss = self._lesson.backward(batch)
-            self._optimizer.step()
+            loss = self._lesson.compute_gradient(batch)
+            self._optimizer.take_step()
             return loss
 
     def _evaluate(self) -> float:
@@ -306,7 +308,7 @@ class Retraining:
             return 0.0
         goal, self._answers = self._validation_goal, self._trainee.answers(self._validation_inputs)
         self._threshold = goal.threshold(self._answers)
-        return goal.judge(self._answers, self._threshold).accuracy(self._weights)
+        return goal.judge_outputs(self._answers, self._threshold).accuracy(self._weights)
 
     def _inputs_of(self, labelled: Examples) -> Tensor:
         if self._passed is None:
@@ -319,7 +321,7 @@ class Retraining:
 def fraction_of_tracks(labelled: E, fraction: float, seed: int) -> E:
     """Returns the examples of a random fraction of the tracks, at least one track, in their order."""
     taken = places_of_tracks(labelled.tracks, fraction, seed)
-    return labelled if len(taken) == len(labelled) else labelled.take(taken)
+    return labelled if len(taken) == len(labelled) else labelled.select_rows(taken)
 
 
 def places_of_tracks(tracks: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.int64]:
@@ -336,5 +338,5 @@ def usable_exemplars(memory: ExemplarMemory | None, validation: Examples) -> Exa
     """Returns the exemplars of objects outside the validation part; a long-lived object may be in both."""
     exemplars = memory.exemplars() if memory is not None else None
     if exemplars is None:
-        return validation.take(np.zeros(0, np.int64))
-    return exemplars.take(np.flatnonzero(~np.isin(exemplars.tracks, validation.tracks)))
+        return validation.select_rows(np.zeros(0, np.int64))
+    return exemplars.select_rows(np.flatnonzero(~np.isin(exemplars.tracks, validation.tracks)))

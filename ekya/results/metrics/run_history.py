@@ -9,7 +9,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
-from ekya.core.weights import Probe
+from ekya.core.weights import DoseProbe
 from ekya.results.metrics.retrainings import FAILED, FINISHED, RetrainRun, retrainings_of
 
 
@@ -293,7 +293,7 @@ def _drifts(events: Sequence[ev.Event]) -> Iterator[ev.DriftDetected]:
         match event:
             case ev.DriftDetected():
                 yield event
-            case ev.LabelsReady(probe=Probe(shows_drift=True) as probe, since_us=int(since_us)):
+            case ev.LabelsReady(probe=DoseProbe(shows_drift=True) as probe, since_us=int(since_us)):
                 yield ev.DriftDetected(event.t_us, event.stream, event.window, since_us, probe.reason)
 
 

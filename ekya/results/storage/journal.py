@@ -53,7 +53,7 @@ class FileJournal:
         written = {"version": __version__, "scheduler": scheduler, "options": header, **first}
         # A snapshot is about to name a file that begins with a state. Any other header reaches the disk with
         # the first step that has commands: a run that ends before has done nothing.
-        self._lines.append(written, durable=state is not None)
+        self._lines.append_records(written, durable=state is not None)
 
     @property
     def size_bytes(self) -> int:
@@ -64,11 +64,11 @@ class FileJournal:
         """Writes the events of a step, before they are applied."""
         self._requested = any(isinstance(event, Request) for event in batch.events)
         events = [encode_fact(event) for event in batch.events]
-        self._lines.append({"now_us": batch.now_us, "events": events}, durable=False)
+        self._lines.append_records({"now_us": batch.now_us, "events": events}, durable=False)
 
     def record_decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Writes the plan and the commands of a step, before the commands are executed."""
-        self._lines.append(
+        self._lines.append_records(
             {
                 "decided_us": now_us,
                 "plan": None if plan is None else encode_fact(plan),
@@ -83,7 +83,7 @@ class FileJournal:
         Raises:
             UserError: the disk is full or damaged.
         """
-        self._lines.sync()
+        self._lines.sync_file()
 
     def close(self) -> None:
         """Closes the file."""

@@ -185,7 +185,9 @@ class InferenceActor:
         common = self._common
         with self._attaching:
             if self.shared is None:
-                handle = common.shares.attach(ShareJob(self._config.name, "inference", 0, self._config.gpu))
+                handle = common.shares.attach_job(
+                    ShareJob(self._config.name, "inference", 0, self._config.gpu)
+                )
                 models = MultiModelPredictor(common.device, common.way)
                 batcher = ModelBatcher(handle.scope, fleet_classes(common.fleet), models)
                 share, use = VersionedShare(handle), SharedUse(handle)

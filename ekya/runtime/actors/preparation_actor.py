@@ -107,7 +107,7 @@ class PreparationActor:
         if command.budget is not None and command.budget.gpu_s is not None:
             self._golden.try_out()  # nothing is known of its cost if no budget was set before
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
-        handle = self._config.shares.attach(share_job)
+        handle = self._config.shares.attach_job(share_job)
         share = JobShare(handle, command.training_speed, command.share_milli)
         preparation = PreparationJob(command, share, [asked.stream for asked in command.streams])
         if command.round == 0:

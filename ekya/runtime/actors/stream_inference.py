@@ -300,7 +300,7 @@ class StreamInference:
                 self._feed.pause_source()
             else:
                 self._feed.resume_source()
-            decoded = self._feed.poll(_POLL_S)
+            decoded = self._feed.poll_frames(_POLL_S)
             self._reports.report_camera(bool(decoded))
             for arrived in decoded:
                 self._turned_s = time.monotonic()
@@ -323,7 +323,7 @@ class StreamInference:
     def _answer_rest(self, horizon_us: int) -> None:
         """Records the frames that arrived before the run's end and are still queued, without analysis."""
         give_up_s = time.monotonic() + _REST_S
-        while decoded := self._feed.poll(_LAST_POLL_S):
+        while decoded := self._feed.poll_frames(_LAST_POLL_S):
             for arrived in decoded:
                 if arrived.t_us >= horizon_us:
                     return

@@ -181,7 +181,7 @@ class StreamRetraining:
         if labels is None:
             raise UserError("there are no labels to train on")
         name = f"retraining/{self._stream.id}"
-        handle = self._config.common.shares.attach(
+        handle = self._config.common.shares.attach_job(
             ShareJob(name, "retraining", share_milli, self._config.gpu)
         )
         share = JobShare(handle, command.training_speed, share_milli)
@@ -248,7 +248,7 @@ class StreamRetraining:
             saver.join()
 
     def _run(self, job: _Job, work: Callable[[], None]) -> None:
-        command, peak = job.command, self._peaks.begin()
+        command, peak = job.command, self._peaks.start_job()
         try:
             work()
         except JobStoppedError:
@@ -263,7 +263,7 @@ class StreamRetraining:
                 )
             self._report_failed(command, reason)
         finally:
-            peak_bytes = self._peaks.end(peak)
+            peak_bytes = self._peaks.end_job(peak)
             if peak_bytes is not None:
                 self._mailbox.put(
                     ev.MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak_bytes)
@@ -273,7 +273,9 @@ class StreamRetraining:
             try:
                 with job.share.scope():
                     if job.best is not None and job.keeps:
-                        self._memory = job.memory.update(job.best.model, job.labels.training.examples)
+                        self._memory = job.memory.update_exemplars(
+                            job.best.model, job.labels.training.examples
+                        )
             finally:
                 job.share.finish_job()
                 give_back_freed()
@@ -297,7 +299,7 @@ class StreamRetraining:
             scope=job.share.batch,
             passed=job.passed,
         )
-        retraining.prepare()
+        retraining.prepare_training()
         of_service = self._config.common.keeps_hours
         job.before = retraining.answered_before() if of_service else None
         gpu_s = 0.0

@@ -19,7 +19,7 @@ from ekya.gpu.backends.registry import Machine, choose_backend
 from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
-from ekya.pipeline.host_probe import Probe, ProbedHost
+from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
 from ekya.runtime.driver.local_ray import fit_object_store
@@ -183,7 +183,7 @@ def _shipped() -> FleetConfig:
 
 
 def _probed(device: str, cores: float) -> ProbedHost:
-    with Probe(_shipped(), device, cores, again=True) as probe:
+    with CostProbe(_shipped(), device, cores, again=True) as probe:
         return probe.result()
 
 

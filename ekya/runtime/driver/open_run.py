@@ -12,7 +12,7 @@ from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
-from ekya.pipeline.host_probe import Probe, ProbedHost
+from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
 from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu
@@ -125,9 +125,9 @@ def machine_of(chosen: ChosenBackend) -> MachineSize:
     return MachineSize(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
 
 
-def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
+def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> CostProbe:
     """Begins to measure this machine, where the run will be, in the background."""
-    return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
+    return CostProbe(fleet, chosen.capability.device, cpu_limit(), options.seed)
 
 
 def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:

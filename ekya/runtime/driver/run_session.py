@@ -297,7 +297,7 @@ class RunSession:
         """Adds GPU memory checks and metering; returns the executor unchanged without a GPU meter."""
         if meter is None:
             return executor
-        meter.take()  # discards the start of the actors, which belongs to no window
+        meter.drain_uses()  # discards the start of the actors, which belongs to no window
         fleet, constants = self.opened.fleet, self.opened.constants
         places = job_places(fleet, constants.capacity_milli)
         budgeted = BudgetedExecutor(executor, meter, places, job_sizes(fleet))

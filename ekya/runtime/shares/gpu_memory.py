@@ -243,7 +243,7 @@ class MeteredExecutor:
         if batch.now_us < end_us:
             return batch
         closed, self._window = self._window, batch.now_us // self._window_us
-        used = self._meter.take()
+        used = self._meter.drain_uses()
         if not used:
             return batch
         return Batch(batch.now_us, (*batch.events, ev.GpuMeasured(end_us, closed, used)))

@@ -105,7 +105,7 @@ class ModelBatcher:
     def remove_stream(self, stream: StreamId) -> None:
         """Removes a stream and its weights."""
         self._streams.pop(stream, None)
-        self._models.remove(stream)
+        self._models.remove_owner(stream)
 
     def serving_weights(self, stream: StreamId) -> PreparedWeights:
         """Returns the weights that serve a stream."""
@@ -114,7 +114,7 @@ class ModelBatcher:
     def prepare_weights(self, stream: StreamId, model: EdgeModel, version: ModelVersion) -> PreparedWeights:
         """Prepares weights for a hot swap, which is the slow part of it."""
         ready = self.prepare_model(model)
-        self._models.add(stream, ready.predictor)
+        self._models.add_owner(stream, ready.predictor)
         return PreparedWeights(ready, version)
 
     def prepare_model(self, model: EdgeModel) -> Serving:

@@ -29,7 +29,7 @@ class JsonlSink:
             self._rotate()
             # A line that a crash or a full disk cut off goes: its message is sent again.
             with closing(JsonLines(self._path, ascii_only=False)) as lines:
-                lines.append(*messages)
+                lines.append_records(*messages)
         except (UserError, OSError) as error:
             raise NotDeliveredError(str(error)) from error
 

@@ -76,10 +76,10 @@ def detector_rates(architecture: str) -> EdgeRates:
 
     def epoch(blocks: int) -> tuple[RetrainingCost, float, float]:
         gamma = RetrainConfig(_EPOCHS, _FRAMES_A_STEP, 0, blocks, 1.0)
-        validation = frames.take(np.arange(0, _FRAMES, 4))
+        validation = frames.select_rows(np.arange(0, _FRAMES, 4))
         data = RetrainingData(frames, validation, model.classes, memory=ExemplarMemory(), seed=0)
         retraining = Retraining(model, gamma, data)
-        prepared_s = _seconds(retraining.prepare, 3)
+        prepared_s = _seconds(retraining.prepare_training, 3)
         return retraining_cost(retraining), prepared_s, _seconds(retraining.run_epoch, _EPOCHS - 2)
 
     (head, prepared_s, head_s), (neck, _, neck_s) = epoch(0), epoch(1)
@@ -142,10 +142,10 @@ def _epoch(
         build_edge_model(classes, 0, 0, architecture),
         RetrainConfig(_REPEATS, fleet.retraining.batch_sizes[0], 0, blocks, 1.0),
         RetrainingData(
-            labelled, labelled.take(np.arange(0, _CROPS, 5)), classes, memory=ExemplarMemory(), seed=0
+            labelled, labelled.select_rows(np.arange(0, _CROPS, 5)), classes, memory=ExemplarMemory(), seed=0
         ),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     return retraining_cost(retraining), _seconds(retraining.run_epoch, 4 if blocks else _HEAD_REPEATS)
 
 
@@ -154,7 +154,7 @@ def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
     image = rng.integers(0, 256, _IMAGE, np.uint8)
     boxes = np.tile(np.array([[40, 40, 80, 90]], np.float32), (8, 1))
     items = [Question(boxes, image)] * 4
-    return golden.operations(items) / _seconds(lambda: golden.label(items))
+    return golden.operations(items) / _seconds(lambda: golden.label_boxes(items))
 
 
 def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
@@ -163,7 +163,7 @@ def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise:
         return otherwise
     detector = open_detector_of(fleet.golden, PROPOSAL_SCORE)
     image = rng.integers(0, 256, _IMAGE, np.uint8)
-    return detector.operations_per_frame(image.shape) / _seconds(lambda: detector.detect(image))
+    return detector.operations_per_frame(image.shape) / _seconds(lambda: detector.detect_objects(image))
 
 
 def _seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:

@@ -99,7 +99,7 @@ class EmulatedCamera:
     def remember_exemplars(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if best is not None and self.trained_on is not None:
-            self.memory = self.memory.update(best.model, self.trained_on.training.examples)
+            self.memory = self.memory.update_exemplars(best.model, self.trained_on.training.examples)
 
     def _serve(self, model: EdgeModel, now_us: int) -> None:
         self.version, self.model = ModelVersion(self.version + 1), model

@@ -117,7 +117,7 @@ class Candidate:
 
 
 @dataclass(slots=True, eq=False)
-class Candidates:
+class TraceCandidates:
     """The candidates of a stream, oldest first.
 
     Attributes:

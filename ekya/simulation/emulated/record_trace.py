@@ -49,7 +49,7 @@ class Extent:
     also_labelled: Mapping[StreamId, LabelledBoxes] = field(default_factory=dict)
 
 
-class Progress(Protocol):
+class TraceProgress(Protocol):
     """Receives the progress of a recording."""
 
     def expect(self, stream: StreamId, trainings: int) -> None:
@@ -65,7 +65,7 @@ def record_fleet(
     extent: Extent,
     before: Trace | None,
     keep: Callable[[Trace], None],
-    progress: Progress,
+    progress: TraceProgress,
     card: CostCard | None = None,
 ) -> Trace:
     """Records every stream of a fleet, from first to last window.

@@ -261,7 +261,7 @@ def iterate_windows(
             kept = _Kept(kept.window + 1, model_input, [FollowedGolden(every) for every in golden_every])
             if windows is not None and kept.window >= windows:
                 return
-        proposals = proposer.propose(frame)
+        proposals = proposer.propose_boxes(frame)
         collector.collect_frame(frame, proposals)
         kept.add(
             frame, model_input.images_of(frame.image, proposals.boxes), _reference_of(frame, truth, referee)

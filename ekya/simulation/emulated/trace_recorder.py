@@ -48,7 +48,7 @@ from ekya.planning.profiling.estimate import estimate_options as estimated_optio
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.simulation.emulated.answers import ImageBatch, image_batch
-from ekya.simulation.emulated.courses import Candidate, Candidates, Common, Course, TrainedCourse
+from ekya.simulation.emulated.courses import Candidate, Common, Course, TraceCandidates, TrainedCourse
 from ekya.simulation.emulated.examining import Exam, true_options
 from ekya.simulation.emulated.model_inputs import model_input_of
 from ekya.simulation.emulated.preparing import boxes_in, cost_of_frames, golden_gpu_s, step_cost
@@ -102,10 +102,10 @@ class StreamRecorder:
     proposer_operations: int
     common: Common
     also_labelled: LabelledBoxes = NO_LABELS
-    _candidates: Candidates = field(init=False)
+    _candidates: TraceCandidates = field(init=False)
 
     def __post_init__(self) -> None:
-        self._candidates = Candidates(tuple(self.common.families), self.common.every_start)
+        self._candidates = TraceCandidates(tuple(self.common.families), self.common.every_start)
 
     @property
     def _model_input(self) -> ModelInput:
@@ -245,7 +245,7 @@ class StreamRecorder:
                     needed or origin not in following
                 )
                 if wanted and best.would_serve(serving):
-                    memory = start.memory.update(best.model, labels.training.examples)
+                    memory = start.memory.update_exemplars(best.model, labels.training.examples)
                     following[origin] = Candidate(origin, best.model, memory, needed)
         self._candidates.add(following.values())
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
@@ -273,7 +273,7 @@ class StreamRecorder:
             start.model, course.config, labels, start.memory, self.settings, window, passed=passed
         )
         prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
-        retraining.prepare()
+        retraining.prepare_training()
         epochs: list[Epoch] = []
         best = Checkpoint(0, -1.0, start.model)
         while not retraining.done:

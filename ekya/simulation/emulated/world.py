@@ -261,7 +261,7 @@ def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingS
 
     def prepare() -> None:
         with _fits():
-            retraining.prepare()
+            retraining.prepare_training()
 
     yield TrainingStep(prepare_gpu_s, prepare)
     for _ in range(retraining.config.epochs):

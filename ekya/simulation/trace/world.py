@@ -22,7 +22,7 @@ from ekya.core.shares import ShareHolder, inference_holder
 from ekya.core.trace import StreamWindow, Trace
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Probe
+from ekya.core.weights import DoseProbe
 from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
@@ -202,7 +202,7 @@ class TraceWorld:
                 crops = window.training_crops + window.validation_crops
                 probe = None
                 if asked.since_us is not None:
-                    probe = Probe(accuracy, asked.dose.label_count(crops), asked.dose.known)
+                    probe = DoseProbe(accuracy, asked.dose.label_count(crops), asked.dose.known)
                 can_train = min(window.training_crops, window.validation_crops) > 0
                 labelled[step.stream] = Labelled(accuracy, can_train)
                 return ev.LabelsReady(

@@ -86,7 +86,7 @@ class CameraSpec(BaseModel):
         except ValueError as error:
             raise UserError(f"key 'url': {mask_passwords(str(error), self.url)}") from None
         source = CameraSource(address, self.fps, self.stall_s, self.max_side)
-        source.connect()
+        source.connect_camera()
         return source
 
 
@@ -126,7 +126,7 @@ class CameraSource:
         """Frames a second: declared, else measured, else assumed."""
         return self.declared_fps or self._measured_fps or ASSUMED_FPS
 
-    def connect(self) -> None:
+    def connect_camera(self) -> None:
         """Tries once to reach the camera, and measures its rate unless that is declared."""
         self._capture = self._opened()
         if self._capture is not None and self.declared_fps is None:

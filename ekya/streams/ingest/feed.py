@@ -38,7 +38,7 @@ class LiveSample:
         until_ns = began_ns + round(self._duration_s * 1e9)
         self._feed.start_frames(began_ns)
         while (left_ns := until_ns - self._now_ns()) > 0:
-            for arrived in self._feed.poll(min(left_ns / 1e9, 1.0)):
+            for arrived in self._feed.poll_frames(min(left_ns / 1e9, 1.0)):
                 if arrived.frame is not None:
                     yield arrived.frame, None
 
@@ -118,7 +118,7 @@ class Feed:
         self._started_monotonic_ns, self._next_index = started_monotonic_ns, from_index
         self._process.start_frames(started_monotonic_ns, from_index)
 
-    def poll(self, timeout_s: float) -> list[Arrived]:
+    def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns the frames that arrived, as ``SourceProcess.poll``.
 
         Restarts a process that died; that of a live source after an increasing back-off.
@@ -126,7 +126,7 @@ class Feed:
         if self._paused:
             time.sleep(timeout_s)
             return []
-        arrived = self._process.poll(timeout_s)
+        arrived = self._process.poll_frames(timeout_s)
         if arrived:
             self._next_index = arrived[-1].index + 1
             self._lost_by, self._reconnect = None, CameraReconnect()

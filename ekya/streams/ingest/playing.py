@@ -65,7 +65,7 @@ class Night(_Event):
     noise: float = Field(default=6.0, ge=0, le=64)
     seed: int = Field(default=0, ge=0)
 
-    def darken(self, image: NDArray[np.uint8], position: int) -> NDArray[np.uint8]:
+    def darken_picture(self, image: NDArray[np.uint8], position: int) -> NDArray[np.uint8]:
         """Returns the darkened picture.
 
         Args:
@@ -308,7 +308,7 @@ class PlayedSource:
                 if lost is not None:
                     continue
                 night = event_during(nights, script_us)
-                image = frame.image if night is None else night.darken(frame.image, position)
+                image = frame.image if night is None else night.darken_picture(frame.image, position)
                 played = replace(frame, index=index, t_us=self.play.to_run_us(script_us), image=image)
                 yield played, truth if first_pass else None
                 index += 1

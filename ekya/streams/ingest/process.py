@@ -87,7 +87,7 @@ class Arrived:
 
 
 class SourceProcess:
-    """A source in a child process: ``wait_open``, ``start_frames``, ``poll`` until ``ended``, then ``close``.
+    """A source in a child process: ``start_frames``, ``poll_frames`` until ``ended``, then ``close``.
 
     The child ends when this process does, also when this process is killed.
 
@@ -196,7 +196,7 @@ class SourceProcess:
         self._on_demand = started_monotonic_ns is None
         self._send(started_monotonic_ns=started_monotonic_ns, from_index=from_index)
 
-    def poll(self, timeout_s: float) -> list[Arrived]:
+    def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns all frames that arrived since the last call, in order.
 
         Paced, only the last of them has pixels; on demand, all have. Waits up to ``timeout_s`` for the first;
@@ -229,7 +229,7 @@ class SourceProcess:
             self.wait_open()
             self.start_frames(None, from_index)
         while not self.ended:
-            for arrived in self.poll(_GRACE_S):
+            for arrived in self.poll_frames(_GRACE_S):
                 if arrived.frame is not None:
                     yield arrived.frame, arrived.truth
 

@@ -193,7 +193,7 @@ class CameraRecorder:
         self._feed.start_frames(self._began_ns)
         until_ns = self._began_ns + round(self._spec.stall_s * 1e9)
         while self._first is None and self._feed.lost is None and self._now_ns() < until_ns:
-            self._first = _newest(self._feed.poll(_STEP_S), self._first)
+            self._first = _newest(self._feed.poll_frames(_STEP_S), self._first)
         return None if self._first is not None else self._feed.lost or _NOTHING_CAME
 
     def record_video(self, path: Path, started_ns: int, seconds: float, stop: threading.Event) -> Recording:
@@ -258,7 +258,7 @@ class CameraRecorder:
         end_ns = started_ns + round(seconds * 1e9)
         first = None
         while first is None and not stop.is_set() and self._now_ns() < end_ns:
-            first = _newest(self._feed.poll(_STEP_S), None)
+            first = _newest(self._feed.poll_frames(_STEP_S), None)
             self._log_loss()
         return first
 
@@ -267,7 +267,7 @@ class CameraRecorder:
             now_us = (self._now_ns() - started_ns) // 1000
             waits_s = (grid.due_us + _LATE_US - now_us) / US_PER_S
             # Only without a picture can a slot be overdue, and then it waits for one.
-            arrived = self._feed.poll(min(waits_s, _STEP_S) if waits_s > 0 else _STEP_S)
+            arrived = self._feed.poll_frames(min(waits_s, _STEP_S) if waits_s > 0 else _STEP_S)
             if arrived and arrived[-1].frame is not None:
                 grid.show_picture(arrived[-1].t_us - began_us, arrived[-1].frame.image)
             if self._feed.lost is not None:

@@ -205,7 +205,7 @@ def _at(
     config = RetrainConfig(
         epochs=1, batch_size=batch, head_width=0, trainable_blocks=work.trainable_blocks, data_fraction=1.0
     )
-    spec = ProbeSpec(work.architecture, work.side, config, backend.probe().device, run.seconds)
+    spec = ProbeSpec(work.architecture, work.side, config, backend.probe_machine().device, run.seconds)
     with stressed(stress), probes(backend, spec, ["inference"]) as (app,):
         with watched() as watch:
             rates_at([(app, FULL_GPU_MILLI)])

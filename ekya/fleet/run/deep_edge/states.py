@@ -92,7 +92,7 @@ def _gpu_activity(reader: GpuReader | None) -> float:
     if reader is None:
         return 0.0
     try:
-        return reader.read().sm_activity or 0.0
+        return reader.read_counters().sm_activity or 0.0
     except pynvml.NVMLError:
         return 0.0
 

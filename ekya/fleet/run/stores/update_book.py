@@ -222,7 +222,7 @@ class UpdateBook:
         with self.lock:
             self._require_none(update.order.store)
             update.order = replace(update.order, update=self._made)
-            self._lines.append(asdict(update.order))
+            self._lines.append_records(asdict(update.order))
             self._made += 1
             self.updates[update.order.store] = update
             return update.order.update
@@ -277,7 +277,7 @@ class UpdateBook:
             # On disk before the weights: who reads the book after a crash in between compares the hash and
             # trains again. In the other order it would train a second time what the store has already.
             home = {"of": update.order.store, "update": update.order.update, "accuracy": accuracy}
-            self._lines.append({**home, "weights": sha256(weights).hexdigest()})
+            self._lines.append_records({**home, "weights": sha256(weights).hexdigest()})
         self.store(update.order.store).store_weights(weights, accuracy)
 
     def offer_later(self, update: Update, reason: str, progress: TrainingProgress | None = None) -> None:
@@ -305,7 +305,7 @@ class UpdateBook:
         if reason:
             _LOG.warning("%s: its update has ended: %s", name, reason)
         with self.lock:
-            self._lines.append({"of": name, **asdict(ended)})
+            self._lines.append_records({"of": name, **asdict(ended)})
             self.ended[name] = ended
             self.updates.pop(name, None)
         if accuracy is None and name in self._stores:

@@ -42,7 +42,7 @@ class TrainingActor:
     def __init__(self, name: str, backend: ShareBackend, gpu: int = 0) -> None:
         lower_priority(GUEST_NICENESS)
         self._name, self._backend, self._gpu = name, backend, gpu
-        self._device = backend.probe().device
+        self._device = backend.probe_machine().device
         self._share: ShareHandle | None = None
         self._server: ParameterServer | None = None
         self._worker: Worker | LoneWorker | None = None
@@ -108,7 +108,7 @@ class TrainingActor:
         positions, crops = self._held
         order = np.argsort(positions)
         there = order[np.searchsorted(positions, shard.positions, sorter=order)]
-        crops = crops.take(there)
+        crops = crops.select_rows(there)
         if share_milli is None:
             self._worker = LoneWorker(me, self._there, plan.epochs, shard, crops)
             return
@@ -145,7 +145,7 @@ class TrainingActor:
         """Releases the former share and attaches a new one."""
         if self._share is not None:
             self._share.release()
-        self._share = self._backend.attach(ShareJob(self._name, "retraining", share_milli, self._gpu))
+        self._share = self._backend.attach_job(ShareJob(self._name, "retraining", share_milli, self._gpu))
         return self._share
 
     @property

@@ -301,7 +301,7 @@ class Crew:
             start,
             plan,
             shard,
-            (missing, self._material.crops.take(missing)),
+            (missing, self._material.crops.select_rows(missing)),
             anew,
             None if self._alone else share_milli,
         )

@@ -116,7 +116,7 @@ class Material:
         weights = task.validation.mix_weights(everything)
         return cls(
             task,
-            concatenate([everything.take(taken), replay]),
+            concatenate([everything.select_rows(taken), replay]),
             tuple(origins),
             len(taken),
             ValidationCrops(task.validation, weights),

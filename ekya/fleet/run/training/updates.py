@@ -110,7 +110,7 @@ class Updates:
         """Computes the gradient of (B,) positions in place, and returns their mean loss."""
         with self._scope():
             at = torch.from_numpy(np.ascontiguousarray(batch)).to(self._device)
-            return float(lesson.backward(at))
+            return float(lesson.compute_gradient(at))
 
     def move_alone(self, worker: WorkerId, loss: float, crops: int, usual: int, last: bool) -> None:
         """Moves the weights along the gradient computed in place.
@@ -127,7 +127,7 @@ class Updates:
         self.gate.next_update()
         with self._scope():
             self._sgd.set_rates(self._plan.step_crops(usual), self._epochs_done)
-            self._sgd.step()
+            self._sgd.take_step()
         self._losses.append((loss, crops))
         if last:
             self.gate.remove_worker(worker)
@@ -169,14 +169,14 @@ class Updates:
         with self._scope():
             self._sgd.set_rates(self._plan.step_crops(pushes[0].batch), self._epochs_done)
             self._trainee.set_gradient(_mean(pushes, crops))
-            self._sgd.step()
+            self._sgd.take_step()
         self._losses += [(push.loss, push.crops) for push in pushes]
 
     def _evaluate(self) -> float:
         if self._inputs is None:
             return 0.0
         goal = self._trainee.goal(self._validation.labelled)
-        return goal.judge(self._trainee.answers(self._inputs)).accuracy(self._validation.weights)
+        return goal.judge_outputs(self._trainee.answers(self._inputs)).accuracy(self._validation.weights)
 
 
 def _mean(pushes: list[Push], crops: int) -> NDArray[np.float32]:

@@ -100,7 +100,7 @@ class Worker:
             return Push(None, 0.0, 0, self._shard.batch, last)
         with self._scope():
             batch = torch.from_numpy(np.ascontiguousarray(step)).to(self._device)
-            loss = float(self._lesson.backward(batch))
+            loss = float(self._lesson.compute_gradient(batch))
             return Push(self._trainee.gradient(), loss, len(step), self._shard.batch, last)
 
 

@@ -59,13 +59,13 @@ class Targets:
         )
 
 
-class Detector(Protocol):
+class DetectorHeads(Protocol):
     """Heads of a detector, and how its outputs are read and trained."""
 
     def heads(self, classes: int) -> nn.Module:
         """Returns fresh heads, which map the last block's (N, F, h, w) to outputs, (N, …)."""
 
-    def decode(self, outputs: Tensor) -> Decoded:
+    def decode_outputs(self, outputs: Tensor) -> Decoded:
         """Returns the boxes and scores in outputs.
 
         It is exported for inference with a free side, so sizes come from the shape of the outputs by

@@ -37,7 +37,7 @@ _NEUTRAL_IOU = 0.5
 _BOX_WEIGHT, _CLASS_WEIGHT = 2.0, 0.5
 
 
-class Stem(nn.Module):
+class FastestDetStem(nn.Module):
     """Maps (N, 3, S, S) to (N, 24, S/4, S/4)."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class MiddleStage(nn.Module):
         return torch.cat([avg_pool2d(fine, 3, 2, 1), self.units(fine)], dim=1)
 
 
-class LastStage(nn.Module):
+class FastestDetLastStage(nn.Module):
     """Stage 4, on the stage 3 part of its input. Its output is enlarged to the input's size and joined."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Neck(nn.Module):
         return features
 
 
-class Heads(nn.Module):
+class FastestDetHeads(nn.Module):
     """Objectness, box and class of each cell.
 
     Args:
@@ -150,16 +150,16 @@ class Heads(nn.Module):
 
 
 class FastestDet:
-    """``Detector`` of FastestDet: each cell has one box, and its score is objectness^0.6 x class^0.4.
+    """``DetectorHeads`` of FastestDet: each cell has one box, and its score is objectness^0.6 x class^0.4.
 
     A box is the offset of its centre from the cell's corner (through tanh, in cells), and its width and
     height (through a sigmoid, as fractions of the image).
     """
 
     def heads(self, classes: int) -> nn.Module:
-        return Heads(classes)
+        return FastestDetHeads(classes)
 
-    def decode(self, outputs: Tensor) -> Decoded:
+    def decode_outputs(self, outputs: Tensor) -> Decoded:
         """Returns the boxes and scores of all cells, row by row, from (N, 5 + C, h, w)."""
         objectness = outputs[:, _OBJECTNESS].flatten(1).sigmoid() ** _OBJECTNESS_POWER
         # The best class first, and only then its power; and classes side by side, for the softmax.
@@ -268,10 +268,10 @@ def _covered(boxes: Tensor, targets: Targets) -> Tensor:
 def blocks() -> dict[str, nn.Module]:
     """Returns the blocks before the heads by name, from the input on."""
     return {
-        "stem": Stem(),
+        "stem": FastestDetStem(),
         "stage2": _stage(0),
         "stage3": MiddleStage(),
-        "stage4": LastStage(),
+        "stage4": FastestDetLastStage(),
         "spp": Neck(),
     }
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE
-from ekya.models.edge.detection.read_objects import Candidates
+from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model, normalised
 from ekya.models.edge.predictor import fuse, on_device, prepared
@@ -47,7 +47,7 @@ _EXPORTING = threading.Lock()
 class Forward(Protocol):
     """Interface of a detector's forward pass."""
 
-    def __call__(self, image: NDArray[np.uint8]) -> Candidates:
+    def __call__(self, image: NDArray[np.uint8]) -> BoxCandidates:
         """Returns the boxes of an image (1, S, S, 3), uint8 RGB; S is a multiple of 32."""
 
 
@@ -87,7 +87,7 @@ class DetectorPredictor:
         if torch.device(device).type == "cpu" and way.engine != TORCH:
             self._try_onnxruntime()
 
-    def predict(self, images: NDArray[np.uint8], resolution: int) -> Candidates:
+    def predict(self, images: NDArray[np.uint8], resolution: int) -> BoxCandidates:
         """Finds objects.
 
         Args:
@@ -120,12 +120,12 @@ class TorchForward:
 
     def __init__(self, prepared: EdgeModel, device: str) -> None:
         assert prepared.detector is not None
-        self._model, self._decode, self._device = prepared, prepared.detector.decode, device
+        self._model, self._decode, self._device = prepared, prepared.detector.decode_outputs, device
 
     @torch.inference_mode()
-    def __call__(self, image: NDArray[np.uint8]) -> Candidates:
+    def __call__(self, image: NDArray[np.uint8]) -> BoxCandidates:
         """Returns the boxes of an image (1, S, S, 3), uint8 RGB."""
-        return Candidates.of(self._decode(self._model(normalised(on_device(image, self._device)))))
+        return BoxCandidates.of(self._decode(self._model(normalised(on_device(image, self._device)))))
 
 
 def error_of(forward: Forward, exact: Forward) -> float:
@@ -148,15 +148,15 @@ def _resized(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
-def _joined(found: list[Candidates]) -> Candidates:
+def _joined(found: list[BoxCandidates]) -> BoxCandidates:
     """Returns the boxes of N images; all have as many."""
     if len(found) == 1:
         return found[0]
     if not found:
-        return Candidates(
+        return BoxCandidates(
             np.zeros((0, 0, 4), np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int64)
         )
-    return Candidates(
+    return BoxCandidates(
         np.concatenate([of.boxes for of in found]),
         np.concatenate([of.scores for of in found]),
         np.concatenate([of.outputs for of in found]),
@@ -192,9 +192,9 @@ class OnnxForward:
         options.log_severity_level = 4
         self._session: Any = onnxruntime.InferenceSession(_file(fused), options, ["CPUExecutionProvider"])
 
-    def __call__(self, image: NDArray[np.uint8]) -> Candidates:
+    def __call__(self, image: NDArray[np.uint8]) -> BoxCandidates:
         """Returns the boxes of an image (1, S, S, 3), uint8 RGB."""
-        return Candidates(*self._session.run(_OUTPUTS, {_INPUT: image}))
+        return BoxCandidates(*self._session.run(_OUTPUTS, {_INPUT: image}))
 
 
 class _Network(nn.Module):
@@ -208,7 +208,7 @@ class _Network(nn.Module):
         assert self.model.detector is not None
         # As ``normalised``, in two operations instead of three: each is a pass over all pixels.
         images = pixels.permute(0, 3, 1, 2).float() * (1 / (255 * INPUT_SCALE)) - INPUT_MEAN / INPUT_SCALE
-        decoded = self.model.detector.decode(self.model(images))
+        decoded = self.model.detector.decode_outputs(self.model(images))
         return decoded.boxes, decoded.scores, decoded.outputs
 
 

@@ -18,7 +18,7 @@ _CANDIDATES = 300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class BoxCandidates:
     """A boxes of each of N images with their best class, before the fleet's classes are known.
 
     Attributes:
@@ -32,9 +32,9 @@ class Candidates:
     outputs: NDArray[np.int64]
 
     @staticmethod
-    def of(decoded: Decoded) -> "Candidates":
+    def of(decoded: Decoded) -> "BoxCandidates":
         """Returns what torch decoded, on any device."""
-        return Candidates(
+        return BoxCandidates(
             decoded.boxes.float().cpu().numpy(),
             decoded.scores.float().cpu().numpy(),
             decoded.outputs.cpu().numpy(),
@@ -66,7 +66,7 @@ def fleet_outputs(outputs: tuple[str, ...], fleet: tuple[str, ...]) -> NDArray[n
     return np.array([fleet.index(name) if name in fleet else -1 for name in outputs], np.int64)
 
 
-def found_in(candidates: Candidates, in_fleet: NDArray[np.int64], threshold: float = SURE) -> list[Found]:
+def found_in(candidates: BoxCandidates, in_fleet: NDArray[np.int64], threshold: float = SURE) -> list[Found]:
     """Returns the objects of each image, at most ``MOST_OBJECTS``, after class-wise suppression.
 
     A box is of its best class among all that the model knows, and is dropped if the fleet does not have it,

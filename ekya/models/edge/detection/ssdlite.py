@@ -46,7 +46,7 @@ _NEGATIVES_OF_ONE = 3
 _SMALLEST = 1e-6
 
 
-class Stem(nn.Module):
+class SsdLiteStem(nn.Module):
     """Maps (N, 3, S, S) to (N, 16, S/2, S/2).
 
     Args:
@@ -63,7 +63,7 @@ class Stem(nn.Module):
         return features
 
 
-class LastStage(nn.Module):
+class SsdLiteLastStage(nn.Module):
     """Maps the first map to the first two, packed.
 
     Args:
@@ -98,7 +98,7 @@ class Extra(nn.Module):
         return packed(maps)
 
 
-class Heads(nn.Module):
+class SsdLiteHeads(nn.Module):
     """Box and class of each anchor, from the six packed maps.
 
     Args:
@@ -122,16 +122,16 @@ class Heads(nn.Module):
 
 
 class SsdLite:
-    """``Detector`` of SSDlite: each anchor has a box and a softmax over background and classes.
+    """``DetectorHeads`` of SSDlite: each anchor has a box and a softmax over background and classes.
 
     A box is the move of its anchor's centre, in sizes of the anchor, and the logarithm of its growth, each
     divided by a variance (Liu et al., ECCV'16).
     """
 
     def heads(self, classes: int) -> nn.Module:
-        return Heads(classes)
+        return SsdLiteHeads(classes)
 
-    def decode(self, outputs: Tensor) -> Decoded:
+    def decode_outputs(self, outputs: Tensor) -> Decoded:
         """Returns the boxes and scores of all anchors from (N, A, 9 + C)."""
         return Decoded.of(_boxes(outputs), outputs[..., _LOGITS].softmax(dim=2)[..., 1:])
 
@@ -181,8 +181,8 @@ def blocks() -> dict[str, nn.Module]:
     stages: dict[str, nn.Module] = {name: layers[first:end] for name, (first, end) in _STAGES.items()}
     return {
         **stages,
-        "stem": Stem(stages["stem"]),
-        "stage5": LastStage(last),
+        "stem": SsdLiteStem(stages["stem"]),
+        "stage5": SsdLiteLastStage(last),
         "extra": Extra(network.backbone.extra),
     }
 

@@ -74,7 +74,7 @@ HALVES = parted(NodePart(EAST, workers=1, chunks=1), NodePart(WEST, workers=2, c
 def process(name):
     """Returns a training process in threads of this one, with a whole processor as its share."""
     share = SimpleNamespace(scope=nullcontext, release=lambda: None)
-    whole = SimpleNamespace(probe=lambda: SimpleNamespace(device="cpu"), attach=lambda job: share)
+    whole = SimpleNamespace(probe_machine=lambda: SimpleNamespace(device="cpu"), attach_job=lambda job: share)
     return LocalHandle(TrainingActor(name, whole), threads=8)
 
 
@@ -97,7 +97,7 @@ def workers_with(material, plan, shards):
     """Returns workers by name."""
     start = material.task.start
     return {
-        me: Worker(me, number, start, plan, shard, material.crops.take(shard.positions))
+        me: Worker(me, number, start, plan, shard, material.crops.select_rows(shard.positions))
         for number, (me, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0]))
     }
 

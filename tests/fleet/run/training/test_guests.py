@@ -91,7 +91,7 @@ def at_home(material):
     retraining = retraining_of(
         start, CONFIG, material.labels, material.memory, material.settings, COMMAND.window
     )
-    retraining.prepare()
+    retraining.prepare_training()
     return [retraining.run_epoch().validation_accuracy for _ in range(CONFIG.epochs)], retraining
 
 
@@ -109,8 +109,8 @@ def test_it_takes_along_what_its_own_server_would_train_on(material):
     assert (task.classes, task.seed, task.config) == (("person", "car", "truck"), 77 + WINDOW, CONFIG)
     assert task.home == EAST
     assert list(task.training) == [EAST]
-    assert same(made.crops.take(np.arange(made.fresh)), retraining._fresh)
-    assert same(made.crops.take(np.arange(made.fresh, len(made.crops))), retraining._replay)
+    assert same(made.crops.select_rows(np.arange(made.fresh)), retraining._fresh)
+    assert same(made.crops.select_rows(np.arange(made.fresh, len(made.crops))), retraining._replay)
     assert same(made.validation.labelled, retraining._validation)
     assert np.array_equal(made.validation.weights, retraining._weights)
     assert (made.fresh, len(retraining._replay)) == (20, 18)

@@ -75,7 +75,7 @@ def one_node_accuracies(task, model):
         ),
         method=TrainingMethod(recipe=task.recipe),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     return [retraining.run_epoch().validation_accuracy for _ in range(task.config.epochs)]
 
 

@@ -49,7 +49,7 @@ def on_one_node(task, model, batch_size=None):
         ),
         method=TrainingMethod(recipe=task.recipe),
     )
-    retraining.prepare()
+    retraining.prepare_training()
     results = [retraining.run_epoch() for _ in range(config.epochs)]
     return results, retraining.model().state_dict()
 
@@ -70,7 +70,7 @@ def furthest(end, expected, model):
 
 @pytest.mark.parametrize("head_width", [0, 8])
 def test_one_worker_and_a_server_are_the_retraining_to_the_bit(model, head_width):
-    memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
+    memory = ExemplarMemory(12).update_exemplars(model, bars(20, 9, 900))
     config = replace(GAMMA, head_width=head_width, data_fraction=0.5)
     task = task_of(model, config=config, memory=memory)
     ends, _ = run_epochs(*crew_of(task, parted(NodePart(WEST))), range(3))
@@ -83,7 +83,7 @@ def test_one_worker_and_a_server_are_the_retraining_to_the_bit(model, head_width
 
 
 def test_together_many_workers_learn_what_one_node_learns_whoever_holds_what(model):
-    memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
+    memory = ExemplarMemory(12).update_exemplars(model, bars(20, 9, 900))
     task = task_of(model, memory=memory)
     results, expected = on_one_node(task, model)
     for assignment in (HALVES, parted(NodePart(EAST, workers=3, chunks=1), NodePart(WEST, chunks=9))):
@@ -186,13 +186,13 @@ def lone(task):
     ).items()
     server = ParameterServer(Updates(task.start, plan, material.validation))
     server.restore_snapshot(None)
-    worker = LoneWorker(me, server, plan.epochs, shard, material.crops.take(shard.positions))
+    worker = LoneWorker(me, server, plan.epochs, shard, material.crops.select_rows(shard.positions))
     return me, server, worker
 
 
 @pytest.mark.parametrize("head_width", [0, 8])
 def test_it_learns_what_a_worker_of_another_process_would_to_the_bit(model, head_width):
-    memory = ExemplarMemory(12).update(model, bars(20, 9, 900))
+    memory = ExemplarMemory(12).update_exemplars(model, bars(20, 9, 900))
     config = replace(GAMMA, head_width=head_width, data_fraction=0.5)
     task = task_of(model, config=config, memory=memory)
     ends, works = run_epochs(*crew_of(task, parted(NodePart(WEST))), range(3))

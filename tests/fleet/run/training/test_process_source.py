@@ -131,10 +131,10 @@ class Shares:
     def __init__(self):
         self.handles = []
 
-    def probe(self):
-        return CpuShares(1).probe()
+    def probe_machine(self):
+        return CpuShares(1).probe_machine()
 
-    def attach(self, job):
+    def attach_job(self, job):
         self.handles.append(Handle(job))
         return self.handles[-1]
 
