@@ -86,51 +86,33 @@ def test_known_is_the_accuracy_in_the_same_scene_as_far_as_labels_showed_it():
     assert prior_accuracy(kept(1, accuracy=0.9), NIGHT) == prior_accuracy(None, DAY) == OF_ANOTHER_SCENE
 
 
+def offered(compared, new_known, old_known):
+    return why_offered(compared, expected_accuracies(compared, new_known, old_known)) is not None
+
+
 def test_why_offered_prefers_a_model_of_the_scene_to_one_that_is_as_good_on_few_objects():
     as_good = Compared(1.0, 1.0, 3)
-    assert (
-        why_offered(
-            as_good, expected_accuracies(as_good, prior_accuracy(kept(1), DAY), prior_accuracy(None, DAY))
-        )
-        is not None
-    )
-    assert (
-        why_offered(
-            as_good, expected_accuracies(as_good, prior_accuracy(kept(1), NIGHT), prior_accuracy(None, NIGHT))
-        )
-        is None
-    )
+    assert offered(as_good, prior_accuracy(kept(1), DAY), prior_accuracy(None, DAY))
+    assert not offered(as_good, prior_accuracy(kept(1), NIGHT), prior_accuracy(None, NIGHT))
 
 
 def test_why_offered_believes_many_objects_more_than_what_was_known():
-    worse = Compared(0.5, 0.8, 60)
-    assert why_offered(worse, expected_accuracies(worse, 0.95, OF_ANOTHER_SCENE)) is None
+    assert not offered(Compared(0.5, 0.8, 60), 0.95, OF_ANOTHER_SCENE)
 
 
 @given(part, part, st.integers(1, 40))
 def test_why_offered_without_knowledge_needs_a_better_model(new, old, objects):
     compared = Compared(new, old, objects)
-    reason = why_offered(compared, expected_accuracies(compared, OF_ANOTHER_SCENE, OF_ANOTHER_SCENE))
-    if reason is not None:
+    if offered(compared, OF_ANOTHER_SCENE, OF_ANOTHER_SCENE):
         assert new > old
         better = replace(compared, new=min(new + 0.05, 1.0))
-        assert (
-            why_offered(better, expected_accuracies(better, OF_ANOTHER_SCENE, OF_ANOTHER_SCENE)) is not None
-        )
+        assert offered(better, OF_ANOTHER_SCENE, OF_ANOTHER_SCENE)
 
 
 @given(part, part, part)
 def test_why_not_beyond_margin_refuses(new: float, old: float, margin: float) -> None:
     kept_back = why_not(new, old, margin) is not None
     assert kept_back == (new == 0.0 or new < old - margin)
-
-
-@given(part, part, part, part)
-def test_why_not_with_wider_margin_refuses_no_more(
-    new: float, old: float, margin: float, more: float
-) -> None:
-    if why_not(new, old, margin) is None:
-        assert why_not(new, old, margin + more) is None
 
 
 def test_why_not_names_accuracies_and_margin() -> None:
@@ -155,7 +137,7 @@ def test_why_back_names_objects_and_accuracies() -> None:
     )
 
 
-A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
+C = StreamId("c")
 S = US_PER_S
 
 drifts = st.dictionaries(

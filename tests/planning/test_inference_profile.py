@@ -58,57 +58,49 @@ def every(k, side=32):
     return InferenceConfig(k, side)
 
 
-def test_still_scene_loses_nothing_by_skipping():
-    burst = [frame((0, 1, 1), (100, 2, 2))] * 6
-    assert relative(burst, every(1), every(2), every(5)) == [1.0, 1.0, 1.0]
+MOVING = [frame((at * SIDE, 1, 1)) for at in range(6)]
+TWO = (0, 1, 1), (100, 2, 2)
 
 
-def test_moving_object_is_right_only_where_analysed():
-    """Every second frame is right, from either start: 6 frames give 3 of 6 and 3 of 5."""
-    burst = [frame((at * SIDE, 1, 1)) for at in range(6)]
-    assert relative(burst, every(2)) == [pytest.approx(6 / 11)]
-
-
-def test_overlap_below_half_counts_as_lost():
-    """Two boxes a third of their width apart overlap at exactly 1/2, and boxes further apart by less."""
-    third = [frame((at * SIDE / 3, 1, 1)) for at in range(2)]
-    more = [frame((at * SIDE / 2.9, 1, 1)) for at in range(2)]
-    assert relative(third, every(2)) == [1.0]
-    assert relative(more, every(2)) == [pytest.approx(2 / 3)]
-
-
-def test_object_that_appears_is_missed_until_next_frame():
-    burst = [frame((0, 1, 1)), frame((0, 1, 1), (100, 2, 2))]
-    assert relative(burst, every(1), every(2)) == [1.0, pytest.approx(4 / 5)]
-
-
-def test_most_demanding_lambda_is_one():
-    """The model is wrong about the second object in every frame."""
-    burst = [frame((0, 1, 1), (100, 2, 0))] * 4
-    assert relative(burst, every(1), every(2)) == [1.0, 1.0]
-
-
-def test_coarse_resolution_loses_changed_classes():
-    burst = [frame((0, 1, 1), (100, 2, 2), seen_16=[1, 0])] * 3
-    assert relative(burst, every(1), every(1, 16), every(2, 16)) == [1.0, 0.5, 0.5]
-
-
-def test_coarse_resolution_with_wrong_model_still_loses():
-    """Otherwise a drifted model would analyse at a low resolution, and so would its successor."""
-    burst = [frame((0, 1, 0), (100, 2, 0), seen_16=[3, 0])] * 3
-    assert relative(burst, every(1), every(1, 16)) == [1.0, 0.5]
+@pytest.mark.parametrize(
+    ("burst", "configs", "expected"),
+    [
+        pytest.param([frame(*TWO)] * 6, (every(1), every(2), every(5)), [1, 1, 1], id="a still scene"),
+        # Every second frame is right, from either start: 6 frames give 3 of 6 and 3 of 5.
+        pytest.param(MOVING, (every(2),), [6 / 11], id="a moving object"),
+        # Two boxes a third of their width apart overlap at exactly 1/2, and boxes further apart by less.
+        pytest.param([frame((at * SIDE / 3, 1, 1)) for at in (0, 1)], (every(2),), [1], id="overlap of half"),
+        pytest.param([frame((at * SIDE / 2.9, 1, 1)) for at in (0, 1)], (every(2),), [2 / 3], id="and below"),
+        pytest.param([frame(TWO[0]), frame(*TWO)], (every(1), every(2)), [1, 4 / 5], id="one appears"),
+        pytest.param(
+            [frame((0, 1, 1), (100, 2, 0))] * 4, (every(1), every(2)), [1, 1], id="always wrong about one"
+        ),
+        pytest.param(
+            [frame(*TWO, seen_16=[1, 0])] * 3,
+            (every(1), every(1, 16), every(2, 16)),
+            [1, 0.5, 0.5],
+            id="a coarse resolution",
+        ),
+        # Otherwise a drifted model would analyse at a low resolution, and so would its successor.
+        pytest.param(
+            [frame((0, 1, 0), (100, 2, 0), seen_16=[3, 0])] * 3,
+            (every(1), every(1, 16)),
+            [1, 0.5],
+            id="a coarse resolution and a wrong model",
+        ),
+        pytest.param(
+            [frame(*TWO), frame((0, 2, 2), (100, 1, 1))], (every(2),), [4 / 6], id="classes change places"
+        ),
+    ],
+)
+def test_relative_accuracy_of(burst, configs, expected):
+    assert relative(burst, *configs) == pytest.approx(expected)
 
 
 def test_always_wrong_model_still_shows_skipping_loss():
     """Positions of objects count, not luck: a wrong model and a right one give the same."""
     wrong = [frame((at * SIDE, 1, 0)) for at in range(6)]
-    right = [frame((at * SIDE, 1, 1)) for at in range(6)]
-    assert relative(wrong, every(1), every(2)) == relative(right, every(1), every(2)) == [1.0, 6 / 11]
-
-
-def test_right_class_in_wrong_place_is_wrong():
-    burst = [frame((0, 1, 1), (100, 2, 2)), frame((0, 2, 2), (100, 1, 1))]
-    assert relative(burst, every(2)) == [pytest.approx(4 / 6)]
+    assert relative(wrong, every(1), every(2)) == relative(MOVING, every(1), every(2)) == [1.0, 6 / 11]
 
 
 @pytest.mark.parametrize("burst", [[], [frame()] * 3], ids=["no burst", "no objects"])

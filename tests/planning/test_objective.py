@@ -27,14 +27,14 @@ from ekya.planning.schedulers.objective import analysed_part, evaluate_phases, m
 EVERY = InferenceConfig(1, 32)
 
 
-def one_stream(accuracy=0.5, gpu_s=10.0, after=0.9, needed=400, speed=LINEAR, window_s=100):
+def one_stream(accuracy=0.5, gpu_s=10.0, after=0.9, window_s=100, early_part=0.0):
     stream = StreamView(
         StreamId("a"),
         accuracy,
-        (RetrainOption(GAMMAS[0], after, gpu_s),),
-        (InferenceOption(EVERY, 0.8, needed),),
+        (RetrainOption(GAMMAS[0], after, gpu_s, early_part=early_part),),
+        (InferenceOption(EVERY, 0.8, 400),),
     )
-    return WindowView(0, window_s * 1_000_000, 1000, 100, 100, 0.4, (stream,), speed)
+    return WindowView(0, window_s * 1_000_000, 1000, 100, 100, 0.4, (stream,), LINEAR)
 
 
 def phase(retrain_share, inference_share, retrain=GAMMAS[0]):
@@ -57,27 +57,13 @@ def test_evaluate_reports_accuracy_at_end():
 
 
 def test_evaluate_at_end_includes_checkpoints():
-    view = one_stream(gpu_s=60.0)
-    option = replace(view.streams[0].retrain_options[0], early_part=0.5)
-    rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
+    rising = one_stream(gpu_s=60.0, early_part=0.5)
     assert evaluate_phases(rising, [phase(300, 400)]).at_end == pytest.approx(0.8 * (0.5 + 0.4 * 0.5))
-
-
-def test_evaluate_dropped_frames_cost_in_proportion():
-    assert evaluate_phases(one_stream(), [phase(0, 100)]).score == pytest.approx(0.5 * 0.8 * 0.25)
-
-
-def test_evaluate_unfinished_retraining_gains_nothing():
-    view = one_stream(gpu_s=60.0)
-    assert evaluate_phases(view, [phase(500, 400)]).score == pytest.approx(0.5 * 0.8)
-    assert evaluate_phases(view, [phase(700, 400)]).score > 0.5 * 0.8
 
 
 def test_evaluate_unfinished_retraining_gains_by_checkpoints():
     """Linear: half of the gain on the way; 50 of 60 GPU-seconds reach five sixths of it."""
-    view = one_stream(gpu_s=60.0)
-    option = replace(view.streams[0].retrain_options[0], early_part=0.5)
-    rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
+    rising = one_stream(gpu_s=60.0, early_part=0.5)
     assert evaluate_phases(rising, [phase(500, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
     assert evaluate_phases(rising, [phase(600, 400)]).score == pytest.approx(0.8 * (0.5 + 0.4 / 2))
 
@@ -244,23 +230,6 @@ def test_evaluate_of_one_phase_is_the_product(case):
         # Completions of other streams cut the work into pieces that each round up to a microsecond.
         left_us = view.window_end_us - view.now_us
         assert math.isclose(value, alone, abs_tol=1e-9 + 5 / left_us)
-
-
-def two_streams(**changes):
-    first = one_stream().streams[0]
-    second = replace(first, stream=StreamId("b"), accuracy=0.2, retrain_options=(), weight=3.0)
-    return replace(one_stream(), streams=(first, second), **changes)
-
-
-def both_serve():
-    return [
-        Phase((phase(0, 400, None).assignments[0], replace(phase(0, 400, None).assignments[0], stream="b")))
-    ]
-
-
-def test_evaluate_weighs_streams_in_mean():
-    found = evaluate_phases(two_streams(), both_serve())
-    assert found.score == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)
 
 
 early_parts = st.floats(0.002, 0.998)

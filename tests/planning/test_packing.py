@@ -1,11 +1,11 @@
-"""Laws that every packing of shares on GPUs keeps."""
+"""Laws that every packing of shares on GPUs keeps, also where jobs cannot move."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.gpus import GpuGroups
-from ekya.planning.placement.homes import AtHome
+from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, assign_home_gpus, guests_gpu
 from ekya.planning.placement.pack import (
     LAST_LEVEL,
     BestFit,
@@ -18,7 +18,6 @@ from ekya.planning.placement.pack import (
 from ekya.planning.placement.rounding import ShareSteps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
-on_gpus = pytest.mark.parametrize("packing", [Packing.QUANTISED, Packing.BEST_FIT])
 shares = st.dictionaries(st.integers(0, 20), st.integers(0, 1200), max_size=12)
 steps = st.sampled_from([1, 10, 50, 125])
 capacities = st.integers(0, 4500)
@@ -47,6 +46,20 @@ def assert_in_place(grants, packing, asked, capacity, held, step):
         )
 
 
+def each_grown(grants, asked, wanted_milli):
+    """Grows the first jobs, one by one, where they fit; yields each that grew, and took from no other."""
+    for job in list(asked)[:4]:
+        wanted = wanted_milli()
+        share = grants.fitting_milli(job, wanted)
+        if share is None or share <= grants.share_milli(job):
+            continue
+        others = {other: grants.share_milli(other) for other in asked if other != job}
+        grants.grow_job(job, share)
+        assert grants.share_milli(job) == share >= wanted
+        assert others == {other: grants.share_milli(other) for other in others}
+        yield job
+
+
 @every_packing
 @few
 @given(asked=shares, step=steps, capacity=capacities, held=helds)
@@ -64,15 +77,7 @@ def test_pack_grants_no_more_than_asked_or_free(packing, asked, step, capacity, 
 @given(asked=shares, step=steps, capacity=capacities, held=helds, wishes=st.data())
 def test_grow_keeps_other_shares_in_place(packing, asked, step, capacity, held, wishes):
     grants = packed(packing, asked, capacity, held, step)
-    for job in list(asked)[:4]:
-        wanted = wishes.draw(st.integers(1, 1000))
-        share = grants.fitting_milli(job, wanted)
-        if share is None or share <= grants.share_milli(job):
-            continue
-        others = {other: grants.share_milli(other) for other in asked if other != job}
-        grants.grow_job(job, share)
-        assert grants.share_milli(job) == share >= wanted
-        assert others == {other: grants.share_milli(other) for other in others}
+    for _ in each_grown(grants, asked, lambda: wishes.draw(st.integers(1, 1000))):
         assert_in_place(grants, packing, asked, capacity, held, step)
 
 
@@ -224,12 +229,7 @@ def test_grants_of_groups_are_whole_and_fit(packing, gpu, asked, capacity_milli,
 @given(GPUS, ASKED, st.integers(1, 1000))
 def test_grants_of_groups_grow_by_whole_groups(packing, gpu, asked, wanted):
     grants = AtHome(packing, asked, lambda job: job % 3 % 2, (1000, 600), even_in_groups(gpu))
-    for job in asked:
-        share = grants.fitting_milli(job, wanted)
-        if share is None or share <= grants.share_milli(job):
-            continue
-        grants.grow_job(job, share)
-        assert grants.share_milli(job) == share >= wanted
+    for _ in each_grown(grants, asked, lambda: wanted):
         assert_whole_groups(gpu, grants, asked)
         assert sum(grants.share_milli(one) for one in asked) + grants.spare_milli <= 1600
 
@@ -246,3 +246,88 @@ def test_grants_of_groups_leave_rest_to_others():
     assert grants.spare_milli == 518
     assert grants.fitting_milli(0, 183) == 243
     assert grants.fitting_milli(0, 668) is None
+
+
+JOBS = st.dictionaries(st.integers(0, 12), st.integers(0, 1200), max_size=8)
+ROOMS = st.lists(st.integers(0, 1000), min_size=1, max_size=3)
+
+
+def at_home(packing, asked, rooms, step=1):
+    return AtHome(packing, asked, lambda job: job % len(rooms), rooms, ShareSteps(step))
+
+
+def assert_at_home(grants, asked, rooms, step):
+    for gpu, room in enumerate(rooms):
+        there = [grants.share_milli(job) for job in asked if job % len(rooms) == gpu]
+        assert sum(there) <= room
+        assert all(share % step == 0 for share in there)
+    held = {job for job in asked if grants.share_milli(job) > 0}
+    assert grants.gpus == {job: job % len(rooms) for job in held}
+    assert sum(grants.share_milli(job) for job in asked) + grants.spare_milli <= sum(rooms)
+
+
+@every_packing
+@few
+@given(asked=JOBS, rooms=ROOMS, wanted=st.integers(1, 1000))
+def test_at_home_share_grows_without_loss_of_others(packing, asked, rooms, wanted):
+    grants = at_home(packing, asked, rooms)
+    for _ in each_grown(grants, asked, lambda: wanted):
+        assert_at_home(grants, asked, rooms, 1)
+
+
+@every_packing
+@few
+@given(asked=JOBS, rooms=ROOMS, step=st.sampled_from([1, 10, 125]))
+def test_at_home_grants_as_each_gpu_would_alone(packing, asked, rooms, step):
+    grants = at_home(packing, asked, rooms, step)
+    assert_at_home(grants, asked, rooms, step)
+    for gpu, room in enumerate(rooms):
+        own = {job: share for job, share in asked.items() if job % len(rooms) == gpu}
+        alone = pack_shares(packing, own, capacity_milli=room, held_milli=(), steps=ShareSteps(step))
+        assert {job: grants.share_milli(job) for job in own} == {job: alone.share_milli(job) for job in own}
+
+
+def test_at_home_ignores_spare_on_other_gpus():
+    grants = at_home(Packing.POOL, {0: 800, 2: 800, 1: 100}, [1000, 1000])
+    assert grants.share_milli(0) + grants.share_milli(2) == 1000
+    assert grants.fitting_milli(0, 900) is None
+    assert grants.fitting_milli(1, 1000) == 1000
+    assert grants.spare_milli == 900
+
+
+def test_at_home_gpu_above_1000_raises():
+    with pytest.raises(ValueError, match="more than 1000"):
+        at_home(Packing.POOL, {}, [2000])
+
+
+@few
+@given(streams=st.integers(0, 30), capacity=st.integers(0, 4000))
+def test_deal_balances_streams_over_gpus(streams, capacity):
+    homes = assign_home_gpus(streams, capacity)
+    assert len(homes) == streams
+    rooms = [1000] * (capacity // 1000) + [capacity % 1000] * (capacity % 1000 > 0) or [1]
+    living = [homes.count(gpu) for gpu in range(len(rooms))]
+    assert sum(living) == streams
+    for gpu, count in enumerate(living):
+        if count > 0:
+            assert all(
+                rooms[gpu] / count >= rooms[other] / (living[other] + 1) for other in range(len(rooms))
+            )
+
+
+def test_deal_alternates_and_favours_whole_gpus():
+    assert assign_home_gpus(5, 2000) == (0, 1, 0, 1, 0)
+    assert assign_home_gpus(6, 1500) == (0, 0, 1, 0, 0, 1)
+
+
+def test_guests_gpu_is_the_last_of_the_largest():
+    assert [guests_gpu(capacity) for capacity in (0, 350, 1000, 1500, 2000, 2500, 3000)] == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]
+    assert guests_gpu(2000) != PREPARATION_GPU

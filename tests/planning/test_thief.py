@@ -140,12 +140,6 @@ def test_thief_takes_share_of_hopeless_running_gamma():
     assert second.retrain is not None
 
 
-def test_thief_without_retraining_gives_it_no_share():
-    """Alone and with nothing to retrain, inference gets everything at the fair start."""
-    assigned = only(make_scheduler("thief").plan(view(stream(options=()))))
-    assert assigned.inference_share_milli == 1000
-
-
 def test_thief_with_empty_pool_takes_cheapest_or_best():
     starved = only(make_scheduler("thief").plan(view(stream(options=()), capacity=40, quantum=20)))
     assert (starved.inference, starved.below_min) == (TENTH.config, True)
@@ -185,33 +179,6 @@ def test_thief_leaves_inference_its_latency_share():
     bound = only(make_scheduler("thief").plan(view(replace(hungry, max_age_us=200_000), min_accuracy=0.0)))
     assert free.inference == TENTH.config
     assert (bound.inference, bound.too_old) == (HALF.config, False)
-
-
-def test_thief_follows_weights():
-    """The larger gain gets more, unless the other stream is heavier."""
-    one = stream("a", accuracy=0.5, options=((0.9, 6.0),))
-    other = stream("b", accuracy=0.3, options=((0.6, 6.0),))
-    single = tuple(replace(s, inference_options=(TENTH,)) for s in (one, other))
-
-    def retrained(view):
-        assignments = make_scheduler("thief").plan(view).phases[0].assignments
-        shares = {a.stream: a.retrain_share_milli for a in assignments}
-        return max(shares, key=shares.get)
-
-    plain = view(*single, capacity=900, min_accuracy=0.0, quantum=25, steal=25)
-    assert retrained(plain) == "a"
-    assert retrained(replace(plain, streams=(single[0], replace(single[1], weight=3.0)))) == "b"
-
-
-def test_thief_with_tiny_fair_shares_still_steals():
-    streams = [stream(f"s{i}", options=((0.6 + i / 20, 1.0),)) for i in range(6)]
-    crowded = view(*streams, capacity=1000, quantum=20, steal=200, min_accuracy=0.0)
-    assert make_scheduler("thief").plan(crowded).expected_accuracy > fair_value(crowded)
-
-
-def fair_value(crowded):
-    """Returns the value of the start when nothing is stolen: Δ exceeds every share."""
-    return make_scheduler("uniform").plan(crowded).expected_accuracy
 
 
 def test_thief_reason_is_readable():
