@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from commands import error_line
 
 from ekya import cli
 from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
@@ -22,10 +23,7 @@ def tried(work=WORK):
 
 def refused(capfd, *words):
     assert cli.main(["fleet", *map(str, words)]) == cli.USER_ERROR
-    said = capfd.readouterr().err
-    assert said.startswith("ekya: ")
-    assert said.count("\n") == 1
-    return said
+    return error_line(capfd)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from commands import error_line
 
 from ekya import cli
 from ekya.fleet.fitting.boosted import Models
@@ -127,9 +128,7 @@ def test_fleet_simulate_with_two_seeds_reports_means(capfd) -> None:
 )
 def test_fleet_simulate_with_invalid_options_is_refused(capfd, words, sentence) -> None:
     assert cli.main(["fleet", "simulate", *words]) == cli.USER_ERROR
-    said = capfd.readouterr().err
-    assert said.startswith(f"ekya: {sentence}")
-    assert said.count("\n") == 1
+    assert error_line(capfd).startswith(f"ekya: {sentence}")
 
 
 @pytest.mark.parametrize("finished", [0, 1])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import error_line
 
 from ekya import cli
 from ekya.config.shipped import shipped_path
@@ -153,8 +154,8 @@ def test_a_cost_that_grows_beyond_numbers_is_still_one(capfd, tmp_path) -> None:
 def test_what_the_jobs_lack_is_said_in_one_sentence(capfd, tmp_path, changes, policy, said) -> None:
     jobs = changed(tmp_path, JOBS, **changes)
     assert simulate("--policy", policy, jobs=jobs) == cli.USER_ERROR
-    told = capfd.readouterr().err
-    assert told.startswith(f"ekya: {jobs}: ") and told.count("\n") == 1
+    told = error_line(capfd)
+    assert told.startswith(f"ekya: {jobs}: ")
     assert said in told
 
 
@@ -181,8 +182,8 @@ def test_what_the_jobs_lack_is_said_in_one_sentence(capfd, tmp_path, changes, po
 def test_what_is_wrong_in_the_cluster_is_said_in_one_sentence(capfd, tmp_path, changes, policy, said) -> None:
     cluster = changed(tmp_path, CLUSTER, **changes)
     assert simulate("--policy", policy, cluster=cluster) == cli.USER_ERROR
-    told = capfd.readouterr().err
-    assert said in told and str(cluster) in told and told.count("\n") == 1
+    told = error_line(capfd)
+    assert said in told and str(cluster) in told
 
 
 @pytest.mark.parametrize(

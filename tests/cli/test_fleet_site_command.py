@@ -79,10 +79,18 @@ def test_a_missing_servers_file_is_told_apart(tmp_path, capfd) -> None:
     assert "nowhere.yaml" in refused([tmp_path / "nowhere.yaml", "--site", "south"], capfd)
 
 
+@pytest.fixture(autouse=True)
+def handlers():
+    """Puts back what the command does with signals of this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def served(file, tmp_path, words, meanwhile):
     """Runs the command, and this in another thread once it listens; returns the exit code."""
     told = tmp_path / "told.json"
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 
     def other():
         try:
@@ -97,8 +105,6 @@ def served(file, tmp_path, words, meanwhile):
         return cli.main(["fleet", "site", str(file), *words, "--json", str(told)])
     finally:
         thread.join()
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
 
 
 def test_fleet_site_answers_who_it_is_and_ends_when_it_is_told(file, tmp_path) -> None:
@@ -123,11 +129,6 @@ def test_fleet_site_that_listens_everywhere_is_reached_at_its_address_in_the_fil
 
 def test_fleet_site_for_one_run_ends_when_no_driver_comes(file, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(fleet_site, "IDLE_S", 0.1)
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    try:
-        words = ["fleet", "site", str(file), "--site", "north", "--listen", "127.0.0.1:0", "--once"]
-        assert cli.main(words) == 0
-    finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
+    words = ["fleet", "site", str(file), "--site", "north", "--listen", "127.0.0.1:0", "--once"]
+    assert cli.main(words) == 0
     assert "north is reached at 127.0.0.1:" in capfd.readouterr().out

@@ -25,6 +25,7 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(checks, "BUSY_S", 0.02)
     monkeypatch.setattr(checks, "TRAINING", 24)
     monkeypatch.setattr(checks, "VALIDATION", 6)
+    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
 
 
 def test_counters_complete_gpu_is_met():
@@ -50,7 +51,6 @@ def test_counters_missing_or_low_value_is_unmet(changes, unmet):
 
 
 def test_counters_are_read_while_idle_and_busy(on_cpu, monkeypatch):
-    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
     monkeypatch.setattr(checks, "NvmlReader", lambda _: Reader())
     activity, energy = checks.counters()
     assert activity.met
@@ -59,7 +59,6 @@ def test_counters_are_read_while_idle_and_busy(on_cpu, monkeypatch):
 
 @pytest.mark.parametrize(("taken", "held", "met"), [(100 << 20, 0.9, True), (CONTEXT_BYTES + 1, 1.3, False)])
 def test_memory_is_compared_with_estimate(on_cpu, monkeypatch, taken, held, met):
-    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
     monkeypatch.setattr(checks, "NvmlReader", lambda _: Reader(1 << 30, (1 << 30) + taken))
     estimates = []
     estimate = checks.retraining_bytes
@@ -73,7 +72,6 @@ def test_memory_is_compared_with_estimate(on_cpu, monkeypatch, taken, held, met)
 
 
 def test_memory_error_of_another_kind_is_unmet(on_cpu, monkeypatch):
-    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
     monkeypatch.setattr(checks, "NvmlReader", lambda _: Reader(1 << 30, 1 << 30))
     monkeypatch.setattr(checks, "Retraining", Mock())
     monkeypatch.setattr(checks, "is_out_of_memory", lambda _: False)
