@@ -36,10 +36,10 @@ class Models:
         self.may.set()
         self._inside = threading.Lock()
 
-    def add(self, owner, predictor):
+    def add_owner(self, owner, predictor):
         self.owners[owner] = predictor
 
-    def remove(self, owner):
+    def remove_owner(self, owner):
         del self.owners[owner]
 
     def predict(self, requests):
