@@ -41,7 +41,6 @@ def raises(error):
     ("words", "said"),
     [
         (["--fail", "north"], "--fail north: write SITE@SECONDS"),
-        (["--fail", "north@soon"], "--fail north@soon: write SITE@SECONDS"),
         (["--fail", "west@3"], "there is no server west; they are north, south"),
         (["--tier", "nobody"], "--tier nobody: no tier has this name; choose from"),
         (["--scheduler", "cloud"], "choose another scheduler, such as ekya"),

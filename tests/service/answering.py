@@ -34,6 +34,18 @@ def a_service(root):
     return folder
 
 
+def a_message(frame, camera="cam"):
+    """Returns a message as sinks get it."""
+    return {
+        "id": f"{camera}/{frame}",
+        "camera": camera,
+        "frame": frame,
+        "time": "2025-11-25T10:00:00.000Z",
+        "model": 1,
+        "objects": [{"class": "Fußgänger", "confidence": 0.5, "box": [0.0, 1.0, 2.0, 3.0]}],
+    }
+
+
 def row(frame, analysed=True, followed=False, classes=(0,), version=3):
     """Returns a prediction; one that is neither analysed nor followed is answered by the frame before."""
     own = analysed or followed

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import get_args
 
 import pytest
-from answering import CLASSES, Camera, a_service, row
+from answering import CLASSES, Camera, a_message, a_service, row
 from pydantic import TypeAdapter
 from waiting import HANG_GUARD_S
 
@@ -99,17 +99,6 @@ READ_AS = TypeAdapter(AnySink)
 
 def spec_of(kind, **keys):
     return READ_AS.validate_python({"kind": kind, **EXAMPLES[kind], **keys})
-
-
-def a_message(frame, camera="cam"):
-    return {
-        "id": f"{camera}/{frame}",
-        "camera": camera,
-        "frame": frame,
-        "time": "2025-11-25T10:00:00.000Z",
-        "model": 1,
-        "objects": [{"class": "Fußgänger", "confidence": 0.5, "box": [0.0, 1.0, 2.0, 3.0]}],
-    }
 
 
 def test_every_kind_of_the_fleet_file_is_a_sink():

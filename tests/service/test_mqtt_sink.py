@@ -12,7 +12,7 @@ from pathlib import Path
 
 import paho.mqtt.client as mqtt
 import pytest
-from answering import CLASSES, Camera, Cameras, a_service
+from answering import CLASSES, Camera, Cameras, a_message, a_service
 from mosquitto import MOSQUITTO, Broker
 from waiting import HANG_GUARD_S, wait_until
 
@@ -62,10 +62,6 @@ def ids_of(subscriber):
 
 def sink_of(broker, **keys):
     return MqttSink(Address("127.0.0.1", broker.port, **keys), "ekya", "homeassistant")
-
-
-def a_message(frame):
-    return {"id": f"gate/{frame}", "camera": "gate", "frame": frame, "time": "", "model": 0, "objects": []}
 
 
 def test_every_id_arrives_though_the_broker_is_killed(folder, broker, subscriber, monkeypatch):
