@@ -45,7 +45,7 @@ class Steps:
     proposes_free: bool = False
     followed: list[int] = field(default_factory=list)
 
-    def propose_boxes(self, frame):
+    def propose(self, frame):
         self.proposed.append(frame.index)
         operations = self.operations[frame.index % len(self.operations)]
         return Proposals(BOXES, count_operations=lambda: operations)
