@@ -1,4 +1,8 @@
-"""Tests of recognising out-of-memory errors, and of measuring without a GPU."""
+"""Recognising out-of-memory errors and a lost GPU, and measuring without a GPU."""
+
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -46,3 +50,18 @@ def test_memory_peaks_without_gpu_are_none():
     free_cache()
     assert peak_bytes() is None
     assert not torch.cuda.is_initialized()
+
+
+CODE = """
+import torch
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
+end_process_if_gpu_is_lost(ValueError("a frame that nobody expected"))
+print("goes on", flush=True)
+end_process_if_gpu_is_lost(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
+print("goes on without its GPU", flush=True)
+"""
+
+
+def test_end_process_only_if_gpu_is_lost():
+    ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, b"goes on\n")

@@ -112,7 +112,7 @@ def equal(a: EdgeModel, b: EdgeModel) -> bool:
 @every_detector
 def test_detector_maps_frames_of_any_side_to_boxes(models, name: str) -> None:
     assert task_of(name) is Task.DETECT
-    for side in (64, 96, 160, 352):
+    for side in (64, 96):
         images = np.random.default_rng(0).integers(0, 256, (2, side, side, 3)).astype(np.uint8)
         with torch.inference_mode():
             outputs = models[name](to_input(images, "cpu"))
@@ -131,20 +131,11 @@ def test_detector_maps_frames_of_any_side_to_boxes(models, name: str) -> None:
 def test_detector_answers_alike_in_both_engines(models, name: str) -> None:
     fast, exact = (DetectorPredictor(models[name], way=way) for way in (PLAIN, ForwardWay(engine=TORCH)))
     assert (fast.way.engine, exact.way.engine) == (ONNXRUNTIME, TORCH)
-    for side in (64, 160):
+    for side in (64, 96):
         images = np.random.default_rng(side).integers(0, 256, (1, side, side, 3)).astype(np.uint8)
         found, expected = fast.predict(images, side), exact.predict(images, side)
         np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-4)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
-
-
-@every_detector
-def test_detector_answers_on_a_frame_whatever_is_beside_it(models, training, name: str) -> None:
-    with torch.inference_mode():
-        together = models[name](to_input(training.images, "cpu"))
-        for at, image in enumerate(training.images):
-            alone = models[name](to_input(image[None], "cpu"))
-            torch.testing.assert_close(alone[0], together[at], atol=1e-4, rtol=1e-4)
 
 
 @every_detector
@@ -219,16 +210,18 @@ def test_detector_training_changes_trained_blocks_only(
 
 
 @every_detector
-@pytest.mark.parametrize("blocks", [0, 2])
-def test_detector_models_of_a_retraining_share_frozen_weights_only(
-    retraining, name: str, blocks: int
-) -> None:
-    run = retraining(name, blocks)
+def test_detector_models_of_a_retraining_share_frozen_weights_only(retraining, name: str) -> None:
+    run = retraining(name, 2, 2)
     run.prepare_training()
-    first, second = run.model().state_dict(), run.model().state_dict()
-    frozen = tuple(f"blocks.{block}." for block in range(len(block_names(name)) - blocks))
+    run.run_epoch()
+    kept = run.model()
+    before, first, second = clone(kept), kept.state_dict(), run.model().state_dict()
+    frozen = tuple(f"blocks.{block}." for block in range(len(block_names(name)) - 2))
     shared = {key for key in first if first[key].data_ptr() == second[key].data_ptr()}
     assert shared == {key for key in first if key.startswith(frozen)}
+    run.run_epoch()
+    assert equal(kept, before)
+    assert not equal(kept, run.model())
 
 
 @every_detector
@@ -246,18 +239,6 @@ def test_detector_retraining_enters_the_scope_for_every_batch(retraining, name: 
     assert len(entered) == 2 + 1 + 1  # frozen part of both sets, teacher, validation
     run.run_epoch()
     assert len(entered) == 4 + 2 + 1  # 4 and 2 frames, then validation
-
-
-@every_detector
-def test_detector_checkpoint_is_independent_of_later_epochs(retraining, name: str) -> None:
-    run = retraining(name, 2, 2)
-    run.prepare_training()
-    run.run_epoch()
-    kept = run.model()
-    before = clone(kept)
-    run.run_epoch()
-    assert equal(kept, before)
-    assert not equal(kept, run.model())
 
 
 @every_detector
@@ -297,9 +278,8 @@ def test_detector_training_is_deterministic(models, retraining, name: str) -> No
 
 
 @every_detector
-@pytest.mark.parametrize("blocks", [0, 2])
-def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: str, blocks: int) -> None:
-    short, long = retraining(name, blocks, 2), retraining(name, blocks, 3)
+def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: str) -> None:
+    short, long = retraining(name, 1, 2), retraining(name, 1, 3)
     (model, losses), _ = trained(short), long.prepare_training()
     assert [long.run_epoch().training_loss for _ in losses] == losses
     assert equal(long.model(), model)
@@ -384,8 +364,8 @@ def test_detector_training_on_several_nodes_moves_by_the_same_gradient(models, t
 
 @every_detector
 def test_detector_training_in_half_precision_keeps_weights_of_32_bits(retraining, name: str) -> None:
-    _, whole = trained(retraining(name, 2, 2))
-    model, half = trained(retraining(name, 2, 2, compute=Compute(precision=torch.bfloat16)))
+    _, whole = trained(retraining(name, 2))
+    model, half = trained(retraining(name, 2, compute=Compute(precision=torch.bfloat16)))
     assert half == pytest.approx(whole, rel=0.2)
     assert half != whole
     assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
@@ -521,8 +501,8 @@ def test_detector_footprint_grows_with_side_and_blocks(name: str) -> None:
 @every_detector
 def test_exemplar_memory_of_a_detector_keeps_to_its_budget(models, name: str) -> None:
     memory = ExemplarMemory(5)
-    for window in range(3):
-        seen = scenes(8, window, first_track=100 * window)
+    for window in range(2):
+        seen = scenes(6, window, first_track=100 * window)
         memory, again = (
             memory.update_exemplars(models[name], seen),
             memory.update_exemplars(models[name], seen),

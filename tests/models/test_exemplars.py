@@ -1,7 +1,13 @@
+"""Exemplars: which are kept, and that they survive their process."""
+
 import numpy as np
+import pytest
 
 from ekya.models.edge.model import EdgeModel
+from ekya.models.training.exemplar_file import load_exemplars, save_exemplars
 from ekya.models.training.exemplars import ExemplarMemory, herd, normalised_features
+from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
+from ekya.models.training.labelled import LabelledCrops
 
 
 def test_herd_keeps_the_running_mean_nearest() -> None:
@@ -61,3 +67,61 @@ def test_exemplar_memory_of_many_classes_keeps_to_the_budget(fresh_model: EdgeMo
 def test_normalised_features_have_length_one(fresh_model: EdgeModel, make_bars) -> None:
     features = normalised_features(fresh_model, make_bars(5, 0).crops)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-5)
+
+
+EMPTY = ExemplarMemory(9)
+
+
+def crops():
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (5, 8, 8, 3), np.uint8)
+    return LabelledCrops(images, np.arange(5), np.arange(5) * 7, np.arange(5) * 1000)
+
+
+def frames():
+    rng = np.random.default_rng(2)
+    boxes = rng.random((3, 4), np.float32)
+    seen = FrameObjects(boxes, np.array([0, 1, 1]), rng.random((2, 4), np.float32))
+    images = rng.integers(0, 256, (3, 32, 32, 3), np.uint8)
+    return LabelledFrames(images, (NOTHING, seen, NOTHING), ("car", "bus"), np.arange(3), np.arange(3) * 5)
+
+
+def columns(kept):
+    """Returns all arrays of examples."""
+    if isinstance(kept, LabelledCrops):
+        return [kept.crops, kept.classes, kept.tracks, kept.t_us]
+    objects = [part for of in kept.objects for part in (of.boxes, of.classes, of.doubtful)]
+    return [kept.images, *objects, kept.tracks, kept.t_us]
+
+
+@pytest.mark.parametrize("make", [crops, frames])
+def test_exemplars_come_back_as_they_were(tmp_path, make):
+    path, kept = tmp_path / "cam.safetensors", make()
+    save_exemplars(path, ExemplarMemory(9, kept))
+    again = load_exemplars(path, EMPTY).kept
+    assert type(again) is type(kept)
+    assert getattr(again, "names", None) == getattr(kept, "names", None)
+    for one, other in zip(columns(again), columns(kept), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+def test_memory_without_exemplars_writes_no_file(tmp_path):
+    save_exemplars(tmp_path / "cam.safetensors", EMPTY)
+    assert list(tmp_path.iterdir()) == []
+    assert load_exemplars(tmp_path / "cam.safetensors", EMPTY) is EMPTY
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged" * 40])
+def test_damaged_file_is_reported_and_left_out(tmp_path, caplog, content):
+    path = tmp_path / "cam.safetensors"
+    path.write_bytes(content)
+    assert load_exemplars(path, EMPTY) is EMPTY
+    assert "cannot be read" in caplog.text
+
+
+def test_file_without_a_column_is_left_out(tmp_path, caplog):
+    path = tmp_path / "cam.safetensors"
+    save_exemplars(path, ExemplarMemory(9, crops()))
+    path.write_bytes(path.read_bytes().replace(b"classes", b"klasses", 1))
+    assert load_exemplars(path, EMPTY) is EMPTY
