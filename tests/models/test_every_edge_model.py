@@ -127,6 +127,7 @@ def test_edge_model_folded_predicts_the_same(models, make_bars, name: str) -> No
     with torch.inference_mode():
         surest, best = models[name](to_input(crops, "cpu")).softmax(dim=1).max(dim=1)
     classes, confidence = predictor.predict(crops, 32)
+    assert (classes.dtype, confidence.dtype) == (np.int64, np.float32)
     np.testing.assert_array_equal(classes, best.numpy())
     np.testing.assert_allclose(confidence, surest.numpy(), atol=1e-4)
 

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
-import torch
 from other_weights import freed_with_predictor
-from torch import nn
 
-from ekya.models.edge.model import EdgeModel, clone, to_input
+from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.training.labelled import LabelledCrops, no_crops
 
@@ -20,24 +18,6 @@ class Answers:
 def labelled(classes: list[int]) -> LabelledCrops:
     rows = np.zeros(len(classes), np.int64)
     return LabelledCrops(np.zeros((len(classes), 8, 8, 3), np.uint8), np.array(classes, np.int64), rows, rows)
-
-
-def test_predictor_fused_predicts_as_the_model(fresh_model: EdgeModel, make_bars) -> None:
-    model = clone(fresh_model)
-    for module in model.modules():  # statistics other than 0 and 1, or fusing would be trivial
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.running_mean, -0.2, 0.2)
-            nn.init.uniform_(module.running_var, 0.5, 2.0)
-    crops = make_bars(40, 1).crops
-    predictor = Predictor(model)
-    classes, confidence = predictor.predict(crops, 32)
-    with torch.inference_mode():
-        expected = model.eval()(to_input(crops, "cpu")).softmax(dim=1).max(dim=1)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in predictor.model.modules())
-    np.testing.assert_array_equal(classes, expected.indices.numpy())
-    np.testing.assert_allclose(confidence, expected.values.numpy(), atol=1e-4)
-    assert classes.dtype == np.int64
-    assert confidence.dtype == np.float32
 
 
 @pytest.mark.parametrize("resolution", [16, 24, 48])
