@@ -10,7 +10,7 @@ from gpu_check_report import BEGIN, END, Machine, write_up
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import GpuUse
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.window_meter import GpuMeter
 from ekya.pipeline.speed_jobs import ProbeSpec, Rate
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from waiting import HANG_GUARD_S, wait_until_blocked
 
 from ekya.gpu.backends.backend import Resized, ShareJob
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.token_bucket import ANSWER_WITHIN_S, BURST_US, Clocks, TokenBucket
 
 MS = 1_000_000

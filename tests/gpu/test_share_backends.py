@@ -14,7 +14,7 @@ from fake_gpu import FakeGpu
 
 from ekya.core.errors import UserError
 from ekya.gpu.backends.backend import ShareJob
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine, choose_backend
 from ekya.gpu.green.sm_driver import SmLayout, SmReport
 from ekya.gpu.mps.backend import MpsShares, NoCudaError, make_context

@@ -9,7 +9,7 @@ import ekya.pipeline.speed_probe as probing
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.speed import CoRun, SpeedCurve
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
 from ekya.pipeline.speed_probe import measure_speeds
 

@@ -8,7 +8,7 @@ from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.commands import StartRetraining
 from ekya.core.units import BASE_VERSION, JobId
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.runtime.actors.actor_kinds import ActorConfig, ProcessConfig, StreamActorConfig
 from ekya.runtime.actors.stream_retraining import StreamRetraining

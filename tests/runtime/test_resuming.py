@@ -25,7 +25,7 @@ from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Elsewhere
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest

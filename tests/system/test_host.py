@@ -7,7 +7,7 @@ import psutil
 import pytest
 from fake_cgroups import FakeCgroups, write_group
 
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.system.host import HostMemory, cpu_limit, read_host_memory
 
 GB = 10**9

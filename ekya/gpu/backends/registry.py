@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Capability, ShareBackend
-from ekya.gpu.backends.duty_cycle import CpuShares, DutyCycleShares
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.green.backend import MpsGreenShares
 from ekya.gpu.green.sm_driver import SmReport, read_layouts
 from ekya.gpu.mps.backend import MpsShares

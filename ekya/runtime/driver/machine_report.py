@@ -14,7 +14,7 @@ from ekya.config.shipped import shipped_path
 from ekya.config.sizing import resolutions_to_measure
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.gpu.backends.duty_cycle import cores_in_words
+from ekya.gpu.backends.cpu import cores_in_words
 from ekya.gpu.backends.registry import Machine, choose_backend
 from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus

@@ -14,7 +14,7 @@ from ekya.fleet.policy.deep_edge.estimates import EdgeWork
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, StressPoint, profiled, stressed
 from ekya.fleet.run.deep_edge.states import MachineState, Watch, host_use, watched
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 
 needs_stress = pytest.mark.skipif(
     shutil.which("stress-ng") is None, reason="Debian's package stress-ng is not installed"

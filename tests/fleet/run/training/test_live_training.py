@@ -23,7 +23,7 @@ from ekya.fleet.run.training.actors import TrainingProcesses
 from ekya.fleet.run.training.protocol import TrainingFailedError
 from ekya.fleet.run.training.trainer import ProcessFleetTrainer
 from ekya.fleet.run.training.workers import PayloadKind
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import accuracy

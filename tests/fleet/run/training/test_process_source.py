@@ -16,7 +16,7 @@ from ekya.fleet.run.training.actors import TrainingActor, TrainingProcesses
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareJob
-from ekya.gpu.backends.duty_cycle import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
 from ekya.gpu.mps.service import MpsEnvironment, MpsGpu
