@@ -26,7 +26,7 @@ def watched(feed, until):
     arrived, said = [], []
 
     def look():
-        arrived.extend(feed.poll(0.05))
+        arrived.extend(feed.poll_frames(0.05))
         if not said or said[-1] != feed.lost:
             said.append(feed.lost)
         return until(arrived)

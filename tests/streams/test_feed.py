@@ -14,7 +14,7 @@ def indices(feed, kill=None, held=(), folder=None):
     seen, held = [], list(held)
 
     def has_ended():
-        seen.extend(arrived.index for arrived in feed.poll(0.5))
+        seen.extend(arrived.index for arrived in feed.poll_frames(0.5))
         if held and len(seen) == held[0]:
             assert kill()
             (folder / f"go-{held.pop(0)}").touch()

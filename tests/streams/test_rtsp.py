@@ -27,7 +27,7 @@ def camera(request, tmp_path, shared_data):
 def until(feed, condition):
     arrived = []
     wait_until(
-        lambda: arrived.extend(feed.poll(0.05)) or condition(arrived),
+        lambda: arrived.extend(feed.poll_frames(0.05)) or condition(arrived),
         lambda: f"lost: {feed.lost}, {len(arrived)} frames",
     )
     return arrived
