@@ -59,7 +59,7 @@ def test_script_loss_in_a_process_sets_lost():
     with SourceProcess(spec, CLASSES) as process:
         process.wait_open()
         call_at(process.start_frames)
-        wait_until(lambda: arrived.extend(process.poll(0.05)) or process.lost is not None)
+        wait_until(lambda: arrived.extend(process.poll_frames(0.05)) or process.lost is not None)
     assert [one.index for one in arrived] == list(range(5))
 
 
@@ -97,7 +97,7 @@ def test_script_night_darkens_and_keeps_truth(plain):
 
 def test_script_night_leaves_the_source_picture():
     image = np.full((4, 4, 3), 200, np.uint8)
-    Night(at_s=0, for_s=1).darken(image, 0)
+    Night(at_s=0, for_s=1).darken_picture(image, 0)
     assert (image == 200).all()
 
 
