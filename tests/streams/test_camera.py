@@ -94,7 +94,7 @@ def test_feed_numbers_frames_and_the_newest_has_pixels(camera, feed):
     assert watching.wait_open() == 40
     call_at(watching.start_frames, 7)
     polled = []
-    wait_until(lambda: polled.append(watching.poll(0.2)) or sum(map(len, polled)) > 40)
+    wait_until(lambda: polled.append(watching.poll_frames(0.2)) or sum(map(len, polled)) > 40)
     arrived = [one for some in polled for one in some]
     assert [one.index for one in arrived] == list(range(7, 7 + len(arrived)))
     times = [one.t_us for one in arrived]

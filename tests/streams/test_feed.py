@@ -46,7 +46,7 @@ def test_feed_third_death_in_a_minute_ends_recording(
     watching = playing(odd(frames=60, holds=(5, 10, 15, 20)), "gate")
     assert indices(watching, kill_decoder, (5, 10, 15, 20), tmp_path) == list(range(frames))
     assert watching.died == died
-    assert watching.poll(0.0) == []
+    assert watching.poll_frames(0.0) == []
 
 
 @pytest.mark.parametrize("minute_s", [60.0, 0.0])
@@ -61,7 +61,7 @@ def test_feed_abort_in_open_ends_recording(odd, feed):
     watching = feed(odd(end="abort in open"), "gate")
     assert watching.wait_open() == ASSUMED_FPS
     call_at(watching.start_frames)
-    assert watching.poll(0.0) == []
+    assert watching.poll_frames(0.0) == []
     assert watching.ended
     assert "SIGABRT" in watching.died
 
