@@ -106,8 +106,8 @@ def test_bench_training_head_trial_caches_features_for_retraining():
     base = build_edge_model(("car", "person"), 0, seed=1)
     case = training_bench.Case(crops(6, 0), crops(4, 50), ExemplarMemory(), crops(4, 90))
     passed = training_bench.tried(case, base, RetrainConfig(2, 4, 0, 0, 1.0), seed=0)
-    assert passed.known(0, case.training.crops).all()
-    assert passed.known(0, case.validation.crops).all()
+    assert passed.find_cached(0, case.training.crops).all()
+    assert passed.find_cached(0, case.validation.crops).all()
 
 
 def answers(*scores: float):
