@@ -347,7 +347,9 @@ def main(
         times: list[Duration] = []
         for folder in folders:
             scheduler, _, turns = read_journal(folder.journal)
-            played = simulate(trace, make_scheduler(scheduler), conditions_of(fleet, seed).under(scheduler))
+            played = simulate(
+                trace, make_scheduler(scheduler), conditions_of(fleet, seed).with_preset(scheduler)
+            )
             rows += compared(trace, played, score_run(folder, fleet, labelled), turns)
             times += durations(trace, played, turns)
         result = {"fleet": fleet.name, **told(rows, times, world)}

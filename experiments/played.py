@@ -229,7 +229,7 @@ def play(data: Data, who: Who, under: Conditions) -> Outcome:
         under = replace(under, checkpoint_delay_us=None)
     if who.burst:
         under = replace(under, burst=True)
-    under = under.under(who.spec)
+    under = under.with_preset(who.spec)
     runs = tuple(
         simulate(trace, make_scheduler(who.spec), replace(under, seed=under.seed + place))
         for place, trace in enumerate(data.traces)

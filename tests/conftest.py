@@ -18,7 +18,7 @@ from hypothesis import settings
 gc.disable()
 
 LONG_HANG_GUARD_S = 1800
-"""How long a test may take that is long, or live on the wall clock: it waits for many things, with a guard
+"""How long a test may take that is long or live: it plays a whole run, or waits for many things, with a guard
 for each (``waiting.py``). All others have the ``timeout`` of pyproject.toml.
 """
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items):
     """Gives whole runs their guard, and begins with those on virtual time, which take longest in parallel."""
     items.sort(key=lambda item: not _is_virtual(item))
     for item in items:
-        if item.get_closest_marker("long") or (_is_live(item) and not _is_virtual(item)):
+        if item.get_closest_marker("long") or _is_live(item):
             item.add_marker(pytest.mark.timeout(LONG_HANG_GUARD_S))
 
 

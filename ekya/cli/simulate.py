@@ -121,7 +121,7 @@ def simulate(config: SimulateConfig, output: Output) -> None:
     try:
         with Progress(console=output.console, disable=not output.console.is_terminal, transient=True) as bars:
             for name, setting in bars.track(settings, description="Runs"):
-                run = simulate(trace, make_scheduler(name), setting.under(name))
+                run = simulate(trace, make_scheduler(name), setting.with_preset(name))
                 runs.append(summary_of(run) | {"scheduler": name})
     except KeyboardInterrupt:
         stopped = True

@@ -170,11 +170,11 @@ def audit(
         with scope():
             objects = _objects(frame, golden, stream)
         if objects is not None:
-            judged.append(judge(frame.answer, objects, settings.task, len(settings.classes)))
+            judged.append(score_audited_frame(frame.answer, objects, settings.task, len(settings.classes)))
     return AuditCounts(tuple(right for right, _ in judged), tuple(counts for _, counts in judged))
 
 
-def judge(
+def score_audited_frame(
     answer: FramePrediction | None, objects: GoldenObjects, task: Task, class_count: int
 ) -> tuple[int, int]:
     """Returns the parts of one frame that are right, and those that count, as the score of a run has them.

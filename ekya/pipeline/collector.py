@@ -68,7 +68,7 @@ class CollectedFrame:
     stream: StreamId = UNNAMED
     described: NDArray[np.float32] | None = None
 
-    def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
+    def select_objects(self, rows: NDArray[np.int64]) -> "CollectedFrame":
         """Returns the frame with only these of its objects."""
         return replace(self, boxes=self.boxes[rows], tracks=self.tracks[rows], crops=self.crops[rows])
 
@@ -210,7 +210,7 @@ class WindowCollector:
         finished = self._finished
         return finished if finished.window == window else WindowMaterial(window, (), ())
 
-    def since(self, window: int, since_us: int) -> WindowMaterial:
+    def recent_material(self, window: int, since_us: int) -> WindowMaterial:
         """Returns the frames from ``since_us`` on, those sampled of the current window and the newest ones.
 
         No burst is among them. May be called while another thread passes frames.
@@ -221,7 +221,7 @@ class WindowCollector:
 
     def material(self, window: int, since_us: int | None, dose: Dose = WHOLE) -> WindowMaterial:
         """Returns the frames of which a window's labels are made: of the window before, or since a time."""
-        kept = self.close(window - 1) if since_us is None else self.since(window, since_us)
+        kept = self.close(window - 1) if since_us is None else self.recent_material(window, since_us)
         return replace(kept, dose=dose)
 
     def forget_material(self) -> None:

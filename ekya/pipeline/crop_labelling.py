@@ -124,7 +124,7 @@ def _labelled_burst(given: LabellingInputs, scope: Scope) -> list[tuple[Collecte
     burst = []
     for frame, of, rows in zip(frames, classes, named, strict=True):
         kept = rows[np.isin(frame.tracks[rows], followed)]
-        burst.append((frame.take(kept), of[kept]))
+        burst.append((frame.select_objects(kept), of[kept]))
     return burst
 
 
@@ -133,7 +133,7 @@ def _one_gpu_s(given: LabellingInputs, frames: Sequence[CollectedFrame]) -> floa
     unseen = [frame for frame in frames if len(frame.boxes) and frame.found is None]
     if given.settings.label_gpu_s is None or not unseen:
         return 0.0
-    return given.golden_gpu_s([unseen[0].take(np.zeros(1, np.int64)).question])
+    return given.golden_gpu_s([unseen[0].select_objects(np.zeros(1, np.int64)).question])
 
 
 def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
@@ -151,7 +151,9 @@ def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
     followed = _followed(given, [frame.tracks for frame in frames])
     most = affordable_count(left_gpu_s, one_gpu_s, len(followed) * len(frames))
     for count in range(len(followed), -1, -1):
-        kept = [frame.take(np.flatnonzero(np.isin(frame.tracks, followed[:count]))) for frame in frames]
+        kept = [
+            frame.select_objects(np.flatnonzero(np.isin(frame.tracks, followed[:count]))) for frame in frames
+        ]
         if sum(len(frame.boxes) for frame in kept) <= most or count == 0:
             break
     return kept

@@ -91,7 +91,9 @@ class FrameLabelling:
         _, held_out = split_by_time(examples, VALIDATION_FRACTION)
         validates = np.isin(t_us, held_out.t_us)
         return StreamLabels(
-            window, everything.take(np.flatnonzero(~validates)), everything.take(np.flatnonzero(validates))
+            window,
+            everything.select_objects(np.flatnonzero(~validates)),
+            everything.select_objects(np.flatnonzero(validates)),
         )
 
     def burst_questions(self, given: LabellingInputs) -> list[Question]:

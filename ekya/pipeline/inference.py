@@ -221,7 +221,7 @@ class FrameSteps:
         """Sets the frame with boxes of its own that answers later frames without."""
         self._answered_by = max(frame, self._answered_by)
 
-    def answers(
+    def prediction_rows(
         self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer
     ) -> list[FramePrediction]:
         """Returns the rows of analysed frames; ``answer`` is the model's to all their images."""
@@ -334,7 +334,7 @@ class FrameSteps:
         """
         if not self._shadow:
             return []
-        return self.answers(
+        return self.prediction_rows(
             self._shadow, config, BASE_VERSION, analyse(base, self._shadow, config.resolution)
         )
 

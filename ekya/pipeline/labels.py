@@ -48,7 +48,7 @@ class LabelledPart:
     frames: NDArray[np.int64]
     boxes: NDArray[np.float32]
 
-    def take(self, rows: NDArray[np.int64]) -> "LabelledPart":
+    def select_objects(self, rows: NDArray[np.int64]) -> "LabelledPart":
         """Returns these rows, in this order."""
         return LabelledPart(self.examples.select_rows(rows), self.frames[rows], self.boxes[rows])
 
@@ -142,7 +142,7 @@ class Selection:
 
     @property
     def questions(self) -> list[Question]:
-        return [frame.take(rows).question for frame, rows in self.chosen]
+        return [frame.select_objects(rows).question for frame, rows in self.chosen]
 
 
 def choose(material: WindowMaterial, limit: int, seed: int) -> Selection:
@@ -217,7 +217,7 @@ def label_window(
     )
     rng = np.random.default_rng((seed, material.window))
     rows = _of_use(labelled.classes, golden.background, limit, rng)
-    kept, taken = everything.take(rows), labelled.select_rows(rows)
+    kept, taken = everything.select_objects(rows), labelled.select_rows(rows)
     objects = np.ones(len(taken), np.bool_)
     if golden.background is not None:
         objects = taken.classes != golden.background
@@ -225,8 +225,8 @@ def label_window(
     validates = np.isin(taken.tracks, held_out.tracks)
     return StreamLabels(
         material.window,
-        kept.take(np.flatnonzero(~validates)),
-        kept.take(np.flatnonzero(validates & objects)),
+        kept.select_objects(np.flatnonzero(~validates)),
+        kept.select_objects(np.flatnonzero(validates & objects)),
     )
 
 
@@ -273,7 +273,7 @@ class LabelPool:
         """Forgets the labels of a stream."""
         self._newest_first.pop(stream, None)
 
-    def beside(
+    def join_labels(
         self, stream: StreamId, scenes: Sequence[SceneOf]
     ) -> tuple[StreamLabels, tuple[StreamId, ...]]:
         """Returns a stream's newest labels with others of these scenes, and the streams whose they are.

@@ -322,7 +322,7 @@ class WindowPreparation:
     def _try_pooled(self, step: PoolStep) -> Iterator[DoneStep]:
         """Tries the first family again if there are pooled labels."""
         stream, window = step.stream, self._window
-        both, streams = self._memory.pool.beside(stream, step.scenes)
+        both, streams = self._memory.pool.join_labels(stream, step.scenes)
         if both.pooled is None or stream not in self._alone:
             return
         again, gpu_s = self._run_trial(TrialStep(stream, step.family, first=True), both)

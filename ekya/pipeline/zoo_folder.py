@@ -93,7 +93,7 @@ class ZooFolder:
         """The kept models, the least recently used first."""
         return tuple(file.model for file in self._files.values())
 
-    def keep(self, model: KeptModel, weights: Path, forget: tuple[int, ...]) -> None:
+    def keep_model(self, model: KeptModel, weights: Path, forget: tuple[int, ...]) -> None:
         """Adds a model, and removes others; the file of its weights is linked where that is possible.
 
         Raises:
@@ -111,7 +111,7 @@ class ZooFolder:
         for number in forget:
             weights_of(self._path, number).unlink(missing_ok=True)
 
-    def use(self, number: int) -> None:
+    def record_use(self, number: int) -> None:
         """Records that a model serves again: it is the last to be removed."""
         order = mark_used(self.models, number)
         self._files = {model.number: self._files[model.number] for model in order}

@@ -183,7 +183,7 @@ class VirtualExecutor(Generic[ModelT]):
                 shares.carry_out(self._preparation, command, now_us, self._begin_preparation)
             case cmd.EndPreparation():
                 self._end_preparation()
-                shares.leave(preparation_holder(command.window, command.round), now_us)
+                shares.remove_holder(preparation_holder(command.window, command.round), now_us)
             case cmd.SetInference():
                 set_inference = partial(self.world.set_inference, now_us=now_us)
                 shares.carry_out(inference_holder(command.stream), command, now_us, set_inference)
@@ -207,7 +207,7 @@ class VirtualExecutor(Generic[ModelT]):
                 running = self._retrainings.pop(command.stream, None)
                 if running is not None and (running.by_snapshots or running.due_us is not None):
                     self.world.finish_retraining(running)
-                shares.leave(retraining_holder(command.stream, command.job), now_us)
+                shares.remove_holder(retraining_holder(command.stream, command.job), now_us)
             case cmd.KeepServing() | cmd.SkipPreparation():
                 pass  # the serving weights stay
             case cmd.SetAside() | cmd.RestartWorker():
@@ -261,7 +261,7 @@ class VirtualExecutor(Generic[ModelT]):
 
     def _fail(self, command: cmd.StartRetraining, reason: str) -> None:
         self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
-        self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
+        self._shares.remove_holder(retraining_holder(command.stream, command.job), self._now_us)
 
     def _finish_training_step(self, stream: StreamId, t_us: int) -> Iterable[ev.Event]:
         running = self._retrainings[stream]
@@ -282,7 +282,7 @@ class VirtualExecutor(Generic[ModelT]):
     def _finish(self, running: VirtualRetraining[ModelT]) -> None:
         """Releases the share of a retraining; its weights stay available until the next one."""
         running.stop_training(self._now_us)
-        self._shares.leave(retraining_holder(running.stream, running.job), self._now_us)
+        self._shares.remove_holder(retraining_holder(running.stream, running.job), self._now_us)
         self.world.finish_retraining(running)
 
     def _serve(self, command: cmd.ServeModel) -> None:

@@ -120,7 +120,7 @@ class InstantShares:
         if holder in self._ledger.holders:
             self.change(holder, 0, 0, now_us, self._jobs[holder])
 
-    def leave(self, holder: ShareHolder, now_us: int) -> None:
+    def remove_holder(self, holder: ShareHolder, now_us: int) -> None:
         """Removes a job that has ended."""
         self._carry_out(self._ledger.release_holder(holder, now_us), now_us)
         self._jobs.pop(holder, None)

@@ -152,7 +152,7 @@ def zoo(tmp_path):
         zoo = ZooFolder(path, ZooIndex(1, ZOO_KIND, ()), lock)
         for number in (1, 2):
             scene = Scene((1, 2), (0, 7), 3)
-            zoo.keep(
+            zoo.keep_model(
                 KeptModel(number, StreamId("cam"), ModelVersion(4), 7_500_000, 0.875, scene), weights, ()
             )
     zoo.file(2).unlink()

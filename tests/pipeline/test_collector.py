@@ -216,7 +216,7 @@ def test_image_of_an_analysed_frame_is_not_kept():
     assert (seen.image, seen.question.found) == (None, found)
     assert unseen.question.picture is IMAGE
     assert (seen.crops == crop_objects(IMAGE, boxes, SIDE)).all()
-    assert (seen.take(np.array([2])).question.boxes == boxes[2]).all()
+    assert (seen.select_objects(np.array([2])).question.boxes == boxes[2]).all()
 
 
 def test_forget_drops_the_last_window_only():
@@ -260,7 +260,7 @@ def test_since_returns_newest_frames_densely():
     watched = newest()
     watch(watched, range(PER_WINDOW + 60))
     now_us = frame_at(PER_WINDOW + 59).t_us
-    found = watched.since(1, now_us - 2_000_000)
+    found = watched.recent_material(1, now_us - 2_000_000)
     times = [frame.t_us for frame in found.sample]
     assert times == sorted(set(times))
     assert times[0] <= now_us - 2_000_000 + 2 * RECENT_EVERY_US
@@ -274,7 +274,7 @@ def test_since_reaches_over_the_border_of_windows():
     watched = newest()
     watch(watched, range(PER_WINDOW + 5))
     since_us = frame_at(PER_WINDOW - 5).t_us
-    frames = kept(watched.since(1, since_us).sample)
+    frames = kept(watched.recent_material(1, since_us).sample)
     assert min(frames) < PER_WINDOW <= max(frames)
 
 
@@ -282,7 +282,7 @@ def test_newest_frames_are_bounded_and_change_no_sample():
     watched, plain = newest(), collector()
     watch(watched, range(PER_WINDOW), given=True)
     watch(plain, range(PER_WINDOW), given=True)
-    assert len(watched.since(9, 0).sample) <= RECENT_FRAMES
+    assert len(watched.recent_material(9, 0).sample) <= RECENT_FRAMES
     assert kept(watched.close(0).sample) == kept(plain.close(0).sample)
     assert kept(watched.close(0).burst) == kept(plain.close(0).burst)
-    assert plain.since(9, 0).sample == ()
+    assert plain.recent_material(9, 0).sample == ()

@@ -77,7 +77,7 @@ def frame(index, *objects, size=SIZE):
 def rows_of(steps, frames, resolution=SIDE):
     cut = [steps.cut(one, NOWHERE, resolution) for one in frames]
     config = InferenceConfig(1, resolution)
-    return steps.answers(cut, config, ModelVersion(3), analyse(serving_detector(), cut, resolution))
+    return steps.prediction_rows(cut, config, ModelVersion(3), analyse(serving_detector(), cut, resolution))
 
 
 def test_boxes_are_pixels_of_the_frame_and_classes_the_fleets(steps):

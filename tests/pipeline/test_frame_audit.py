@@ -14,7 +14,15 @@ from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import GoldenObjects
 from ekya.models.golden.golden_from_detections import detector_model
-from ekya.pipeline.audit import BUDGET_PART, AuditCounts, DrawnFrame, DrawnFrames, FrameDraw, audit, judge
+from ekya.pipeline.audit import (
+    BUDGET_PART,
+    AuditCounts,
+    DrawnFrame,
+    DrawnFrames,
+    FrameDraw,
+    audit,
+    score_audited_frame,
+)
 from ekya.pipeline.collector import LONGEST_SIDE
 from ekya.pipeline.settings import PreparationSettings
 from ekya.results.metrics.accuracy import score_stream
@@ -154,7 +162,7 @@ def test_judgement_is_the_score_of_the_frame(task):
             np.array(names, np.int64),
             np.array(doubtful, np.float32).reshape(-1, 4),
         )
-        got = judge(row, golden, task, CLASSES)
+        got = score_audited_frame(row, golden, task, CLASSES)
         if objects:  # the score of a window without objects counts no boxes
             assert got == (whole.correct, whole.counted)
         else:
@@ -166,7 +174,7 @@ def test_judgement_is_the_score_of_the_frame(task):
 @pytest.mark.parametrize("task", list(Task))
 def test_frame_without_an_answer_is_wrong(task):
     objects = GoldenObjects(np.ones((3, 4), np.float32), np.zeros(3, np.int64), np.zeros((0, 4), np.float32))
-    assert judge(None, objects, task, 2) == (0, 3)
+    assert score_audited_frame(None, objects, task, 2) == (0, 3)
 
 
 def drawn(image, answer=None, boxes=None, frame=0):

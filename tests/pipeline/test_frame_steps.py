@@ -51,7 +51,7 @@ class Painted:
 
 
 def answers(steps, classifier, frames):
-    return steps.answers(frames, EVERY, ModelVersion(4), analyse(classifier, frames, SIDE))
+    return steps.prediction_rows(frames, EVERY, ModelVersion(4), analyse(classifier, frames, SIDE))
 
 
 def proposed(index, *answers):

@@ -225,5 +225,5 @@ def test_labelled_objects_of_frames_are_in_pixels():
     assert classes.tolist() == [1, 0, DOUBTFUL, 1, 0]
     assert boxes.boxes[:3].tolist() == [[25, 20, 50, 40], [0, 0, 100, 20], [0, 0, 0, 0]]
     assert boxes.boxes[3:] == pytest.approx(2 * boxes.boxes[:2])
-    nothing, none = part.take(order[:0]).objects()
+    nothing, none = part.select_objects(order[:0]).objects()
     assert (nothing.boxes.shape, nothing.frame.shape, none.shape) == ((0, 4), (0,), (0,))

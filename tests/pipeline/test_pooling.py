@@ -47,7 +47,7 @@ def pool():
 
 
 def test_beside_other_streams_scene_has_their_newest_labels(pool):
-    both, streams = pool.beside(A, (SceneOf(A, 40 * S), SceneOf(B, 32 * S)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 40 * S), SceneOf(B, 32 * S)))
     assert streams == (B,)
     assert both.pooled.classes.tolist() == [1, 1, 1]
     assert both.training.examples.tracks.tolist() == [4, 6]
@@ -55,19 +55,19 @@ def test_beside_other_streams_scene_has_their_newest_labels(pool):
 
 
 def test_beside_gives_objects_of_others_their_own_numbers(pool):
-    both, _ = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, _ = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
     assert len(np.unique(both.pooled.tracks)) == 6
     assert not set(both.pooled.tracks.tolist()) & set(both.examples.tracks.tolist())
 
 
 def test_beside_own_scene_has_earlier_labels_of_other_objects(pool):
-    both, streams = pool.beside(A, (SceneOf(A, 20 * S),))
+    both, streams = pool.join_labels(A, (SceneOf(A, 20 * S),))
     assert streams == (A,)
     assert both.pooled.t_us.tolist() == [30 * S] * 3, "object 4 is among the newest labels"
 
 
 def test_beside_leaves_out_what_was_seen_before_the_scene(pool):
-    both, streams = pool.beside(A, (SceneOf(A, 31 * S), SceneOf(B, 36 * S)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 31 * S), SceneOf(B, 36 * S)))
     assert both.pooled is None
     assert streams == ()
     assert both.count == 3
@@ -77,7 +77,7 @@ def test_beside_takes_fewer_of_older_labels():
     pool = LabelPool()
     for age in range(7):
         pool.add(A, labelled(list(range(100 * age, 100 * age + 20)), age))
-    both, _ = pool.beside(A, (SceneOf(A, 0),))
+    both, _ = pool.join_labels(A, (SceneOf(A, 0),))
     times, counts = np.unique(both.pooled.t_us, return_counts=True)
     assert dict(zip((times // S).tolist(), counts.tolist(), strict=True)) == {5: 20, 4: 10, 3: 5}
     assert len(times) == LABELLINGS - 1
@@ -94,7 +94,7 @@ def test_beside_pools_frames_of_other_streams():
     pool = LabelPool()
     pool.add(B, StreamLabels(1, frames([8, 9], 30), frames([10], 30)))
     pool.add(A, StreamLabels(1, frames([8, 9], 31), frames([10], 31)))
-    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
     assert both.pooled.tracks.tolist() == [11, 12, 13]
     assert streams == (B,)
 
@@ -104,7 +104,7 @@ def test_beside_pools_own_frames_that_show_other_objects():
     pool = LabelPool()
     pool.add(A, StreamLabels(1, frames([8, 9], 20), frames([10], 27)))
     pool.add(A, StreamLabels(1, frames([8, 9], 30), frames([10], 31)))
-    both, _ = pool.beside(A, (SceneOf(A, 0),))
+    both, _ = pool.join_labels(A, (SceneOf(A, 0),))
     assert both.pooled.t_us.tolist() == [20 * S, 20 * S]
 
 
@@ -114,7 +114,7 @@ def test_beside_is_bounded_and_takes_the_first_scenes_first():
     for at, other in enumerate(others):
         pool.add(other, labelled(list(range(20)), 35, of_class=at))
     pool.add(A, labelled(list(range(10)), 40))
-    both, streams = pool.beside(A, (SceneOf(A, 0), *(SceneOf(other, 0) for other in others)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 0), *(SceneOf(other, 0) for other in others)))
     assert len(both.pooled) == MOST_POOLED * 10
     assert streams == tuple(others[:2])
     assert np.bincount(both.pooled.classes).tolist() == [20, 10]
@@ -126,17 +126,17 @@ def curve(*accuracies, objects=None):
 
 @pytest.mark.parametrize(("accuracy", "learns"), [(0.9, True), (0.4, False)])
 def test_judge_pooled_says_what_both_trials_reached(pool, accuracy, learns):
-    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
     said, _ = judge_pooled(both, streams, curve(0.1, 0.8, objects=25), curve(0.1, accuracy, objects=25))
     assert said == PooledLabels((A, B), 6, accuracy, 0.8, 25, learns)
 
 
 def test_judge_pooled_begins_the_curve_with_the_serving_model(pool):
-    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
     _, judged = judge_pooled(both, streams, curve(0.6, 0.8), curve(0.5, 0.7, 0.9))
     assert judged.accuracies == (0.6, 0.7, 0.9)
 
 
 def test_judge_pooled_on_a_validation_part_counts_its_objects(pool):
-    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
     assert judge_pooled(both, streams, curve(0.1, 0.8), curve(0.1, 0.9))[0].objects == 1

@@ -298,7 +298,7 @@ def labels():
     pool = LabelPool()
     pool.add(A, StreamLabels(1, part([0, 0, 1], 10), part([0, 1], 20)))
     pool.add(B, StreamLabels(1, part([0, 1, 1], 30), part([1, 2], 40)))
-    both, _ = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, _ = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
     return both
 
 

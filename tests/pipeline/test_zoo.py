@@ -55,10 +55,10 @@ def opened(tmp_path):
 
 def test_zoo_of_an_earlier_run_is_there_in_order_of_use(tmp_path, opened, weights):
     first = opened(tmp_path / "zoo")
-    first.keep(kept(1), weights("one"), ())
-    first.keep(kept(2), weights("two"), ())
-    first.keep(kept(3), weights("three"), (2,))
-    first.use(1)
+    first.keep_model(kept(1), weights("one"), ())
+    first.keep_model(kept(2), weights("two"), ())
+    first.keep_model(kept(3), weights("three"), (2,))
+    first.record_use(1)
     first.close()
     again = opened(tmp_path / "zoo")
     assert again.models == (kept(3), kept(1))
@@ -73,7 +73,7 @@ def test_zoo_of_an_earlier_run_is_there_in_order_of_use(tmp_path, opened, weight
 
 def test_kept_file_survives_a_change_of_the_runs(tmp_path, opened, weights):
     zoo, path = opened(), weights("one")
-    zoo.keep(kept(1), path, ())
+    zoo.keep_model(kept(1), path, ())
     path.unlink()
     assert zoo.read(1) == b"one"
     assert zoo.file(1).parent == tmp_path / "runs" / "run" / "zoo"
@@ -81,7 +81,7 @@ def test_kept_file_survives_a_change_of_the_runs(tmp_path, opened, weights):
 
 def test_damaged_file_is_skipped_with_one_warning(tmp_path, opened, weights, caplog):
     zoo = opened()
-    zoo.keep(kept(1), weights("one"), ())
+    zoo.keep_model(kept(1), weights("one"), ())
     zoo.file(1).unlink()
     zoo.file(1).write_bytes(b"0ne")
     assert zoo.read(1) is None
@@ -93,8 +93,8 @@ def test_damaged_file_is_skipped_with_one_warning(tmp_path, opened, weights, cap
 
 def test_file_that_is_cut_off_is_left_out_when_a_zoo_is_opened(tmp_path, opened, weights, caplog):
     first = opened(tmp_path / "zoo")
-    first.keep(kept(1), weights("one"), ())
-    first.keep(kept(2), weights("two"), ())
+    first.keep_model(kept(1), weights("one"), ())
+    first.keep_model(kept(2), weights("two"), ())
     first.close()
     (tmp_path / "zoo" / "2.safetensors").unlink()
     (tmp_path / "zoo" / "2.safetensors").write_bytes(b"t")
@@ -112,11 +112,11 @@ def test_file_that_is_cut_off_is_left_out_when_a_zoo_is_opened(tmp_path, opened,
 )
 def test_zoo_of_other_models_is_left_as_it_is(tmp_path, opened, weights, caplog, changes, reason):
     first = opened(tmp_path / "zoo")
-    first.keep(kept(1), weights("one"), ())
+    first.keep_model(kept(1), weights("one"), ())
     first.close()
     before = (tmp_path / "zoo" / INDEX).read_bytes()
     other = opened(tmp_path / "zoo", **changes)
-    other.keep(kept(1), weights("two"), ())
+    other.keep_model(kept(1), weights("two"), ())
     assert reason in caplog.text
     assert other.file(1).parent == tmp_path / "runs" / "run-2" / "zoo"
     assert (tmp_path / "zoo" / INDEX).read_bytes() == before
@@ -124,11 +124,11 @@ def test_zoo_of_other_models_is_left_as_it_is(tmp_path, opened, weights, caplog,
 
 def test_zoo_goes_on_when_the_fleet_has_one_more_class(tmp_path, opened, weights, caplog):
     first = opened(tmp_path / "zoo")
-    first.keep(kept(1), weights("one"), ())
+    first.keep_model(kept(1), weights("one"), ())
     first.close()
     larger = ["person", "car", "truck", "bus", "bicycle", "motorcycle", "tram"]
     second = opened(tmp_path / "zoo", classes=larger)
-    second.keep(kept(2), weights("two"), ())
+    second.keep_model(kept(2), weights("two"), ())
     second.close()
     assert opened(tmp_path / "zoo", classes=larger).models == (kept(1), kept(2))
     assert caplog.text == ""
@@ -150,7 +150,7 @@ def test_damaged_index_is_left_as_it_is(tmp_path, opened, caplog):
 
 def test_index_of_another_version_is_refused(tmp_path, opened, weights):
     zoo = opened(tmp_path / "zoo")
-    zoo.keep(kept(1), weights("one"), ())
+    zoo.keep_model(kept(1), weights("one"), ())
     path = tmp_path / "zoo" / INDEX
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 9}), encoding="utf-8")
     with pytest.raises(UserError, match="is of version 9 and not 1"):
@@ -165,7 +165,7 @@ def test_fleet_without_a_zoo_opens_none(opened):
 def test_weights_of_a_killed_run_that_its_index_does_not_name_are_removed(tmp_path, weights):
     run, fleet = RunFolder.create_numbered(tmp_path, "run"), load_fleet(CITY)
     with closing(open_zoo(fleet, run)) as zoo:
-        zoo.keep(kept(2), weights("two"), ())
+        zoo.keep_model(kept(2), weights("two"), ())
     for name in ("3.safetensors", "mine.safetensors"):
         (run.zoo / name).write_bytes(b"weights")
     with closing(open_zoo(fleet, run)) as zoo:

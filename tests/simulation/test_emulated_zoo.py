@@ -86,7 +86,7 @@ def test_kept_model_of_another_run_serves_at_once(tmp_path, good):
         assert torch.equal(world.camera.model.head.weight, good.head.weight)
         assert world.store.read_models(CAM)[-1].version == 1
         assert [model.number for model in world.zoo.models] == [1, 2]
-        world.zoo.use(1)
+        world.zoo.record_use(1)
         assert [model.number for model in world.zoo.models] == [2, 1]
 
 

@@ -35,8 +35,8 @@ def test_instant_shares_occupied_share_raises():
 def test_instant_shares_ended_job_frees_its_share():
     shares, went_to = InstantShares(1000), []
     shares.change(JOB, 800, 1, 0, went_to.append)
-    shares.leave(JOB, 50)
-    shares.leave(JOB, 60)
+    shares.remove_holder(JOB, 50)
+    shares.remove_holder(JOB, 60)
     shares.change(A, 1000, 2, 60, went_to.append)
     assert went_to == [800, 1000]
     assert shares.take_events()[1] == ShareResized(50, JOB, 1, 0, 0)
@@ -53,5 +53,5 @@ def test_instant_shares_silent_job_returns_its_share():
 
 def test_instant_shares_job_failing_at_start_holds_nothing():
     shares = InstantShares(1000)
-    shares.change(JOB, 800, 1, 0, lambda share_milli: shares.leave(JOB, 0))
+    shares.change(JOB, 800, 1, 0, lambda share_milli: shares.remove_holder(JOB, 0))
     shares.change(A, 1000, 1, 0, lambda share_milli: None)

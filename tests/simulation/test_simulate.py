@@ -224,7 +224,7 @@ def test_simulate_exact_estimates_are_told_by_an_error_of_zero():
 @pytest.mark.parametrize("spec", ["paper", "uniform@paper", "ekya@paper"])
 @pytest.mark.parametrize("gpus", [0.6, 2.0])
 def test_simulate_under_paper_serves_after_retrainings_at_quantised_shares(spec, gpus):
-    played = simulate(TRACE, make_scheduler(spec), Conditions(gpus=gpus).under(spec))
+    played = simulate(TRACE, make_scheduler(spec), Conditions(gpus=gpus).with_preset(spec))
     finished = set()
     for turn in played.steps:
         finished |= {event.job for event in turn.events if isinstance(event, ev.RetrainFinished)}
@@ -243,7 +243,7 @@ QUANTISED = {0, 50, 100, 250, 500, 1000}
 
 
 def test_simulate_without_preset_serves_checkpoints():
-    played = simulate(TRACE, make_scheduler("thief"), Conditions(gpus=0.6).under("thief"))
+    played = simulate(TRACE, make_scheduler("thief"), Conditions(gpus=0.6).with_preset("thief"))
     finished = {event.job for event in events_of(played, ev.RetrainFinished)}
     stopped = {command.job for command in commands_of(played, cmd.StopRetraining)}
     served = [command.job for command in commands_of(played, cmd.ServeModel)]

@@ -57,7 +57,7 @@ def window(seen):
 
 
 def answers(window, side=SIDE, sees=FLEET):
-    return SIGHT.answers(window, serving_detector(sees).predict(window.images[side], side))
+    return SIGHT.answer_frames(window, serving_detector(sees).predict(window.images[side], side))
 
 
 def test_frames_are_stored_whole_at_every_resolution(window):

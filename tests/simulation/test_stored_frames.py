@@ -21,7 +21,7 @@ def watched(count, windows=None):
 
 def score(window, classes, *sampling):
     """Scores the answers that give each box of a window one of these classes."""
-    answers = SIGHT.answers(window, (classes, np.ones(len(classes), np.float32)))
+    answers = SIGHT.answer_frames(window, (classes, np.ones(len(classes), np.float32)))
     return window.score(answers, len(NAMES), *sampling)
 
 

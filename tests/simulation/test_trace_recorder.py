@@ -283,6 +283,6 @@ def test_recording_histograms_count_true_objects(recorded):
     for window, seen in zip(recorded.trace.windows, recorded.windows, strict=True):
         assert sum(window.class_histogram) == len(seen.frames.reference.classes)
         truth = seen.frames.reference.classes.astype(np.int64)
-        answers = CropInput(SIDE).answers(seen.frames, (truth, np.ones(len(truth), np.float32)))
+        answers = CropInput(SIDE).answer_frames(seen.frames, (truth, np.ones(len(truth), np.float32)))
         everything = seen.frames.score(answers, len(NAMES))[0]
         assert window.class_histogram == everything.counted_by_class

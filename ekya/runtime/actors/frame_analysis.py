@@ -88,7 +88,7 @@ class FrameAnalysis:
         ready = self.steps.cut(frame, proposals.boxes, config.resolution)
         answer, version = self.process.models.answer_images(self.stream, ready.images, config.resolution)
         self.process.use.count_pictures(self.part, len(ready.images))
-        (row,) = self.steps.answers([ready], config, version, answer)
+        (row,) = self.steps.prediction_rows([ready], config, version, answer)
         self.steps.answered(frame.index)
         return row
 

@@ -298,8 +298,8 @@ class ZooKeeper:
         give_up_s = time.monotonic() + _WRITTEN_S
         while not weights.is_file() and time.monotonic() < give_up_s and not self._closing.wait(_LOOK_S):
             pass
-        self._zoo.keep(command.model, weights, command.forget)
+        self._zoo.keep_model(command.model, weights, command.forget)
 
     def _serves(self, number: int, path: Path, weights: bytes) -> None:
         write_bytes_atomic(path, weights)
-        self._zoo.use(number)
+        self._zoo.record_use(number)

@@ -70,7 +70,7 @@ class FollowedGolden:
         self._boxes.append(boxes)
         self._classes.append(classes)
 
-    def answers(self) -> Answers:
+    def collect_answers(self) -> Answers:
         """Returns the boxes in each frame; none before the first k-th one."""
         return Answers(
             offsets_of(np.array([len(classes) for classes in self._classes], np.int64)),
@@ -83,10 +83,10 @@ class FollowedGolden:
 class ImageBatch(Protocol):
     """Interface of N images to which many models answer."""
 
-    def answer(self, model: EdgeModel) -> FleetAnswer:
+    def run_model(self, model: EdgeModel) -> FleetAnswer:
         """Returns a model's answer to all images, in the fleet's classes."""
 
-    def take(self, rows: NDArray[np.int64]) -> "ImageBatch":
+    def select_images(self, rows: NDArray[np.int64]) -> "ImageBatch":
         """Returns these images, in this order."""
 
     def of_heads(self, model: EdgeModel) -> "ImageBatch | None":
@@ -123,13 +123,13 @@ class CropBatch:
     trunk: SharedTrunk
     classes: tuple[str, ...]
 
-    def answer(self, model: EdgeModel) -> ClassAnswer:
+    def run_model(self, model: EdgeModel) -> ClassAnswer:
         """Returns the class of each crop; confidences are not computed and given as 1."""
         in_fleet = np.array([self.classes.index(name) for name in model.classes], np.int64)
         classes = in_fleet[self.trunk.predict(model)]
         return classes, np.ones(len(classes), np.float32)
 
-    def take(self, rows: NDArray[np.int64]) -> "CropBatch":
+    def select_images(self, rows: NDArray[np.int64]) -> "CropBatch":
         return replace(self, trunk=self.trunk.select_crops(rows))
 
     def of_heads(self, model: EdgeModel) -> "CropBatch":
@@ -145,11 +145,11 @@ class FrameBatch:
     resolution: int
     classes: tuple[str, ...]
 
-    def answer(self, model: EdgeModel) -> list[Found]:
+    def run_model(self, model: EdgeModel) -> list[Found]:
         """Returns the objects in each frame."""
         return ServingDetector(model, self.classes).predict(self.images, self.resolution)
 
-    def take(self, rows: NDArray[np.int64]) -> "FrameBatch":
+    def select_images(self, rows: NDArray[np.int64]) -> "FrameBatch":
         return replace(self, images=self.images[rows])
 
     def of_heads(self, model: EdgeModel) -> None:

@@ -65,7 +65,7 @@ class Exam:
 
     def thinned(self, step: int) -> "Exam":
         """Returns the exam on every ``step``-th frame only: neighbouring frames show the same objects."""
-        batch = self.batch.take(self.frames.rows_of_every(step))
+        batch = self.batch.select_images(self.frames.rows_of_every(step))
         return replace(self, frames=self.frames.thinned(step), batch=batch)
 
     def standing(self, model: EdgeModel, validation_accuracy: float | None = None) -> Standing:
@@ -73,7 +73,7 @@ class Exam:
 
         Without a validation part, the accuracy on the frames stands for it, and vice versa; 0 without both.
         """
-        score, series = self._score(self.model_input.answers(self.frames, self.batch.answer(model)))
+        score, series = self._score(self.model_input.answer_frames(self.frames, self.batch.run_model(model)))
         accuracy = score.accuracy
         if validation_accuracy is None:
             validation_accuracy = self._validate(model)
@@ -113,7 +113,7 @@ class Exam:
             return None
         examples = self.labels.validation.examples
         weights = examples.mix_weights(self.labels.training.examples)
-        return judged(self.validation.answer(model), examples).accuracy(weights)
+        return judged(self.validation.run_model(model), examples).accuracy(weights)
 
 
 def true_options(

@@ -39,7 +39,7 @@ class CropInput:
     def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
         return InputImages(boxes, {self.side: crop_objects(image, boxes, self.side)})
 
-    def answers(self, frames: SeenFrames, answer: ClassAnswer) -> Answers:
+    def answer_frames(self, frames: SeenFrames, answer: ClassAnswer) -> Answers:
         return Answers(frames.offsets, frames.boxes, *answer)
 
     def counting(self, windows: Sequence[SeenFrames], labelled: LabelledBoxes) -> list[SeenFrames]:
@@ -64,7 +64,7 @@ class FrameInput:
         whole = np.array([[0, 0, image.shape[1], image.shape[0]]], np.float32)
         return InputImages(whole, {side: square_frame(image, side) for side in self.sides})
 
-    def answers(self, frames: SeenFrames, answer: list[Found]) -> Answers:
+    def answer_frames(self, frames: SeenFrames, answer: list[Found]) -> Answers:
         counts = np.array([len(found.classes) for found in answer], np.int64)
         found = np.concatenate([np.zeros((0, 4), np.float32), *(found.boxes for found in answer)])
         size = np.tile(frames.boxes[:, 2:], 2)

@@ -211,7 +211,7 @@ class ModelInput(Protocol):
     def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
         """Returns what a model sees of an (H, W, 3) uint8 BGR frame with these boxes of objects."""
 
-    def answers(self, frames: SeenFrames, answer: Any) -> Answers:
+    def answer_frames(self, frames: SeenFrames, answer: Any) -> Answers:
         """Returns the ``FleetAnswer`` to all images of frames, frame by frame."""
 
     def counting(self, windows: Sequence[SeenFrames], labelled: LabelledBoxes) -> list[SeenFrames]:
@@ -310,7 +310,7 @@ class _Kept:
             },
             reference=ReferenceColumns.from_rows(self.truths),
             scoring=self.model_input.scoring,
-            golden={followed.every: followed.answers() for followed in self.golden},
+            golden={followed.every: followed.collect_answers() for followed in self.golden},
         )
 
 

@@ -220,6 +220,6 @@ class EmulatedStream:
     def _analyse(self) -> None:
         if self._to_analyse:
             answer = analyse(self.serving, self._to_analyse, self._config.resolution)
-            for row in self._steps.answers(self._to_analyse, self._config, self._version, answer):
+            for row in self._steps.prediction_rows(self._to_analyse, self._config, self._version, answer):
                 self._rows[row.frame] = row
             self._to_analyse = []

@@ -294,7 +294,9 @@ class StreamRecorder:
         configs, model_input, answers = self.common.inference_configs, self._model_input, {}
         for resolution in sides_of(configs):
             images = self._batch(frames.images, resolution)
-            answers[resolution] = tuple(model_input.answers(frames, images.answer(model)) for model in models)
+            answers[resolution] = tuple(
+                model_input.answer_frames(frames, images.run_model(model)) for model in models
+            )
         every = self.windows[frames.window].frames
         objects = sum(self._histogram(frames.window)) / max(len(every.frame), 1)
         frame_gpu_s, following_gpu_s = self._frame_costs(every.mean_objects, objects)

@@ -141,7 +141,7 @@ class EmulatedWorld:
             self._preparing.offered_model(command.stream), command, self._preparing.window, now_us
         )
         if self._zoo is not None:
-            self._zoo.use(command.kept)
+            self._zoo.record_use(command.kept)
         return [
             ev.ModelAdopted(
                 now_us,
@@ -158,7 +158,7 @@ class EmulatedWorld:
     def keep_model(self, command: cmd.KeepModel) -> None:
         if self._zoo is not None:
             weights = self._cameras[command.stream].models.file(command.model.version)
-            self._zoo.keep(command.model, weights, command.forget)
+            self._zoo.keep_model(command.model, weights, command.forget)
 
     def finish_retraining(self, running: VirtualRetraining[EdgeModel]) -> None:
         """Remembers exemplars of a retraining."""

@@ -63,7 +63,7 @@ class Conditions:
     relative_error: float = 0.0
     seed: int = 0
 
-    def under(self, scheduler: str) -> "Conditions":
+    def with_preset(self, scheduler: str) -> "Conditions":
         """Returns the conditions with the settings of a scheduler's preset; windows are the trace's."""
         preset = preset_of(scheduler)
         if preset is None:

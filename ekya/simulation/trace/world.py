@@ -98,7 +98,7 @@ class TraceWorld:
         while self._ends and self._ends[0][0] <= now_us:
             _, stream = self._ends.pop(0)
             events.append(ev.StreamEnded(now_us, stream))
-            self.shares.leave(inference_holder(stream), now_us)
+            self.shares.remove_holder(inference_holder(stream), now_us)
         return events
 
     def prepare(
@@ -111,7 +111,7 @@ class TraceWorld:
 
     def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
         """Releases the share of a preparation as soon as its last step is over."""
-        self.shares.leave(holder, now_us)
+        self.shares.remove_holder(holder, now_us)
 
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
         self._streams[command.stream].configure(command.config, command.share_milli, now_us)
