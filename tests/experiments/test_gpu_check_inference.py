@@ -89,7 +89,7 @@ def test_student_finding_needs_the_answers_of_the_cpu(monkeypatch):
 
 @pytest.mark.parametrize("wrong", ["boxes", "scores"])
 def test_student_finding_of_other_answers_is_unmet(wrong):
-    exact = check.Candidates(np.ones((1, 4, 4)), np.ones((1, 4)), np.zeros((1, 4), int))
+    exact = check.BoxCandidates(np.ones((1, 4, 4)), np.ones((1, 4)), np.zeros((1, 4), int))
     rounded = replace(exact, **{wrong: 1.01 * getattr(exact, wrong)})
     assert check.answers_of(rounded, exact).met
     assert not check.answers_of(replace(exact, **{wrong: 1.03 * getattr(exact, wrong)}), exact).met

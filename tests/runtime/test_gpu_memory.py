@@ -447,7 +447,7 @@ class Meter:
     def __init__(self, silent=False):
         self.taken, self._silent = 0, silent
 
-    def take(self):
+    def drain_uses(self):
         self.taken += 1
         return () if self._silent else (replace(USE, readings=self.taken),)
 

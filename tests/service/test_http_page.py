@@ -122,6 +122,10 @@ class Browser:
     def text(self, selector):
         return self.find(selector).text
 
+    def replace_text(self, selector, *keys):
+        """Types over what is there. ``clear()`` would leave the field, which a renewed page fills again."""
+        self.find(selector).send_keys(Keys.CONTROL + "a" + Keys.NULL, *keys)
+
     def until(self, holds):
         ignored = (StaleElementReferenceException,)
         return WebDriverWait(self.driver, HANG_GUARD_S, 0.05, ignored).until(lambda _: holds())
@@ -243,8 +247,7 @@ def test_camera_is_added_changed_and_removed(browser, service):
     source = {"kind": "video", "files": ["rtsp://10.0.0.9/live"]}
     assert service.asked[-1] == ("add", {"id": "yard-2", "source": source, "weight": 1})
     browser.open("yard-2")
-    browser.find("#weight").clear()
-    browser.find("#weight").send_keys("3", Keys.ENTER)
+    browser.replace_text("#weight", "3", Keys.ENTER)
     browser.until(lambda: service.asked[-1] == ("change", "yard-2", {"weight": 3}))
     browser.driver.execute_script("scrollTo(0, 0)")
     browser.find("[data-do=remove]").click()
@@ -307,8 +310,7 @@ def test_what_is_typed_stays_while_the_page_is_renewed(browser, service):
     browser.log_in()
     browser.open("yard")
     weight = browser.find("#weight")
-    weight.clear()
-    weight.send_keys("3.5")
+    browser.replace_text("#weight", "3.5")
     service.cameras["yard"] = replace(service.cameras["yard"], accuracy=0.5, weight=1.5)
     browser.until(lambda: "50.0%" in browser.text(".facts"))
     assert weight.get_property("value") == "3.5"

@@ -64,7 +64,7 @@ class Steps:
         images = np.zeros((len(boxes), 2, 2, 3), np.uint8)
         return Proposed(frame.index, frame.t_us, boxes, images, (4, 4))
 
-    def answers(self, frames, config, version, _answer):
+    def prediction_rows(self, frames, config, version, _answer):
         return [self._row(frame.frame, frame.t_us, True, frame.frame, config, version) for frame in frames]
 
     def answered(self, frame):

@@ -40,7 +40,7 @@ class World:
         for model, of in kept:
             path = root / "kept.safetensors"
             path.write_bytes(to_bytes(of))
-            self.zoo.keep(model, path, ())
+            self.zoo.keep_model(model, path, ())
             path.unlink()
         world = EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000, zoo=self.zoo)
         self.executor = VirtualExecutor(world, 0)
