@@ -30,7 +30,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Gives this machine so many GPUs."""
+    """Gives this machine a number of GPUs."""
     return lambda gpus: monkeypatch.setattr(registry, "choose_backend", on_a_machine_with(gpus))
 
 

@@ -1,4 +1,4 @@
-"""What actors tell the driver: events and their time, warnings, user errors and errors in one line."""
+"""Messages of actors to the driver: events and their time, warnings, user errors and errors in one line."""
 
 import logging
 import queue

@@ -2,7 +2,7 @@
 
 The kernel's netem would do this, but many kernels are built without it. Each line of input is a JSON list,
 the name of a command and its arguments; each line of output is its result. At the end of input, so also when
-whoever started it was killed, the hosts are taken down. 50 Mbit/s take a fifth of a virtual core of an AMD
+its parent was killed, the hosts are taken down. 50 Mbit/s take a fifth of a virtual core of an AMD
 EPYC, and 210 Mbit/s between three hosts two fifths.
 """
 
