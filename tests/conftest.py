@@ -77,7 +77,7 @@ def pytest_sessionfinish():
 def pytest_runtest_protocol(item):
     """Ends the process, and shows its stacks, if a test that hung could not be failed: say, one stuck in C.
 
-    pytest-xdist names such a test and starts another process for the rest.
+    pytest-xdist names such a test, and the run ends.
     """
     marker = item.get_closest_marker("timeout")
     guard_s = float(marker.args[0] if marker else item.config.getini("timeout"))

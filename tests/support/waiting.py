@@ -3,6 +3,7 @@
 A test that decides by a clock is red on the next machine. Speed is for benchmarks in ``experiments``.
 """
 
+import gc
 import sys
 import threading
 import time
@@ -14,6 +15,8 @@ LONG_GUARD_S = 1200.0
 """The same for tests marked ``long``, which wait for whole runs."""
 
 _POLL_S = 0.01
+
+_NO_GARBAGE_COLLECTION = threading.Lock()
 
 _BLOCKING = (threading.Condition.wait.__code__, threading.Thread._wait_for_tstate_lock.__code__)
 
@@ -35,7 +38,14 @@ def wait_until_blocked(thread):
     """Returns once a thread waits in a condition, an event or a join: it has come as far as it can."""
 
     def is_blocked():
-        frame = sys._current_frames().get(thread.ident)
+        # Python 3.11 looks at all threads under a lock, and may collect garbage there: if a finalizer lets
+        # another thread run that starts or ends, and so needs the lock, both wait for ever.
+        with _NO_GARBAGE_COLLECTION:
+            gc.disable()
+            try:
+                frame = sys._current_frames().get(thread.ident)
+            finally:
+                gc.enable()
         return frame is not None and frame.f_code in _BLOCKING
 
     wait_until(is_blocked, lambda: f"{thread} runs on, or has ended")
