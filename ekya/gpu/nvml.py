@@ -71,6 +71,7 @@ def list_gpus(environment: Mapping[str, str] | None = None, nvml: Any = None) ->
         ]
         driver = str(nvml.nvmlSystemGetDriverVersion())
         visible = environment.get(VISIBLE_VARIABLE)
+        # An empty value hides all GPUs, unlike a variable that is not set.
         gpus = tuple(here if visible is None else _shown(nvml, here, visible))
     except nvml.NVMLError as error:
         return GpuInventory((), None, f"the NVIDIA driver answers, but not for its GPUs ({error})")

@@ -78,4 +78,5 @@ def _mismatch(torch: str, needs: Sequence[str]) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    # Without the local part, such as +cu130, whose digits are not of the version.
     return tuple(int(number) for number in re.findall(r"\d+", text.partition("+")[0]))

@@ -81,6 +81,7 @@ class NvmlReader:
     def __init__(
         self, uuid: str, nvml: Any = pynvml, system: Callable[[], HostMemory] = read_host_memory
     ) -> None:
+        # NVML counts its starts: each needs one nvmlShutdown, also where the reader cannot be made.
         nvml.nvmlInit()
         self._nvml = nvml
         self._uuid = uuid
@@ -132,6 +133,7 @@ class NvmlReader:
 
     def _has_no_memory(self) -> bool:
         try:
+            # A GPU that shares the system's memory reports 0, or that the call is not supported.
             return not self._nvml.nvmlDeviceGetMemoryInfo(self._device).total
         except pynvml.NVMLError as error:
             return bool(error.value == pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -184,6 +186,7 @@ class NvmlReader:
         nvml.nvmlGpmMetricsGet(request)
         samples.reverse()
         metric = request.metrics[0]
+        # Each metric has a return code of its own, beside that of the call.
         valid = metric.nvmlReturn == nvml.NVML_SUCCESS and math.isfinite(metric.value)
         return metric.value / 100 if valid else None
 
@@ -242,6 +245,7 @@ class GpuMeter:
         self._thread = threading.Thread(target=self._read_on, name="gpu-meter", daemon=True)
 
     def __enter__(self) -> "GpuMeter":
+        # So that the first window is measured from its beginning, and not from a second later.
         self.read_gpus()
         self._thread.start()
         return self
@@ -324,6 +328,7 @@ def sum_up(
     energy_j, energy_from = _energy(readings)
     activity = _activity(readings)
     power_w = _mean(readings, lambda reading: reading.power_w)
+    # Power is read once a second and varies in between; the counter misses nothing.
     if energy_j is not None and covered_ns > 0:
         power_w = energy_j * _NS_PER_S / covered_ns
     used = _mean(readings, lambda reading: float(reading.memory_used_bytes))

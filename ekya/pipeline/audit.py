@@ -60,6 +60,7 @@ class DrawnFrames:
         arrived = self.arrived + later.arrived
         rng = np.random.default_rng((seed, _DRAWS, arrived))
         count = min(most, arrived)
+        # As many as a draw from all frames of both would have from the first.
         mine = int(rng.hypergeometric(self.arrived, later.arrived, count)) if count else 0
         frames = (*self.frames[:mine], *later.frames[: count - mine])
         return DrawnFrames(arrived, tuple(frames[at] for at in rng.permutation(len(frames))))
@@ -103,6 +104,7 @@ class FrameDraw:
             if not self._arrived:
                 seed = (self._settings.seed, _DRAWS, t_us // self._window_us)
                 self._rng = np.random.default_rng(seed)
+            # Reservoir sampling: the n-th frame takes a place with probability most / n.
             place = (
                 self._arrived if self._arrived < self._most else int(self._rng.integers(self._arrived + 1))
             )
@@ -120,6 +122,7 @@ class FrameDraw:
         """Returns the frames, and begins anew."""
         with self._lock:
             drawn = [self._drawn[place] for place in sorted(self._drawn)]
+            # In random order: a budget may cover only the first ones, which must be a fair draw too.
             taken = DrawnFrames(self._arrived, tuple(drawn[at] for at in self._rng.permutation(len(drawn))))
             self._arrived = 0
             self._drawn.clear()

@@ -169,6 +169,7 @@ class WindowCollector:
         """
         is_kept, is_recent = self._is_kept(frame.t_us), self._is_recent(frame.t_us)
         boxes, found = proposals.boxes, proposals.found
+        # Also for frames that are not kept: tracks need every frame that has boxes.
         tracks = self._tracker.number_boxes(boxes)
         if not (is_kept or is_recent):
             return None
@@ -190,12 +191,14 @@ class WindowCollector:
             describe_picture(frame.image) if self.describes else None,
         )
         if is_recent:
+            # A new tuple, since another thread may be reading the old one.
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]
         if not is_kept:
             return None
         at = self._position(frame.t_us)
         if self._in_burst(at):
             self._burst.append(kept)
+        # One frame stands for all positions that have passed since the last one that was kept.
         later = [due for due in self._due if due > at]
         if len(later) == len(self._due):
             return None

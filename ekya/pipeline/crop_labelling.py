@@ -145,6 +145,7 @@ def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
     one_gpu_s = _one_gpu_s(given, frames)
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
     if given.golden.background is not None:
+        # A picture that the detector has analysed before costs nothing.
         unseen = np.cumsum([frame.found is None for frame in frames])
         most = affordable_count(left_gpu_s, one_gpu_s, len(frames))
         return [frame for frame, count in zip(frames, unseen.tolist(), strict=True) if count <= most]

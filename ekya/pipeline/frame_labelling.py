@@ -197,6 +197,7 @@ def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns (N,) the part of the time from the first to the last of N frames, below ``SPANS``."""
     if not len(t_us):
         return t_us
+    # + 1, so that the last frame is in the last span and not behind it.
     spans: NDArray[np.int64] = (t_us - t_us.min()) * SPANS // (t_us.max() - t_us.min() + 1)
     return spans
 

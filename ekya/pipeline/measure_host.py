@@ -275,6 +275,7 @@ def following_gpu_s(sampled: SampledSource, timer: Timer) -> float:
         flow.start_boxes(before, boxes)
         flow.follow_boxes(after)
 
+    # Timings vary, so the difference of two close ones may be negative.
     return max(timer.seconds(follow) - timer.seconds(lambda: flow.start_boxes(before, boxes)), 0.0)
 
 
@@ -334,12 +335,14 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
             Compute(device=device),
         )
 
+    # A training is prepared once: one for the untimed call, and one for the timed.
     unprepared = iter([made(), made()])
     prepare_s = timer.seconds(lambda: next(unprepared).prepare_training(), 1)
     training = made()
     training.prepare_training()
     epoch_s = timer.seconds(training.run_epoch, _EPOCHS)
     steps = steps_in_epoch(trained, family.batch_size)
+    # A job can be interrupted between steps, which were not timed one by one.
     timer.longest_s = max(timer.longest_s, epoch_s / steps)
     return FamilyCost(family, prepare_s / count, epoch_s / count)
 

@@ -105,6 +105,7 @@ class ModelRecord:
     ) -> None:
         """Records a model that serves from now on, with the bytes of its file; None: written elsewhere."""
         path = self._folder.model(self.stream, version)
+        # First the file: a model that is recorded must have its weights, even after a power cut.
         if weights is not None:
             write_bytes_atomic(path, weights)
         self._store.put_model(

@@ -225,6 +225,7 @@ def probes(backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind]) -> Ite
         UserError: a process cannot begin.
         RuntimeError: a process has died, or hangs.
     """
+    # Not by fork: CUDA cannot be used in a child of a process that has started it.
     context: Any = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         pipes, processes = [], []
@@ -235,8 +236,10 @@ def probes(backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind]) -> Ite
             process = context.Process(target=_probe, args=(backend, spec, kind, job, theirs), daemon=True)
             with _environment(backend.actor_env(job)):
                 process.start()
+            # Callbacks run in reverse order: the process is terminated, then waited for.
             stack.callback(process.join, 10)
             stack.callback(process.terminate)
+            # While this process held the child's end, the child's death would not end the pipe.
             theirs.close()
             pipes.append(ours)
             processes.append(process)

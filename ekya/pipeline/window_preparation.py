@@ -267,6 +267,7 @@ class WindowPreparation:
         with world.scope():
             made = label_stream(world.streams[stream])
         if stream not in checked and made.prepared.images_to_check_teacher(made.labels):
+            # Before the check: one that fails is not repeated in every window.
             checked.add(stream)
             try:
                 with world.scope():

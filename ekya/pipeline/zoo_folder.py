@@ -101,7 +101,9 @@ class ZooFolder:
         """
         path = weights_of(self._path, model.number)
         link_atomic(path, weights)
+        # Read back, so that the checksum is of what is stored.
         data = path.read_bytes()
+        # A new key is the last one, that of the most recently used model.
         self._files.pop(model.number, None)
         self._files[model.number] = KeptFile(model, len(data), hashlib.sha256(data).hexdigest())
         for number in forget:
@@ -248,6 +250,7 @@ def _opened(folder: Path, kind: ZooKind) -> ZooFolder | str:
     present = []
     for file in index.files:
         path = weights_of(folder, file.model.number)
+        # By size only; the checksum is compared when a model is read.
         with suppress(OSError):
             if path.stat().st_size == file.size:
                 present.append(file)

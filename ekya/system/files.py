@@ -77,6 +77,7 @@ def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     Raises:
         UserError: full disk, no permission and the like.
     """
+    # In the same folder, since a rename works only within a file system; one per writing thread.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}")
     with user_errors(path):
         try:
@@ -150,6 +151,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     with user_errors(path):
         # Not "wb": before it is locked, the file holds the pid of the process that has the lock.
+        # Unbuffered: what a full disk refuses below must not be written again, and fail, on close.
         file = path.open("ab", buffering=0)
     with file:
         for last in (*[False] * (_TRIES - 1), True):
@@ -175,6 +177,7 @@ def holder_of(folder: Path) -> int | None:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        # The pid is unknown if the holder has not written it yet, or its disk was full.
         return _pid_in(path) or 0
     except OSError:
         pass

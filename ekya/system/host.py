@@ -57,6 +57,7 @@ class Cgroups:
         paths = {}
         for line in _lines(self.proc / "cgroup"):
             number, controllers, path = line.split(":", 2)
+            # Version 2 has the number 0 and names no controllers.
             if number == "0":
                 paths[_V2] = path
             elif controller in controllers.split(","):
@@ -91,6 +92,7 @@ def _memory_left(group: Path) -> int | None:
         limit, used = _word(group / limit_file), _word(group / used_file)
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
             memory_stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
+            # The kernel reclaims inactive page cache before it enforces the limit.
             kept = int(used or 0) - int(memory_stat.get(cache, 0))
             return max(0, int(limit) - max(0, kept))
     return None
@@ -197,6 +199,7 @@ def freeze_loaded() -> None:
     traverse the hundreds of thousands of objects of torch and Ray, and until two dozen processes have, a
     small machine's cameras skip all their frames.
     """
+    # First: garbage that is frozen is never freed.
     gc.collect()
     gc.freeze()
 

@@ -84,6 +84,7 @@ class HttpThread:
             self._began.set()
             await self._stop.wait()
         finally:
+            # First: no connection may come in while the others are ended.
             listener.close()
             await runner.cleanup()
 

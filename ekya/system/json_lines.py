@@ -97,6 +97,7 @@ def read_json_lines(path: Path, take: Callable[[dict[str, Any]], None], from_byt
     """
     with path.open("rb") as file:
         file.seek(from_byte)
+        # Of bytes: str.splitlines also splits at characters such as U+2028, which JSON leaves as they are.
         lines = file.read().splitlines()
     for number, line in enumerate(lines):
         try:

@@ -98,6 +98,7 @@ class _Case:
     def check(self) -> Checked:
         name = str(self._dtype).removeprefix("torch.")
         try:
+            # The copy to the CPU waits for the kernels, so their errors are raised here.
             answer = self._function(self._left, self._right).cpu().double()
         except RuntimeError as refused:
             return Checked(self._operation, name, math.inf, False, str(refused).splitlines()[0])

@@ -27,6 +27,7 @@ def lower_priority(niceness: int) -> None:
     torch.set_num_threads(1)
     freeze_loaded()
     threads = [int(task.name) for task in _THREADS.iterdir()] if _THREADS.is_dir() else [0]
+    # Lowering the niceness needs privileges, so a process that is nicer already stays so.
     niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, 0))
     for thread in threads:
         os.setpriority(os.PRIO_PROCESS, thread, niceness)

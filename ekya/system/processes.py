@@ -32,6 +32,7 @@ def still_runs(process: psutil.Process) -> bool:
 
 def started_s(process: psutil.Process) -> float:
     """Returns its start in seconds since boot, which, unlike a time of day, never changes afterwards."""
+    # A difference of large floats is inexact; ticks are hundredths of a second, and identities are compared.
     return round(float(process.create_time() - psutil.boot_time()), 2)
 
 
@@ -97,6 +98,7 @@ def die_with(parent_pid: int, number: signal.Signals = signal.SIGTERM) -> None:
     Raises:
         OSError: the kernel refuses.
     """
+    # Linux sends it when the parent's thread that started this process ends, even if others live on.
     _prctl(_PR_SET_PDEATHSIG, number)
     # The kernel sends nothing for a parent that died before the call.
     if os.getppid() != parent_pid:
@@ -105,6 +107,7 @@ def die_with(parent_pid: int, number: signal.Signals = signal.SIGTERM) -> None:
 
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
+    # prctl is variadic and reads unsigned longs: an int would leave the upper half undefined.
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -20,11 +20,13 @@ def make_token_file(path: Path) -> None:
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with user_errors(path):
+        # A process with the same pid may have been killed here, and O_EXCL would refuse its file.
         fresh.unlink(missing_ok=True)
         # Nobody else can read it at any moment: it has this mode from its first byte on.
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
             file.flush()
+            # Before it gets its name: a power cut must not leave an empty token under it.
             os.fsync(file.fileno())
         # A rename would replace the token with which the other process goes on.
         with suppress(FileExistsError):
@@ -44,6 +46,7 @@ def read_token_file(path: Path, remedy: str, private: bool = False) -> str:
         UserError: there is no file, it cannot be read, or it holds no token.
     """
     with user_errors(path), path.open("rb") as file:
+        # Of the open file: the path could be replaced between a check and the read.
         mode = os.fstat(file.fileno()).st_mode
         content = file.read().decode("utf-8", errors="replace")
     if private and mode & 0o077:

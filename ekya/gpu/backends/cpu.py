@@ -15,6 +15,7 @@ _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     # Otherwise glibc keeps memory of freed weights in a separate arena for each of some dozen threads.
     "MALLOC_ARENA_MAX": "2",
+    # A set value is fixed: glibc's own grows with freed blocks, which it then keeps for reuse.
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
 }
 

@@ -84,6 +84,7 @@ class BatchMeter:
         with self._lock:
             surplus = len(self._under_way) - most
             ended = self._under_way[surplus - 1][1] if surplus > 0 else None
+        # Not under the lock: meanwhile other threads begin and end batches.
         if ended is not None and not ended.reached():
             ended.wait()
 

@@ -81,6 +81,7 @@ class TokenBucket:
         """
         began_ns = self._clocks.wall_ns()
         with self._changed:
+            # The time until now earned at the old share.
             self._earn()
             self._share_milli = _valid(share_milli)
             self._changed.notify_all()
@@ -106,6 +107,7 @@ class TokenBucket:
             self.charge_use(self._clocks.spent_ns() - before_ns)
             raise
         self.charge_use(self._clocks.spent_ns() - before_ns)
+        # After ``under_way``: a resize need not wait until the debt is earned back.
         with self._changed:
             self._wait_out_debt(for_ever=False)
 
@@ -169,6 +171,7 @@ class TokenBucket:
     def _under_way_milli(self) -> int:
         """Returns the largest share at which a running batch of another thread began; 0 without one."""
         own = threading.get_ident()
+        # A thread that resizes inside its own batch would wait for itself.
         return max((share for thread, share in self._began_at_milli.items() if thread != own), default=0)
 
     def _wait_out_debt(self, for_ever: bool = True) -> None:

@@ -29,6 +29,7 @@ def claims_folder() -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"ekya-sms-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    # Not stat: in the shared temporary folder another user may have put a symbolic link here.
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UserError(f"{folder}: it must be a folder that only you may enter; remove it, it is made again")
@@ -46,10 +47,12 @@ class SmClaims:
     def __init__(self, path: Path, groups: int) -> None:
         """Opens the file, creating it where it is missing; claims nothing."""
         self._groups = groups
+        # Not inherited: the locks last until every copy of the descriptor is closed.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def taken(self) -> tuple[bool, ...]:
         """Returns for every group whether another job or guests hold it."""
+        # A query for a write lock also finds the shared locks of guests.
         return tuple(self._first_taken(fcntl.F_WRLCK, group, 1) is not None for group in range(self._groups))
 
     def keep_for_guests(self) -> bool:
@@ -61,9 +64,11 @@ class SmClaims:
         """Returns the number of unclaimed groups from the first one on."""
         free = self._groups
         while free > 0:
+            # A query for a shared lock passes over other guests, and finds only jobs that own groups.
             taken = self._first_taken(fcntl.F_RDLCK, 0, free)
             if taken is None:
                 break
+            # This need not be the first conflicting lock, so the groups before it are queried again.
             free = taken
         return free
 
@@ -93,6 +98,7 @@ class SmClaims:
         try:
             self._lock(fcntl.F_OFD_SETLK, kind, first, groups)
         except OSError as error:
+            # POSIX leaves open which of the two errors a refused lock gives.
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
             raise
@@ -101,6 +107,7 @@ class SmClaims:
     def _first_taken(self, kind: int, first: int, groups: int) -> int | None:
         """Returns the start of some conflicting lock, not always the first one; None without one."""
         answer = struct.unpack(_FLOCK, self._lock(fcntl.F_OFD_GETLK, kind, first, groups))
+        # A conflicting lock may begin before the range that was queried.
         return None if answer[0] == fcntl.F_UNLCK else max(int(answer[2]), first)
 
     def _lock(self, command: int, kind: int, first: int, groups: int) -> bytes:

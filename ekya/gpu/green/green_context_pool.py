@@ -52,6 +52,7 @@ def open_process() -> GreenProcess:
     pool = LevelPool(driver)
     levels = GatedLevels(pool, streams, gate.run_checks)
     levels.make_ahead(spans_ahead(pool.layout))
+    # By UUID: processes that see different GPUs give the same GPU different indices.
     path = claims_folder() / driver.uuid
     return GreenProcess(levels, streams, lambda: SmClaims(path, pool.layout.groups))
 
@@ -75,6 +76,7 @@ class GreenShares:
             UserError: there is no driver, or no level can be used.
             SmDriverError: a driver call fails.
         """
+        # Held while CUDA starts: jobs of a process may attach at the same time, and levels are made once.
         with self._lock:
             if self._process is None:
                 self._process = self.make()

@@ -74,6 +74,8 @@ class GreenHandle:
         self._meter = BatchMeter(streams)
         self._current = CurrentLevel(streams)
         self._lane = levels.take_lane()
+        # The lane is given back only when nothing can run a batch on it: batches go on after a release.
+        # The claims too, if the job was never released.
         weakref.finalize(self, levels.give_lane_back, self._lane)
         weakref.finalize(self, claims.close)
         self._is_inference = job.role == "inference"
@@ -88,6 +90,7 @@ class GreenHandle:
         self._used = threading.Lock()
         self._used_ns = 0
         self._asked_at_ns = self._clock_ns()
+        # A job without SMs of its own needs a level too, or its thread would run on the primary context.
         smallest = levels.usable(0, 1, self._lane)
         if smallest.level is None:
             raise UserError(
@@ -96,6 +99,7 @@ class GreenHandle:
             )
         self._smallest = smallest.level
         self.resize(job.share_milli)
+        # Checks of new levels may have left this thread on another stream.
         streams.enter_stream((self.level or self._smallest).stream)
 
     @property
@@ -119,6 +123,7 @@ class GreenHandle:
             raise RuntimeError("a share cannot change inside a batch of the thread that changes it")
         began_ns = self._clock_ns()
         with self._resizing:
+            # Under the lock, since ``_let_go`` closes the claims under it.
             if self._current.released:
                 return Resized(self._level_milli(), 0, "the job is ending")
             groups = self._levels.layout.groups_for(share_milli)
@@ -127,6 +132,7 @@ class GreenHandle:
             paid = self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
             self._guest, self._wanted = guest, 0 if guest else groups
             note = self._move(ANSWER_WITHIN_S)
+        # A batch of a job without SMs waits without a time limit, and must see that it wants some now.
         self._current.wake_waiting()
         granted_milli = paid.share_milli if guest else self._level_milli()
         settled = paid.settled and note != _BUSY
@@ -176,12 +182,14 @@ class GreenHandle:
     def _begin(self) -> None:
         """Waits for the share and for SMs, and registers the batch."""
         if self._guest:
+            # A batch is charged when the GPU has finished it, so at most one may be ahead of the charge.
             self._meter.wait_until_under_way(1)
         self._settle()
         while True:
             if self._guest:
                 self._bucket.wait_for_turn()
             self._look()
+            # Other jobs free SMs without a signal, so a job that lacks some looks again.
             if self._current.begin_batch(_RETRY_S if self._wanted or self._guest else None):
                 return
 
@@ -198,11 +206,14 @@ class GreenHandle:
         as_wanted = not self._guest and held == self._wanted
         if as_wanted or self._current.released or self._clock_ns() < self._retry_at_ns:
             return
+        # A resize under way looks for SMs itself, and may take seconds.
         if not self._resizing.acquire(blocking=False):
             return
         try:
+            # Again: the job may have been released, and its claims closed, before the lock was taken.
             if not self._current.released:
                 self._move(0.0)
+                # A guest looks before each batch, since training may have claimed its SMs.
                 self._retry_at_ns = 0 if self._guest else self._clock_ns() + round(_RETRY_S * 1e9)
         finally:
             self._resizing.release()
@@ -211,8 +222,10 @@ class GreenHandle:
         """Moves towards the wanted SMs; returns why not all were reached."""
         level, note = self._find()
         if level != self.level and not self._current.move_to(level, within_s):
+            # The running batch still uses the old SMs, so only new claims are given back.
             self._keep(self._owned)
             return _BUSY
+        # Only after the switch: until then the job's kernels ran on the old SMs.
         self._keep(None if self._guest else level)
         return note
 
@@ -246,6 +259,7 @@ class GreenHandle:
             usable = self._levels.usable(target.first, target.groups, self._lane)
             level, note = usable.level or self._owned, "; ".join(usable.refused)
             if usable.refused:
+                # Otherwise every batch would try again what was refused.
                 self._wanted = 0 if level is None else level.groups
             elif target.groups < self._wanted:
                 note = f"{target.groups} of {self._wanted} groups of SMs are free; the others follow"
@@ -253,8 +267,10 @@ class GreenHandle:
         return self._owned, "others were quicker; it is tried again at the next batch"
 
     def _let_go(self) -> None:
+        # A resize under way may still claim SMs, for which it needs the open file.
         with self._resizing:
             if self.level is not None:
+                # Another job may take the SMs at once, so no kernel may be left on them.
                 self._streams.wait_for_stream(self.level.stream)
             self._claims.close()
 
@@ -292,10 +308,12 @@ class CurrentLevel:
             False, with the level unchanged, if a batch ran longer than ``within_s`` or the job is ending.
         """
         with self._changed:
+            # Before the wait: with no new batches, the running ones come to an end.
             self._switching = True
             self._changed.wait_for(lambda: self._inside == 0 or self._released, within_s)
             is_idle = self._inside == 0 and not self._released
         try:
+            # Not under the lock: a wait for the GPU must not delay ``release``, nor what reads the state.
             if is_idle:
                 if self._level is not None:
                     self._streams.wait_for_stream(self._level.stream)

@@ -103,6 +103,7 @@ class LevelPool:
     def _make_stream(self, context: _Context) -> int:
         stream = self._driver.make_stream(context.handle)
         try:
+            # On a stream elsewhere kernels would silently run on the SMs of other jobs.
             if not self._driver.is_on(stream, context.handle):
                 raise SmDriverError(
                     "the driver made a stream outside the green context that it was asked for"
@@ -189,6 +190,7 @@ class GatedLevels:
             self.usable(first, groups)
 
     def _check(self, level: Level) -> tuple[Checked, ...]:
+        # One check at a time: its result holds for all levels with this number of SMs.
         with self._lock:
             if level.sms not in self._failed:
                 self._streams.enter_stream(level.stream)

@@ -207,6 +207,7 @@ class CudaDriver:
             self._call("cuDevicePrimaryCtxRetain", self._device)
             self._retained = True
         description = self._call("cuDevResourceGenerateDesc", [one.resource for one in groups], len(groups))
+        # The driver requires this flag, although the context's default stream is not used.
         flag = self._cuda.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
         return self._call("cuGreenCtxCreate", description, self._device, flag)
 
@@ -222,6 +223,7 @@ class CudaDriver:
     def is_on(self, stream: int, context: object) -> bool:
         owner: Any = self._call("cuStreamGetGreenCtx", stream)
         expected: Any = context
+        # The bindings return a new object with each call; the addresses are compared.
         return int(owner) == int(expected)
 
     def destroy_stream(self, stream: int) -> None:

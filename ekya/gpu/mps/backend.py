@@ -212,6 +212,7 @@ class MpsHandle:
             note = "" if share_milli == self._cap_milli else _FIXED
             return Resized(self._cap_milli, 0, note)
         effective = min(share_milli, self._cap_milli)
+        # Rounded down, so that the job never gets more than its share.
         part_milli = effective * FULL_GPU_MILLI // self._cap_milli
         resized = self._bucket.resize(part_milli)
         if not resized.settled:

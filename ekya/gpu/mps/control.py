@@ -66,6 +66,7 @@ def driver_folders(maps: Path = _MAPS) -> Iterator[Path]:
         lines = maps.read_text().splitlines()
     except OSError:
         return
+    # The sixth field of a line of /proc/PID/maps is the path, which may contain spaces.
     paths = {Path(line.split(maxsplit=5)[5]) for line in lines if line.count("/") > 0}
     for path in sorted(paths):
         if path.name.startswith(_DRIVER_LIBRARIES):
@@ -82,6 +83,7 @@ def is_too_long(pipe: Path) -> bool:
 def daemon_environment(pipe: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns an environment that selects the daemon in this folder, without other MPS variables."""
     base = os.environ if base is None else base
+    # A daemon takes an inherited percentage as the default of all its clients.
     return {name: value for name, value in base.items() if not name.startswith("CUDA_MPS_")} | {
         PIPE_VARIABLE: str(pipe)
     }
@@ -182,6 +184,7 @@ class MpsControl:
 
     def _numbers(self, command: str) -> tuple[int, ...]:
         words = self._ask(command, self.answer_within_s).split()
+        # isdigit alone also accepts characters such as ², which int refuses.
         if not all(word.isascii() and word.isdigit() for word in words):
             raise MpsError(
                 f"the MPS daemon answers {' '.join(words)[:80]!r} to {command.split(maxsplit=1)[0]}"

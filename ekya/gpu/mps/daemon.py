@@ -84,6 +84,7 @@ def start_daemon(
         MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
             ``end_daemon`` ends it.
     """
+    # The clock of start times in /proc, which counts suspended time; those are cut to whole ticks.
     began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S
     give_up_s = now_s() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
@@ -220,6 +221,7 @@ def _by_pid_file(folder: DaemonFolder, began_s: float) -> psutil.Process | None:
     process = None if pid is None else find_process(pid)
     if process is None or not (is_own(process) and runs_executable(process, CONTROL)):
         return None
+    # A stale pid file may name an older process that reuses the number.
     return process if started_s(process) >= began_s else None
 
 
@@ -251,6 +253,7 @@ def _drain(control: MpsControl, within_s: float) -> list[psutil.Process]:
             _LOG.warning("%s; its clients are not waited for", error)
             return servers
         looked = [find_process(pid) for pid in pids]
+        # A server may have ended since it was listed, and its number be another process's.
         servers = [one for one in looked if one is not None and runs_executable(one, SERVER)]
         if not clients:
             return servers

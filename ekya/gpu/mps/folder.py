@@ -116,6 +116,7 @@ def held(folder: DaemonFolder) -> Iterator[bool]:
         yield False
         return
     try:
+        # Waits for a process that is tidying up, which holds an exclusive lock and may remove the folder.
         fcntl.flock(door, fcntl.LOCK_SH)
         yield folder.root.exists()
     finally:
@@ -137,6 +138,7 @@ def abandoned(base: Path) -> Iterator[list[DaemonFolder]]:
                 continue
             doors.append(door)
             try:
+                # A refusal means that its owner or keeper is alive, or that another process tidies it up.
                 fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue

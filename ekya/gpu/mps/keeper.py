@@ -75,6 +75,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Not SIG_IGN, which the daemon would inherit.
         signal.signal(number, lambda _number, _frame: None)
+    # The owner writes nothing after this line: from now on only end of file makes the input readable.
     config = KeeperConfig.from_json(sys.stdin.readline())
     with held(config.folder) as still_there:
         if not still_there:
@@ -86,6 +87,7 @@ def main() -> None:
         except MpsError as error:
             _report("refused", str(error))
         finally:
+            # Also after a refused start, which may have left a daemon.
             _end(config)
 
 
@@ -103,6 +105,7 @@ def _watch_daemon(config: KeeperConfig, daemon: psutil.Process) -> None:
             _report("again", f"{named} died, and was started again ({started} of at most {most})")
     if _dies_before_owner(daemon):
         _report("over", f"{named} is not started again any more; what needs it fails")
+        # Waits for the owner's end: its jobs may still be using what is left of the daemon.
         sys.stdin.read()
 
 

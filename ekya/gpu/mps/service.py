@@ -198,6 +198,7 @@ def mps_service(
         else:
             end_abandoned(found.program, limits)
             daemons = [stack.enter_context(_daemon_with_keeper(found.program, gpu, limits)) for gpu in gpus]
+        # Entered last, so that it ends first and does not report the daemons' orderly end as a death.
         stack.enter_context(_watched(daemons, limits.health_every_s))
         served = (MpsGpu(gpu.uuid, one.control.pipe) for gpu, one in zip(gpus, daemons, strict=True))
         yield MpsEnvironment(found.program, tuple(served))
@@ -258,11 +259,14 @@ def _daemon_with_keeper(program: Path, gpu: Gpu, limits: DaemonLimits) -> Iterat
     with new_folder(base) as folder:
         config = KeeperConfig(program, folder.root, gpu.uuid, limits)
         keeper = subprocess.Popen(
+            # -P: no module in the current folder may take the place of an installed one.
             [sys.executable, "-P", "-m", "ekya.gpu.mps.keeper"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Unbuffered: ``select`` does not see lines that were already read into a buffer.
             bufsize=0,
             stderr=subprocess.DEVNULL,
+            # Ctrl-C signals the terminal's process group, and the jobs need the daemon until they have ended.
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
@@ -302,6 +306,7 @@ def _end_keeper(keeper: subprocess.Popen[bytes], config: KeeperConfig) -> None:
         keeper.kill()
         keeper.wait()
     keeper.stdout.close()
+    # The keeper removes the folder when everything has ended, so it did not succeed.
     if config.root.exists():
         try:
             end_daemon(config.control, config.folder, config.limits)

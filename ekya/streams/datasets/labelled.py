@@ -129,6 +129,7 @@ class LabelledSource:
                 tracks = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
             else:
                 untracked += len(rows)
+            # A copy, so that nothing that is done to the frame changes its truth.
             yield Frame(index, shown.t_us, image, boxes.copy()), Truth(boxes, classes, tracks)
             index += 1
 
@@ -148,6 +149,7 @@ class LabelledSource:
         labelled = np.array(frame.size or stored.shape[1::-1], np.float64)
         size = np.array(image.shape[1::-1], np.float64)
         boxes = np.array([frame.objects[row][1:] for row in rows], np.float64).reshape(-1, 4)
+        # A label may be a number that float32 does not hold.
         with np.errstate(over="ignore", invalid="ignore"):
             cut = np.clip(boxes * np.tile(size / labelled, 2), 0.0, np.tile(size, 2)).astype(np.float32)
             # NaN compares as false.

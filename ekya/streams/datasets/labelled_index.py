@@ -165,6 +165,7 @@ def read_frames(index: Path) -> Iterator[LabelledFrame]:
         file.readline()
         for number, line in enumerate(file, start=2):
             try:
+                # Strict: a damaged value must not be converted to one that fits.
                 found = _LINE.validate_json(line, strict=True)
             except ValidationError as error:
                 raise UserError(f"{index}:{number}: this line is damaged; {_REMEDY}") from error

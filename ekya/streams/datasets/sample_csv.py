@@ -109,6 +109,7 @@ def read_samples(file: Path, columns: Columns) -> Iterator[Sample]:
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields number and fields of the lines that are not empty."""
+    # -sig: spreadsheets write a byte order mark, which would be a part of the first column's name.
     with user_errors(file), file.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         reader = csv.reader(stream)
         while True:

@@ -135,6 +135,7 @@ def _show_video(
         frames: frames of the list.
     """
     first, at, image = None, -1, None
+    # The last listed frame may come long before the end: the decoder is released then.
     with closing(images(file)) as pictures:
         for frame in frames():
             wanted = _number(file, frame)
@@ -157,11 +158,13 @@ def _check_video_apart(file: Path) -> float:
 
 def _images_apart(file: Path) -> _Images:
     """Yields a video's pictures as ``video_images``, decoded by another process; ends if that dies."""
+    # Not scaled down: the list's boxes are in pixels of the stored picture.
     with SourceProcess(VideoSpec(files=(file,), max_side=_ANY_SIDE), ()) as process:
         rate = process.wait_open()
         following = 0
         for frame, _ in process.frames():
             number = round(frame.t_us * rate / US_PER_S)
+            # A process gives no frame for one that does not decode; the times show how many are missing.
             yield from [None] * (number - following)
             yield frame.image
             following = number + 1

@@ -147,6 +147,7 @@ class CameraSource:
                 if image is None:
                     self.close()
                     waited_s = self.now_s() - asked_s
+                    # OpenCV reports a time-out and a closed connection alike; the time tells them apart.
                     stalled = waited_s > 0.9 * self.stall_s
                     self._reason = (
                         f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
@@ -196,8 +197,10 @@ def _why_unreachable(address: str, timeout_s: float) -> str | None:
 def _capture(address: str, timeout_ms: int) -> cv2.VideoCapture | None:
     """Opens the camera, decoded on one thread; returns None if it cannot be opened."""
     if _DEVICE.fullmatch(address):
+        # The time-outs are FFmpeg's: for a device OpenCV has its own, of up to 10 seconds.
         capture = cv2.VideoCapture(address, cv2.CAP_V4L2)
     else:
+        # OpenCV reads the variable whenever it opens a stream; a user's own options are kept.
         os.environ.setdefault(_OPTIONS_KEY, _OPTIONS)
         timeouts = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, timeout_ms, cv2.CAP_PROP_READ_TIMEOUT_MSEC, timeout_ms]
         capture = cv2.VideoCapture(address, cv2.CAP_FFMPEG, [*timeouts, cv2.CAP_PROP_N_THREADS, 1])

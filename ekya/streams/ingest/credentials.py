@@ -55,6 +55,7 @@ def require_variables(text: str, value: str = CAMERA) -> None:
 
 def mask_passwords(text: str, named: str = "") -> str:
     """Returns a text in which passwords in URLs and the values of the variables in ``named`` are hidden."""
+    # The longest first: a piece that is replaced would hide the whole from the search.
     for secret in sorted(_secrets(named), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = _TELLING.sub(lambda found: f"{found[1]}{HIDDEN}", text)
@@ -96,6 +97,7 @@ def _password_in_login(url: str) -> bool:
     if parts is None or not parts["login"]:
         return False
     user, colon, password = parts["login"].partition(":")
+    # Without a colon the login may be a token.
     return bool(_VARIABLE.sub("", password if colon else user))
 
 

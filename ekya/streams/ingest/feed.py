@@ -124,6 +124,7 @@ class Feed:
         Restarts a process that died; that of a live source after an increasing back-off.
         """
         if self._paused:
+            # The caller polls in a loop, and would spin.
             time.sleep(timeout_s)
             return []
         arrived = self._process.poll_frames(timeout_s)
@@ -187,4 +188,5 @@ class Feed:
         self._process.close()
         self._process = SourceProcess(self._spec, self._classes)
         if self._started_monotonic_ns is not None:
+            # The request waits in the process's input until the source is open.
             self._process.start_frames(self._started_monotonic_ns, self._next_index)

@@ -79,6 +79,7 @@ class BoxFlow:
         if before is not None and len(self._boxes):
             self._boxes = self._moved(before, self._picture)
             part = _visible(self._boxes, image.shape)
+            # At least 1, so that a box without area is dropped as well.
             staying = _area(part) >= _LEAST_VISIBLE * np.maximum(_area(self._boxes), 1.0)
             self._boxes, self.rows = self._boxes[staying], self.rows[staying]
         return _visible(self._boxes, image.shape)
@@ -150,6 +151,7 @@ def _move(
     first, second = np.triu_indices(old.shape[1], 1)
     was = np.linalg.norm(old[:, first] - old[:, second], axis=2)
     now = np.linalg.norm(new[:, first] - new[:, second], axis=2)
+    # Points of a tiny box may coincide.
     growth = _middle(now / np.maximum(was, 1e-6), found[:, first] & found[:, second])
     half = (boxes[:, 2:] - boxes[:, :2]) / 2
     centre = boxes[:, :2] + half + shift
@@ -162,6 +164,7 @@ def _move(
 def _middle(values: NDArray[np.float32], counts: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Returns (N,) medians of the (N, K) values that count; arbitrary for a row in which none does."""
     rows, many = np.arange(len(values)), counts.sum(axis=1)
+    # Values that do not count are sorted behind all others.
     inorder = np.sort(np.where(counts, values, np.float32(1e9)), axis=1)
     middle: NDArray[np.float32] = (inorder[rows, (many - 1) // 2] + inorder[rows, many // 2]) / 2
     return middle
@@ -231,6 +234,7 @@ class MotionRegions:
         )
         moving = cv2.dilate(moving, np.ones((7, 7), dtype=np.uint8))
         count, _, stats, _ = cv2.connectedComponentsWithStats(moving)
+        # Component 0 is the background.
         if count < 2:
             return _NO_BOXES
         stats = np.asarray(stats[1:], dtype=np.float32)
@@ -239,6 +243,7 @@ class MotionRegions:
         part = area / mask.size
         stats = stats[(part >= self.min_part) & (part <= self.max_part)]
         low, size = stats[:, :2], stats[:, 2:4]
+        # At least one pixel is left of a region when the dilation is taken off.
         boxes = np.concatenate([low + 3.0, low + np.maximum(size - 3.0, 4.0)], axis=1)
         boxes *= np.asarray([width / mask.shape[1], height / mask.shape[0]] * 2, dtype=np.float32)
         return np.asarray(np.clip(boxes, 0.0, [width, height, width, height]), dtype=np.float32)
@@ -291,6 +296,7 @@ class IouTracker:
             track = self._tracks[row]
             box = boxes[column].astype(np.float64)
             moved = (box - track.box) / (track.unseen + 1)
+            # The first movement is not smoothed: the speed before it is unknown, not 0.
             fresh = not track.velocity.any()
             track.velocity = moved if fresh else _SMOOTHING * track.velocity + (1 - _SMOOTHING) * moved
             track.box = box
@@ -313,6 +319,7 @@ class IouTracker:
         predicted = np.stack([track.predicted() for track in self._tracks]).astype(np.float32)
         overlap = iou_matrix(predicted, boxes)
         rows, columns = np.nonzero(overlap >= self.min_iou)
+        # Stable, so that equal overlaps are matched in the same order on every machine.
         order = np.argsort(-overlap[rows, columns], kind="stable")
         taken_rows: set[int] = set()
         taken_columns: set[int] = set()

@@ -17,6 +17,7 @@ _REDUCED = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 # Frame headers are C0 to CF, except C4, C8 and CC, which are other segments.
 _SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# Markers that no length follows.
 _ALONE = frozenset({0x01, *range(0xD0, 0xD8), _START, _END})
 
 
@@ -82,6 +83,7 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
         if data[at] != 0xFF:
             return None
         marker = data[at + 1]
+        # Fill bytes may precede a marker.
         if marker == 0xFF:
             at += 1
         elif marker in _ALONE:
@@ -160,6 +162,7 @@ def read_bytes(path: Path) -> bytes:
 
 def _decode(path: Path, how: int) -> NDArray[np.generic]:
     data = read_bytes(path)
+    # Four bytes: a transfer that converted line ends has damaged the rest of the signature.
     if data.startswith(_PNG[:4]):
         _check_png(data)
     try:

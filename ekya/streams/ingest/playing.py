@@ -72,6 +72,7 @@ class Night(_Event):
             image: (H, W, 3) uint8, which is not changed.
             position: number of the frame in the recording, which seeds its noise.
         """
+        # Seeded by the frame, so that it looks the same when a new process reads the recording again.
         rng = np.random.default_rng((self.seed, position))
         grain = rng.standard_normal(image.shape, np.float32) * self.noise
         return np.clip(np.rint(image * np.float32(self.brightness) + grain), 0, 255).astype(np.uint8)
@@ -298,6 +299,7 @@ class PlayedSource:
         while True:
             for frame, truth in self.source.frames():
                 recording_us = begins_us + frame.t_us
+                # The last frame is shown for a whole period before the next pass begins.
                 ends_us = recording_us + round(US_PER_S / self.source.fps)
                 script_us = script_time_us(script, recording_us)
                 position += 1
@@ -312,6 +314,7 @@ class PlayedSource:
                 played = replace(frame, index=index, t_us=self.play.to_run_us(script_us), image=image)
                 yield played, truth if first_pass else None
                 index += 1
+            # A pass without frames would be repeated for ever.
             if not self.play.loop or ends_us == begins_us:
                 return
             self._damaged_before += self.source.damaged

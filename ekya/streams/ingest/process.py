@@ -117,20 +117,24 @@ class SourceProcess:
         # Anonymous memory is freed with its last user, without clean-up.
         self._memory = os.memfd_create("ekya-frames")
         self._slots = SlotReader(self._memory)
+        # Not a pipe: nobody reads it while the process runs, and a full one would block the decoder.
         self._errors = os.memfd_create("ekya-errors")
         self._pipe, child_pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
+                # -P: no module in the current folder may take the place of an installed one.
                 [sys.executable, "-P", "-m", "ekya.streams.ingest.process_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=(self._memory, child_pipe),
                 start_new_session=True,  # only the parent handles Ctrl-C
+                # Quiet: FFmpeg's messages on damaged packets would fill the memory of ``_errors``.
                 env=os.environ
                 | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENCV_FFMPEG_LOGLEVEL": "-8"},
             )
         finally:
+            # While this process held the child's end, the child's death would not end the pipe.
             os.close(child_pipe)
         os.set_blocking(self._pipe, False)
         self._received = msgpack.Unpacker()
@@ -319,6 +323,7 @@ class SourceProcess:
 
     def _exit_code(self) -> int:
         """Ends the process, by force after a grace period."""
+        # The child exits by itself at the end of its input.
         with suppress(BrokenPipeError):
             self._input.close()
         try:

@@ -39,6 +39,7 @@ from ekya.streams.ingest.process import SourceSpec
 
 _Requests = queue.SimpleQueue[dict[str, Any]]
 
+# Far below the time after which the parent takes this process for hung.
 _ALIVE_EVERY_NS = 5_000_000_000
 
 
@@ -90,6 +91,7 @@ class _Outbox:
                 return
             except BrokenPipeError:
                 os._exit(0)
+            # Without blocking, a pipe takes the part of a message for which it has room.
             if sent < len(self._waiting[0]):
                 self._waiting[0] = self._waiting[0][sent:]
             else:
@@ -100,6 +102,7 @@ def _listen(requests: _Requests) -> None:
     """Queues the parent's requests. Ends this process immediately when the parent is gone."""
     for line in sys.stdin.buffer:
         requests.put(json.loads(line))
+    # Not sys.exit, which would end only this thread.
     os._exit(0)
 
 
@@ -143,6 +146,7 @@ class FrameSender:
         outage: CameraOutage | None = None
         for seen in source.frames_and_outages() if isinstance(source, InterruptedSource) else source.frames():
             if isinstance(seen, CameraOutage):
+                # A process that replaces one that died passes over losses that have ended.
                 if started_ns + seen.until_us * 1000 > self._now_ns():
                     outage = seen
                     wait_until(outage.from_us)
@@ -164,6 +168,7 @@ class FrameSender:
             if frame.index < from_index:
                 continue
             if on_the_way == SLOTS:
+                # The parent answers only what has reached it, so that comes before the wait for its answer.
                 self._outbox.empty()
                 self._requests.get()
                 on_the_way -= 1
@@ -181,6 +186,7 @@ class FrameSender:
         for seen in source.watch_pictures():
             if begin is None:
                 with suppress(queue.Empty):
+                    # While the camera is lost there are no frames to drop, so it waits for the beginning.
                     begin = self._requests.get(block=isinstance(seen, Silence))
                 if begin is None:
                     continue
@@ -189,6 +195,7 @@ class FrameSender:
                 if not lost:
                     self._outbox.put(MessageKind.LOST, seen.reason)
                 lost = True
+                # Nothing may follow for a long time that would flush the message.
                 self._outbox.empty()
                 continue
             if lost:
@@ -197,12 +204,14 @@ class FrameSender:
             t_us = (seen.arrived_ns - begin["started_monotonic_ns"]) // 1000
             if t_us < 0:
                 continue
+            # Pictures that arrive together still have rising times.
             last_us = max(t_us, last_us + 1)
             self._send(Frame(index, last_us, seen.image, None), None, 0)
             index += 1
 
     def _send(self, frame: Frame, truth: Truth | None, damaged: int) -> None:
         height, width = frame.image.shape[:2]
+        # First the pixels: the parent reads them as soon as it has the message.
         offset = self._slots.write_frame(frame)
         header = FrameHeader(
             frame.index, frame.t_us, self._now_ns(), damaged, offset, height, width, frame.boxes, truth
@@ -212,6 +221,7 @@ class FrameSender:
 
 def main() -> int:
     """Opens the source and sends all its frames; returns the exit code."""
+    # One camera must not occupy all cores.
     cv2.setNumThreads(1)
     requests: _Requests = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
@@ -221,6 +231,7 @@ def main() -> int:
     try:
         source = _open(opening)
         outbox.put(MessageKind.OPENED, str(source.fps))
+        # The next message may be long in coming, and the parent waits for this one.
         outbox.empty()
         damaged = FrameSender(outbox, SlotWriter(opening["memory_fd"]), requests).send_frames(source)
         outbox.put(MessageKind.ENDED, str(damaged))

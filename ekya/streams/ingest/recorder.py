@@ -79,6 +79,7 @@ class FrameGrid:
         """Adds the picture that is shown from ``t_us`` on; times rise, and may lie before the first slot."""
         if self._newest is None and t_us > 0:
             self._newest, self._lost = image, self._lost or _NOT_YET
+        # A slot that is due at this very time shows the new picture.
         self.fill_slots(t_us - 1)
         self.close_gap()
         self._newest, self._fresh = image, True
@@ -219,13 +220,16 @@ class CameraRecorder:
             problem = None
             try:
                 if self._first is not None:
+                    # Before the first slot, so that the recording does not begin with a gap.
                     grid.show_picture(-1, first)
                 self._fill(grid, began_us, started_ns, stop)
             except UserError as error:
                 problem = str(error)
             finally:
+                # Only a closed file tells how many of its pictures can be read.
                 readable = video.close()
             grid.close_gap()
+            # A file that is one gap shows nothing of its time.
             if not readable or any(gap.begin == 0 and gap.end >= readable for gap in grid.gaps):
                 raise UserError(problem or self._no_picture())
             if problem is None and readable < grid.slots:

@@ -160,6 +160,7 @@ def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
 def _capture(file: Path) -> cv2.VideoCapture:
     """Opens a file for decoding on one thread, so that one camera does not occupy all cores."""
     capture = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+    # OpenCV may be built without FFmpeg, and other backends read what it does not.
     return capture if capture.isOpened() else cv2.VideoCapture(str(file))
 
 
@@ -252,6 +253,7 @@ def _readable(path: Path, frames: int) -> int:
             capture.set(cv2.CAP_PROP_POS_FRAMES, frames - 1)
             if next_picture(capture) is not None:
                 return frames
+            # From the start again, since the seek has moved the position.
             capture.open(str(path))
         readable = 0
         while next_picture(capture) is not None:

@@ -222,6 +222,7 @@ class _City:
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames with their truth."""
         spec = self.spec
+        # Each part has a generator, so that draws for one do not change the others.
         traffic = StreetTraffic(np.random.default_rng([spec.seed, 1]))
         lights = LightBox(np.random.default_rng([spec.seed, 2]))
         streets: dict[View, NDArray[np.uint8]] = {}
@@ -243,6 +244,7 @@ class _City:
             actors = list(traffic)
             lamps = [lamp for actor in actors for lamp in _paint(picture, actor)]
             levels = levels_between(moment.before.lighting, moment.after.lighting, moment.part)
+            # Seeded by the frame: rain draws more numbers than other light.
             lights.light_picture(picture, levels, lamps, np.random.default_rng([spec.seed, 4, index]))
             if (across, down) != (1.0, 1.0):
                 resized = np.empty((spec.height, spec.width, 3), np.uint8)
@@ -256,6 +258,7 @@ class _City:
                 np.array([self.class_of[actor.kind] for actor, _ in seen], np.int64),
                 np.array([actor.track for actor, _ in seen], np.int64),
             )
+            # A copy, so that nothing that is done to the frame changes its truth.
             yield Frame(index, round(index * US_PER_S / spec.fps), picture, boxes.copy()), truth
 
 
@@ -285,6 +288,7 @@ def _visible(actors: list[Actor]) -> Iterator[tuple[Actor, _Box]]:
     for number, (actor, box, place) in enumerate(found):
         mine = np.count_nonzero(owner[place] == number)
         large = min(box[2] - box[0], box[3] - box[1]) >= 2.0
+        # Compared with the whole object, so that parts outside the picture count as hidden.
         if large and mine >= _VISIBLE * actor.size[0] * actor.size[1]:
             yield actor, box
 

@@ -105,6 +105,7 @@ class StreetTraffic:
 
     def move_actors(self, moment: StreetMoment, dt_s: float) -> None:
         """Moves the actors by ``dt_s`` seconds; some leave, others arrive."""
+        # The foremost first: those behind keep their distance from where it has moved to.
         by_lead = sorted(self._actors, key=lambda actor: (-actor.along, actor.track))
         for number, actor in enumerate(by_lead):
             actor.step += 1.9 * actor.pace * dt_s * 5.0

@@ -64,6 +64,7 @@ def read_ahead(items: Generator[_Item, None, None], count: int) -> Generator[_It
     An exception of the generator is raised where its item would have come. Closing this iterator also closes
     the generator, once the item in progress is made.
     """
+    # One thread: a generator cannot be entered twice at a time, and items keep their order.
     with ThreadPoolExecutor(1, "read-ahead") as pool:
         coming: deque[Future[_Item | _End]] = deque(pool.submit(next, items, _END) for _ in range(count))
         try:
@@ -71,6 +72,7 @@ def read_ahead(items: Generator[_Item, None, None], count: int) -> Generator[_It
                 coming.append(pool.submit(next, items, _END))
                 yield item
         finally:
+            # A generator cannot be closed while the thread is in it.
             pool.shutdown(wait=True, cancel_futures=True)
             items.close()
 

@@ -135,6 +135,7 @@ class ParquetReader:
             due = next(times, None)
             for group, expected in enumerate(rows.of_camera):
                 for time, jpeg in _pictures(images, group, self.files.name, camera, expected).items():
+                    # A damaged file may have a second row for a frame that was yielded already.
                     if due is not None and time >= due:
                         waiting.setdefault(time, jpeg)
                 # Release the memory of the pages, three times the published files' 90 MB, while frames play.
@@ -177,6 +178,7 @@ class _Rows:
         if not len(every):
             return cls(every, tuple(own), every, 0)
         middle = every[len(every) // 2]
+        # As floats: the difference of damaged times may not fit into 64 bits.
         times = every[np.abs(every.astype(np.float64) - float(middle)) <= _LONGEST_US]
         possible = tuple(group[np.isin(group, times)] for group in own)
         return cls(
@@ -196,6 +198,7 @@ def _pictures(
     found: dict[int, bytes | LostShot] = {}
     why = f"has no image of camera {camera}"
     try:
+        # On one thread, so that one camera does not occupy all cores.
         for batch in images.iter_batches(
             batch_size=_ROWS_AT_ONCE, row_groups=[group], columns=list(_IMAGES), use_threads=False
         ):

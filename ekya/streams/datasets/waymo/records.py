@@ -127,6 +127,7 @@ _LONGEST_RECORD_BYTES = 256 * 1024 * 1024
 def masked_crc(data: bytes) -> int:
     """Returns the checksum of data in the form that the file stores."""
     crc: int = google_crc32c.value(data)
+    # A rotation: the mask also drops the bits that were shifted out of 32.
     return ((crc >> 15 | crc << 17) + _MOVED_BY) & 0xFFFFFFFF
 
 
