@@ -19,6 +19,7 @@ def worth_serving(
     """
     if options.checkpoint_delay_us is None:
         return False
+    # The last epoch's weights come with the end of the retraining, and pass the gate then.
     if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
         return False
     gain = job.best_accuracy - (stream.accuracy or 0.0)

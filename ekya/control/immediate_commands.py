@@ -38,6 +38,7 @@ def immediate_commands(
         case ev.LabelsReady() if event.window == before.window:
             stream = before.stream(event.stream)
             usable = min(event.training_crops, event.validation_crops) > 0
+            # A retraining on the scene before makes room for one on the new scene, if that can begin.
             if event.of_new_scene and usable:
                 yield from _stopping(stream)
             yield from _rolling_back(after.fleet.stream(event.stream), event.compared, options)
@@ -57,12 +58,14 @@ def immediate_commands(
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
             if job is not None and job.job == event.job:
+                # Of the state before: after the event it has no job any more.
                 yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
         case ev.WindowClosed():
             if before.preparation is not None:
                 yield cmd.EndPreparation(event.index, before.preparation.round)
             for stream in before.streams:
                 if stream.job is not None:
+                    # What is to serve comes first: a stopped retraining has no weights to give.
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
                     yield from _stopping(stream)
         case (

@@ -51,6 +51,7 @@ def diff_plan(
             continue
         share, job = assignment.inference_share_milli, stream.job
         if (stream.inference, stream.inference_share_milli) != (assignment.inference, share):
+            # At the same share only λ changes, which waits for no other job.
             rank = _SHRINK if share <= stream.inference_share_milli else _GROW
             ranked.append((rank, cmd.SetInference(stream.stream, assignment.inference, share)))
         share = assignment.retrain_share_milli
@@ -73,6 +74,7 @@ def diff_plan(
             )
             ranked.append((_START, start))
             next_job = JobId(next_job + 1)
+    # Stable: within a rank commands stay in the order of the plan.
     ranked.sort(key=itemgetter(0))
     return tuple(command for _, command in ranked)
 

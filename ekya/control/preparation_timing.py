@@ -236,6 +236,7 @@ def _invested(
     best = best_investment(view, prospects, most, lambda milli: time_limit_us(milli, options))
     share_milli = best.share_milli if best.streams else most
     groups = options.training_groups
+    # What an operator has asked for is prepared whether or not it pays.
     requested = (stream.stream for stream in wanting if stream.requested)
     return groups.floor_share(share_milli) if groups else share_milli, {*best.streams, *requested}
 

@@ -236,6 +236,7 @@ class ShareLedger:
             if wanted > free:
                 if self._is_awaited(one.pool, now_us):
                     continue
+                # Less than nothing is free while a pool that was made smaller is in use above its capacity.
                 wanted = max(free, 0) // self._step_milli * self._step_milli
             if wanted > 0:
                 one.held_milli += wanted

@@ -107,6 +107,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         plan_again = plan_again or matters
     asks = plan_again or any(isinstance(event, PREPARED_AGAIN_AFTER) for event in batch.events)
     dose_due = any(isinstance(event, ev.DoseDue) for event in batch.events)
+    # Again: events of this batch may be requests that change them.
     options = as_asked(options, state.fleet)
     answer = (
         plan_mid_window_preparation(state.fleet, state.histories, batch.now_us, options, needs, dose_due)
@@ -118,6 +119,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         state = replace(state, fleet=after_command(state.fleet, answer, batch.now_us))
         plan_again = True
     commands = _newest_models(commands)
+    # A late step may come after the window's end, where a plan has no time left.
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return StepResult(state, None, tuple(commands))
 
@@ -204,6 +206,7 @@ def _readmitted(state: FleetState, options: LoopOptions) -> Iterator[ev.StreamRe
 def _next_dose_us(state: FleetState, options: LoopOptions) -> int:
     """Returns the time of the window's next dose; its end without one."""
     length_us = state.window_end_us - state.window_open_us
+    # Rounded up: at this time loop_events_due, which rounds down, has come to this dose.
     return state.window_open_us - -length_us * (state.dose + 1) // options.doses
 
 

@@ -78,6 +78,7 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
         case rq.LabelBudgetChanged():
             return replace(state, label_budget=event.budget)
         case ev.StreamAdded():
+            # A new camera may have the name of a removed one; its own events count again.
             others = tuple(one for one in state.forgotten if one != event.stream)
             state = replace(state, forgotten=others)
             return state.with_stream(

@@ -54,6 +54,7 @@ def iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
     Returns:
         (P,) in [0, 1]; 0 if both boxes are empty.
     """
+    # In float64, so that rounding does not decide about an overlap of exactly one half.
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     size = np.minimum(a64[:, 2:], b64[:, 2:]) - np.maximum(a64[:, :2], b64[:, :2])
     intersection: NDArray[np.float64] = np.prod(np.maximum(size, 0.0), axis=1)
@@ -201,6 +202,7 @@ def _taken(candidates: _Candidates, confidence: NDArray[np.float32], objects: in
     take it away, so the result is that of choosing one after the other. Most frames need one or two rounds,
     and none more than it has objects.
     """
+    # The last key counts most, and the others break its ties.
     order = np.lexsort(
         (candidates.object, -candidates.overlap, candidates.prediction, -confidence[candidates.prediction])
     )

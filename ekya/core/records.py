@@ -236,6 +236,7 @@ def iterate_pairs(
     begin = 0
     while begin < len(count):
         done = ends[begin - 1] if begin else 0
+        # At least one left item, also one that has more pairs than a batch.
         end = max(begin + 1, int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, side="right")))
         counts = count[begin:end]
         left = np.repeat(np.arange(begin, end), counts)
@@ -248,6 +249,7 @@ def rows_of(wanted: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.
     """Returns the position of each wanted frame in ``frames``, which rises strictly; -1 if it is absent."""
     if len(frames) == 0:
         return np.full(len(wanted), -1, np.int64)
+    # A frame behind the last one is found at the length, which is no row.
     at = np.minimum(np.searchsorted(frames, wanted), len(frames) - 1)
     return np.where(frames[at] == wanted, at, -1)
 
@@ -258,6 +260,7 @@ def spans_of(
     """Returns the first item and number of items of each row, the arguments of ``pairs``; 0 for row -1."""
     known = rows >= 0
     safe = np.where(known, rows, 0)
+    # Without rows there is no second offset to read.
     if len(offsets) == 1:
         return np.zeros_like(rows), np.zeros_like(rows)
     return np.where(known, offsets[safe], 0), np.where(known, offsets[safe + 1] - offsets[safe], 0)

@@ -85,6 +85,7 @@ class Faults:
         last = self.last_death
         deaths_us = tuple(at_us for at_us in self.deaths_us if at_us > event.t_us - DEATHS_WITHIN_US)
         if last is not None and last.role is not event.role and event.t_us - last.t_us < TOGETHER_US:
+            # Counted with the death before; a third one soon after has another cause.
             last = None
         else:
             deaths_us, last = (*deaths_us, event.t_us), event
@@ -106,6 +107,7 @@ class Faults:
         if self.set_aside is None or not self.asides_us:
             return None
         waits_us = after_us << (len(self.asides_us) - 1)
+        # A first wait that is longer than the bound stays as it is.
         return self.asides_us[-1] + min(waits_us, max(after_us, READMITTED_LATEST_US))
 
     def after_readmission(self) -> "Faults":

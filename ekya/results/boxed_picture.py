@@ -70,11 +70,13 @@ def draw_boxes(image: NDArray[np.uint8], boxes: Sequence[DrawnBox]) -> bytes:
     height, width = image.shape[:2]
     scale = WIDTH / width
     size = (WIDTH, max(1, round(height * scale)))
+    # Area for shrinking, where the other one aliases.
     way = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     canvas = np.ascontiguousarray(cv2.resize(image, size, interpolation=way), np.uint8)
     for one in boxes:
         x0, y0, x1, y1 = np.rint(one.box.astype(np.float64) * scale).astype(int).tolist()
         _draw_box(canvas, (x0, y0), (x1, y1), one.style.value)
+    # After all boxes, so that none is drawn over a label.
     for one in boxes:
         if one.label:
             _draw_label(canvas, one, scale)

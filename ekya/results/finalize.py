@@ -222,6 +222,7 @@ def _draw(
         "model on the frames that were sampled for labelling."
     )
     figure = ReportFigure("Accuracy and shares over time", caption, light, dark)
+    # Last of all: a run with summary and report counts as complete, and is not finished again.
     write_text_atomic(folder.report, render_report(folder.name, summary, [figure], pictures))
 
 

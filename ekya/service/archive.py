@@ -56,12 +56,14 @@ class ArchiveWriter:
             raise UserError(f"{path}: was removed while it was copied; try again") from error
         with file:
             info = tarfile.TarInfo(name)
+            # Of the open file: another one may have its name by now.
             of = os.fstat(file.fileno())
             info.size, info.mtime = of.st_size if size_bytes is None else size_bytes, int(of.st_mtime)
             hashing = _Hashing(file)
             try:
                 self._tar.addfile(info, cast(IO[bytes], hashing))
             except OSError as error:
+                # tarfile raises an OSError without a number where a file ends before its size.
                 if error.errno is not None:
                     raise
                 raise UserError(f"{path}: was changed while it was copied; try again") from error
@@ -94,6 +96,7 @@ def writing_archive(path: Path, name: Path, header: Mapping[str, object]) -> Ite
     with (
         user_errors(name),
         _compressed(path, name, "w") as stream,
+        # As a stream: a compressed one cannot seek.
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
         writer = ArchiveWriter(tar)
@@ -147,8 +150,11 @@ class Archive:
                 path = folder.joinpath(*self._parts(info.name, belongs))
                 with user_errors(path):
                     path.parent.mkdir(parents=True, exist_ok=True)
+                    # x: a name that comes twice must not replace a file whose checksum is known already.
                     with path.open("xb") as file:
                         found[info.name] = _copied(content, file)
+                        # Before the folder gets its name: a power cut must not leave one with all names and
+                        # half the content.
                         file.flush()
                         os.fsync(file.fileno())
         if expected is None:
@@ -189,6 +195,7 @@ class Archive:
         return content
 
     def _parts(self, name: str, belongs: Callable[[str], bool]) -> tuple[str, ...]:
+        # An absolute name differs from its joined parts, of which the first is a slash.
         parts = PurePosixPath(name).parts
         if name != "/".join(parts) or ".." in parts or not belongs(name):
             raise self._damaged(f"{name!r} is no name of a file in it")

@@ -59,6 +59,7 @@ class ServiceBackend:
         )
 
     def read_validation(self, camera: str, job: int) -> KeptValidation:
+        # First: the name becomes a part of a path.
         self._control.require_camera(StreamId(camera))
         return read_validation(self._folder, StreamId(camera), JobId(job))
 
@@ -69,6 +70,7 @@ class ServiceBackend:
         return self._control.picture(StreamId(camera))
 
     def newest_answer(self, camera: str) -> dict[str, object] | None:
+        # First: the name becomes a part of a path, and a removed camera's answers are still on disk.
         self._control.require_camera(StreamId(camera))
         message = newest_message(self._folder, StreamId(camera), self._classes)
         return None if message is None else cast(dict[str, object], message)

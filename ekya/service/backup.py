@@ -177,6 +177,7 @@ def write_backup(folder: RunFolder, path: Path) -> BackupFacts:
         atomic_path(path) as temporary,
         writing_archive(temporary, path, header) as archive,
     ):
+        # Before any file of the run is in it: pictures and models are for the owner alone.
         temporary.chmod(0o600)
         held = _hold_all(folder, scratch)
         for name in missing_files(held, facts.service):
@@ -226,6 +227,7 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
         raise UserError(f"{target}: is there already; choose another name with --name")
     with user_errors(runs):
         runs.mkdir(parents=True, exist_ok=True)
+        # Beside its place, so that a rename is enough. mkdtemp lets only its owner in.
         scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=runs))
     try:
         Archive(path).extract_files(scratch, belongs_in_backup)
@@ -259,6 +261,7 @@ def _scratch_of(folder: RunFolder) -> Iterator[Path]:
 def _hold_all(folder: RunFolder, scratch: Path) -> dict[str, Source]:
     """Holds all that goes into a backup; returns it by its names there."""
     for _ in range(_ATTEMPTS):
+        # Anew each time: what an attempt has held may be older than what it has missed.
         held = _Held(folder, Path(tempfile.mkdtemp(dir=scratch)))
         with suppress(FileNotFoundError):
             # Where a restart begins comes first: models and labels that are newer than it are no harm.
@@ -316,6 +319,7 @@ class _Held:
             for row in serving_models(rows):
                 if row not in kept:
                     _LOG.warning("%s: these weights are missing, so the backup is without them", row.path)
+            # So that no row of the copy names weights that are not in the backup.
             store.remove_models(row for row in rows if row not in kept)
         self.sources[state.name] = Source(copy)
 

@@ -101,6 +101,7 @@ class HostMeter:
         )
 
     def _size_of_folder(self) -> int:
+        # Held during the walk: a second scrape waits for it, and does not walk as well.
         with self._lock:
             now_s = self._clock()
             if now_s - self._walk_s >= FOLDER_EVERY_S:

@@ -74,6 +74,7 @@ def ray_folder(folder: Path, root: Path | None = None) -> Path:
     path = (root or Path(os.environ.get("RAY_TMPDIR", "/tmp"))) / f"ekya-{os.getuid()}-{name}"
     with user_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # In /tmp anyone may have made this name before: Ray's sockets must not lie in another's folder.
     if path.is_symlink() or path.stat().st_uid != os.getuid():
         raise UserError(f"{path}: belongs to another user; remove it, or set RAY_TMPDIR to another folder")
     return path

@@ -50,6 +50,7 @@ def logging_to_folder(
         handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
     handler.setFormatter(JsonFormatter(cameras, named))
     root = logging.getLogger()
+    # Before the handler is added, which must not be wrapped: it masks by itself, before texts become JSON.
     with secrets_hidden(named):
         root.addHandler(handler)
         try:
@@ -82,6 +83,7 @@ def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
+        # from None: the first error, with its secrets, would be printed as the cause.
         raise type(error)(mask_passwords(str(error), named())) from None
     except Exception:
         _LOG.exception("the service failed")
@@ -106,6 +108,7 @@ class _LogFile(RotatingFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging has it
         if not self._has_failed:
+            # Set first: the warning comes back to this handler, and may fail as well.
             self._has_failed = True
             _LOG.warning("%s: lines are lost (%s)", self.baseFilename, sys.exception())
 
@@ -152,6 +155,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         named = self._named()
+        # Before JSON escapes them: a secret with a quote in it would not be found any more.
         hidden = {
             key: mask_passwords(text, named) for key, text in line.items() if key in ("message", "traceback")
         }

@@ -372,6 +372,7 @@ class Exposition:
 
     def collect(self) -> Iterator[_Family]:
         """Yields the metrics with their samples; called by ``prometheus_client``."""
+        # Read once, so that all samples of a scrape are of one moment.
         facts = Facts(self._status(), self._host())
         for metric in METRICS:
             yield _family(metric, facts)
@@ -383,6 +384,7 @@ def _family(metric: Metric, facts: Facts) -> _Family:
         match family, value:
             case HistogramMetricFamily(), StepTimes():
                 bounds = [*(str(bound) for bound in STEP_BOUNDS_S), "+Inf"]
+                # A bucket of Prometheus counts all below its bound, also those of smaller buckets.
                 buckets = list(zip(bounds, accumulate(value.counts), strict=True))
                 family.add_metric(labels, buckets, value.sum_s)
             case ((CounterMetricFamily() | GaugeMetricFamily()), (int() | float())):

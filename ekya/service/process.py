@@ -144,6 +144,7 @@ class FleetService:
     def begin_ns(self) -> int:
         """Returns the start of the run, and records it for the wall clock."""
         began_ns = time.monotonic_ns() + LEAD_NS
+        # On disk before the first frame of this start, whose wall-clock time it gives.
         record_start(self._run.folder, self._run.continue_us, (time.time_ns() + LEAD_NS) // 1000)
         return began_ns
 
@@ -178,6 +179,7 @@ class FleetService:
         past = read_past(folder, self._cameras(), time.time())
         keeper = StatusKeeper(folder.name, control.now_us, self._unix_us, self._terms, past)
         self._keeper = keeper
+        # The stack closes in reverse: the log is open until all else has ended.
         stack.enter_context(logging_to_folder(folder.path, self._cameras, self._secrets))
         publisher = Publisher(folder, self._run.fleet.answers, self._classes, lambda: keeper.status().cameras)
         meter = HostMeter(
@@ -257,6 +259,7 @@ class FleetService:
                 _LOG.exception("what is old is not removed; the next window tries again")
 
     def _end_collecting(self, thread: threading.Thread) -> None:
+        # Before the event: the thread that it wakes reads this.
         self._stopping = True
         self._collecting.set()
         thread.join()

@@ -135,9 +135,11 @@ def collect_rows(
     now_unix_s = time.time() if now_unix_s is None else now_unix_s
     since_us = round((now_unix_s - limits.days * _DAY_S) * US_PER_S)
     with StateStore(folder.state) as store:
+        # The last window stays: it may be open.
         old = [number for number, _, end_us in store.read_windows()[:-1] if unix_us(end_us) < since_us]
         if old:
             store.remove_windows(old[-1] + 1)
+        # Rows come by version, so the last one of a stream remains.
         newest = {row.stream: row.served_from_us for row in store.read_all_models()}
         for stream, served_us in newest.items():
             if streams is not None and stream not in streams and unix_us(served_us) < since_us:
@@ -186,6 +188,7 @@ def _spent_weights(folder: RunFolder, keep: int, only_look: bool) -> tuple[Piece
     pieces = []
     with StateStore(folder.state) as store:
         for stream in dict.fromkeys(row.stream for row in store.read_all_models()):
+            # Looked at first: once they are removed, their sizes are unknown.
             files = remove_spent(folder, store, stream, keep, only_look=True)
             pieces += [
                 Piece(PieceKind.WEIGHTS, (file,), file.stat().st_mtime, file.stat().st_size, stream=stream)

@@ -217,7 +217,9 @@ class StatusKeeper:
         """Returns what is known of each camera, to be kept for the next process of the service."""
         cameras = self.status().cameras
         with self._lock:
+            # The lock was free meanwhile: a step may have removed a camera.
             known = {StreamId(one.id): one for one in cameras if one.id in self._tallies}
+            # Cameras that no step has shown yet keep what an earlier process knew.
             return self._past | {name: self._past_of(name, one) for name, one in known.items()}
 
     def _past_of(self, name: StreamId, camera: CameraStatus) -> CameraPast:

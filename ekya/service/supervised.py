@@ -33,6 +33,7 @@ class Heartbeat:
     """
 
     def __init__(self) -> None:
+        # Taken out: what this process starts inherits the environment.
         descriptor = os.environ.pop(HEARTBEAT_FD, None)
         self._descriptor = None if descriptor is None else int(descriptor)
         self._beaten_s = float("-inf")

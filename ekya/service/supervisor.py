@@ -108,6 +108,7 @@ def supervise_service(argv: Sequence[str], folder: Path, patience: Patience = Pa
     with user_errors(folder):
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
+    # Held before anything is ended: what runs for this folder is then left by a dead supervisor.
     with hold_folder(folder), _heard_signals() as signals:
         adopt_orphans()
         code = _Supervisor(argv, folder, patience, signals).run()
@@ -241,6 +242,7 @@ class _Supervisor:
         while True:
             stop = self._stop_asked(self._tick_s)
             before_s, now_s = now_s, time.monotonic()
+            # Before its end is noticed: a service that was ready and died at once was ready all the same.
             self._hear(service, now_s)
             if (code := _reap(service.pid)) is not None:
                 if stop is not None and asked_s is None:

@@ -143,6 +143,7 @@ class VirtualExecutor(Generic[ModelT]):
         self._outbox.extend(self.world.ends_of_streams(self._now_us, at_rest=False))
         while not self._outbox:
             due = self._next_due(until_us)
+            # Planning may have been charged beyond what is due: time never goes back.
             self._now_us = max(until_us if due is None else due[0], self._now_us)
             self.world.advance(self._now_us)
             if due is None:
@@ -156,6 +157,7 @@ class VirtualExecutor(Generic[ModelT]):
     def execute_commands(self, commands: Sequence[cmd.Command]) -> None:
         for command in commands:
             self._execute(command)
+        # After all commands: one of the same step may serve weights that are freed here.
         if any(isinstance(command, cmd.EndPreparation) for command in commands):
             self.world.free_unused_weights()
 

@@ -207,6 +207,7 @@ class _Chart:
         counts, mean, spread = self._reference()
         allowed = ALLOWANCE + REFERENCE_ERRORS / np.sqrt(np.maximum(counts, 1))
         long_run = math.sqrt(LONG_RUN) * spread
+        # With at most this much of each block, three stay below the threshold, and four can reach it.
         most = self._threshold / (FEWEST_BLOCKS - 0.5)
         tested = known & (counts >= LEARNING_BLOCKS)
         excess = np.where(tested, np.minimum((values - mean) / long_run - allowed, most), 0.0)
@@ -250,6 +251,7 @@ class _Chart:
         some = np.maximum(counts, 1)
         mean = np.where(known, blocks, 0.0).sum(axis=0) / some
         variance = np.where(known, (blocks - mean) ** 2, 0.0).sum(axis=0) / some
+        # Nothing is tested on fewer than LEARNING_BLOCKS; with those it only has to stay above 0.
         variance /= np.maximum(1.0 - LONG_RUN / some, 0.1)
         return counts, mean, np.maximum(np.sqrt(variance), self._floors)
 
@@ -278,5 +280,6 @@ def _ends(first: SeenFrame, frame: SeenFrame) -> bool:
 
 def _difference(picture: NDArray[np.float32], scene: NDArray[np.float32]) -> float:
     """Returns the median distance of a picture from a scene that is as bright, within what exposure does."""
+    # Black parts of the scene must not divide by zero.
     gain = np.median(picture / np.maximum(scene, 1.0))
     return float(np.median(np.abs(picture - np.clip(gain, 1.0 / EXPOSURE, EXPOSURE) * scene)))

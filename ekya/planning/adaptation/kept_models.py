@@ -53,6 +53,7 @@ def nearest_candidates(
         for model in reversed(zoo)
         if model.number != serving
     ]
+    # Stable, and the zoo was walked from its end: of equals the one used last stays first.
     nearest = sorted((one for one in near if math.isfinite(one[0])), key=lambda one: one[0])
     return tuple(number for _, number in nearest[:MOST_CANDIDATES])
 

@@ -150,6 +150,7 @@ class GrantedStream:
     def _larger_shares(self, job: Job, share: int, grain_milli: int) -> Iterator[int]:
         """Yields larger shares: those at which another λ keeps up, and others in steps of the grain."""
         grain = grain_milli
+        # Where not even one grain more fits, a part of it may.
         while grain > 1 and self._grants.fitting_milli(job, share + grain) is None:
             grain //= 2
         wanted = set(range(share + grain, FULL_GPU_MILLI + 1, grain))
@@ -198,6 +199,7 @@ def distribute_leftover(streams: Mapping[StreamId, GrantedStream], grants: Grant
     while heap:
         entry = heapq.heappop(heap)
         _, job, share_milli = entry
+        # A heap cannot drop an entry: one that was replaced comes all the same.
         if current.get(job) != entry:
             continue
         if grants.fitting_milli(job, share_milli) == share_milli:

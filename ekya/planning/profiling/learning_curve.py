@@ -179,6 +179,7 @@ def fit_optimus(
     del validation_crops
     _check(xs, accuracies)
     points = _Points.of(np.asarray(xs, dtype=np.float64), np.asarray(accuracies, dtype=np.float64))
+    # Below the least error, at which the inverse would be infinite.
     largest = 0.98 * float(points.error.min())
     spacing = largest / (COARSE - 1)
     coarse = [_solve(points, 1.0, float(b2)) for b2 in np.linspace(largest, 0.0, COARSE)]
@@ -218,6 +219,7 @@ def _mixed(points: _Points, noise: float) -> tuple[Shape, ...]:
     least = float(points.error.min())
     solutions = [(_solve(points, c, part * least), prior) for c in SHAPES for part, prior in FLOORS.items()]
     lowest = min(cost for (_, cost), _ in solutions)
+    # Relative to the best cost: otherwise all of them might be 0.
     beliefs = [prior * math.exp(-(cost - lowest) / (2.0 * noise**2)) for (_, cost), prior in solutions]
     total = sum(beliefs)
     return tuple(
@@ -237,6 +239,7 @@ def _solve(points: _Points, c: float, b2: float) -> tuple[Shape, float]:
         rows = points.weights * c * inverse ** (-c - 1.0)
         b, _ = nnls(points.design * rows[:, None], rows * target)
         inverse = points.design @ b
+        # No curve through these points: a negative power of 0 has no value.
         if inverse.min() <= 0.0:
             return Shape(0.0, float(target[-1]), b2, c), math.inf
     residual = points.weights * (inverse**-c - part)

@@ -84,6 +84,7 @@ def refine_curve(curve: SpeedCurve, paces: Iterable[Pace]) -> SpeedCurve:
     shares = [share for share, _ in curve.points if share > 0]
     before = np.array([speed for share, speed in curve.points if share > 0])
     ratios = list(_ratios(paces))
+    # With a whole GPU alone there is no unknown, and a speed of 0 has no logarithm.
     if not ratios or len(shares) == 1 or before[0] <= 0.0:
         return curve
     prior = math.sqrt(TRUSTED_EPOCHS) * np.eye(len(shares) - 1, len(shares))

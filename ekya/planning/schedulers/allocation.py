@@ -134,6 +134,7 @@ def lift_to_floors(
 ) -> dict[Job, int]:
     """Moves quanta from the jobs with most to spare to those below their floor; the sum stays."""
     lifted = dict(sorted(shares.items()))
+    # Negative, since a heap gives the least first: here the job with most to spare.
     donors = [
         (floors.get(job, 0) - share, job)
         for job, share in lifted.items()

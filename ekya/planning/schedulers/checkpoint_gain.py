@@ -38,6 +38,7 @@ def bends_of(early_parts: Floats) -> Floats:
     y = 2.0 * np.clip(early_parts, LEAST_EARLY, MOST_EARLY) - 1.0
     x = y * (3.0 - y * y) / (1.0 - y * y)
     for _ in range(_NEWTON_STEPS):
+        # Near 0 two large numbers cancel; the series is more exact there.
         small = np.abs(x) < 0.02
         z = np.where(small, 1.0, x)
         value = np.where(small, x / 3.0 - x**3 / 45.0, 1.0 / np.tanh(z) - 1.0 / z)
@@ -68,6 +69,7 @@ def mean_parts(bend: Floats, start: Floats, end: Floats) -> Floats:
     Where these are equal it is f itself. ``bend`` is not 0.
     """
     h = bend * (end - start)
+    # Near 0 the difference loses its digits; the series does not.
     small = np.abs(h) < 1e-3
     z = np.where(small, 1.0, h)
     beyond = np.where(small, h * (0.5 - h * (1.0 / 6.0 - h / 24.0)), 1.0 + np.expm1(-z) / z)

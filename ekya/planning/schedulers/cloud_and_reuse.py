@@ -244,6 +244,7 @@ def closest_model(histogram: Sequence[int], cached: Sequence[CachedModel]) -> Ca
 
     def rank(model: CachedModel) -> tuple[float, ...]:
         distance = math.dist(today, _frequencies(model.histogram, width))
+        # Rounded, so that rounding errors break no tie.
         return round(distance, 12), -model.trained_in, *(-value for value in astuple(model.config))
 
     return min(known, key=rank)

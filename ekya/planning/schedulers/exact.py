@@ -101,6 +101,7 @@ def share_out(values: Floats, capacity: int) -> list[int]:
     offers = [np.flatnonzero(np.isfinite(row)) for row in values]
     capacity = min(capacity, sum(int(offer[-1]) for offer in offers))
     widest = values.shape[1]
+    # Minus infinity on the left stands for fewer than 0 quanta, so that no window leaves the array.
     reached = np.full((len(offers) + 1, widest + capacity + 1), -np.inf)
     reached[0, widest:] = 0.0
     totals = reached[:, widest:]

@@ -158,6 +158,7 @@ class _PlayedPhases:
             raise ValueError("a phase names every stream of the view once")
         old = before.assignments if before else (None,) * len(named)
         for assignment, last in zip(phase.assignments, old, strict=True):
+            # By identity, which costs nothing: an assignment that stays is the same object (``phases``).
             if assignment is not last:
                 run = self._runs[assignment.stream]
                 run.begin_assignment(assignment, self._now_us)
@@ -167,6 +168,7 @@ class _PlayedPhases:
     def run(self, *, until_completion: bool) -> None:
         """Advances to the next completion, or through all of them to the window's end."""
         while self._now_us < self._view.window_end_us:
+            # Ends that a later assignment has moved are still in the heap.
             while self._ends and self._runs[self._ends[0][1]].end_us != self._ends[0][0]:
                 heappop(self._ends)
             if not self._ends or self._ends[0][0] > self._view.window_end_us:
@@ -175,6 +177,7 @@ class _PlayedPhases:
             end_us, stream = heappop(self._ends)
             self._now_us = end_us
             self._finish(stream)
+            # Completions of one microsecond end the same phase.
             while self._ends and self._ends[0][0] == end_us:
                 _, other = heappop(self._ends)
                 if self._runs[other].end_us == end_us:

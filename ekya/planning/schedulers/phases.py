@@ -37,6 +37,7 @@ def plan_of_course(view: WindowView, arrays: WindowArrays, course: Courses) -> P
         retrain_milli = np.where(begun, retrain_milli, 0)
         phase = written_phase(writers, start_us, inference_milli.tolist(), retrain_milli.tolist())
         completions = set(course.done_us[0][stretch.ends[0]].tolist())
+        # Each completion ends a phase; those in the middle of a stretch leave its shares as they are.
         phases += [phase] * max(1, len(completions))
         start_us += int(stretch.lasts_us[0])
     return Plan(tuple(phases), evaluate_phases(view, phases).score)

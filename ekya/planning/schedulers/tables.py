@@ -80,6 +80,7 @@ def _serving(view: WindowView, accuracy: Floats) -> Floats:
     after = _columns([[o.accuracy_after for o in options] for options in offered], 0.0)
     # The γ of a running retraining is locked, even if it gains nothing.
     least_gain = np.array([-1.0 if stream.running else SAME for stream in streams])[:, None]
+    # No speed and endless work give infinity or NaN, which ``counts`` leaves out.
     with np.errstate(divide="ignore", invalid="ignore"):
         took_us = np.ceil(work.T[:, :, None] / speeds * US_PER_S)
         gains = np.maximum(after.T[:, :, None] - accuracy, 0.0)

@@ -252,6 +252,7 @@ def labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDA
         overlap = iou(labelled.boxes[left], reference.boxes[right])
         # Sorted by label, then best overlap first; of equal overlaps the first object.
         order = np.lexsort((right, -overlap, left))
+        # Cut, since for no pairs np.append gives one flag too many.
         best = order[np.append(True, left[order][1:] != left[order][:-1])[: len(order)]]
         tracks.append(reference.tracks[right[best[overlap[best] >= SAME_OBJECT_IOU]]])
     return np.unique(np.concatenate(tracks))

@@ -69,6 +69,7 @@ def estimate_accuracy(audits: Sequence[AccuracyAudited]) -> AuditEstimate | None
     )
     total, right = float((weights * counted).sum()), float((weights * correct).sum())
     mean = total / shown
+    # Strictly between 0 and 1 by the two added frames, so the count that it gives below is above 0.
     ratio = (right + mean) / (total + 2 * mean)
     spread = float(((weights * (correct - ratio * counted)) ** 2).sum()) * frames / (frames - 1)
     added = (mean * ratio) ** 2 + (mean * (1 - ratio)) ** 2

@@ -71,6 +71,7 @@ def _divided(window: int, gpu: GpuUse, uses: Iterable[tuple[Job, float]]) -> Ite
     """Yields the energy of a GPU, divided by the GPU-seconds of its jobs; nothing if it was not measured."""
     if gpu.energy_j is None or gpu.least_power_w is None:
         return
+    # At most all of it: least power and energy are measured differently, and need not fit exactly.
     idle_j = min(gpu.energy_j, gpu.least_power_w * us_to_seconds(gpu.covered_us))
     used_s: dict[Job, float] = defaultdict(float)
     for job, gpu_s in uses:

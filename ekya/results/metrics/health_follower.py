@@ -115,6 +115,7 @@ class HealthFollower:
                 self._removed.discard(event.stream)
                 self._of(event.stream, event.t_us)
             case rq.StreamRemoved():
+                # Its workers' late events would add it anew.
                 self._removed.add(event.stream)
                 self._streams.pop(event.stream, None)
             case rq.MinAccuracyChanged() | rq.SchedulerChanged():
@@ -329,6 +330,7 @@ class _Stream:
             return self.carried
         facts = self.so_far(now_us)
         if self.gone:
+            # Of a span of 0 any silence is too much: it is silent now, for however short.
             return judge_health(replace(facts, silent_us=max(facts.silent_us, 1), span_us=0))
         # Whether a retraining was missed is decided when the window is over.
         health = judge_health(replace(facts, silent_us=0, missed_gain=0.0, frames=self._judged_frames(facts)))

@@ -86,6 +86,7 @@ class RetrainingFold:
                     self._change(command.job, served=True)
                 case cmd.KeepServing() if run := self._running.get(command.job):
                     self._change(command.job, reason=run.reason or command.reason)
+        # After the commands: the step in which it ends also says whether its weights serve.
         over = [job for job, run in self._running.items() if run.ended]
         return [_told(self._running.pop(job)) for job in over]
 

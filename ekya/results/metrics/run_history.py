@@ -69,6 +69,7 @@ def mean_shares(
             retrain += held_us * sample.retrain_share_milli
             inference += held_us * sample.inference_share_milli
     span_us = end_us - start_us
+    # Rounded half up in whole numbers, in which no sum loses anything.
     return (2 * retrain + span_us) // (2 * span_us), (2 * inference + span_us) // (2 * span_us)
 
 
@@ -203,6 +204,7 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
     asked = [event for event in events if isinstance(event, ev.LabelsReady | ev.InferenceProfiled)]
     return RunHistory(
         streams=tuple(sorted(event.stream for event in events if isinstance(event, ev.StreamAdded))),
+        # At least a microsecond long: means over a window divide by its length.
         windows=tuple(
             WindowSpan(event.index, event.t_us, min(event.end_us, max(end_us, event.t_us + 1)))
             for event in events
@@ -224,6 +226,7 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
             for command in step.commands
             if isinstance(command, cmd.SetAside)
         ),
+        # Reversed, so that the first labels of a window remain: those of the window before.
         validation_accuracy={
             (event.stream, event.window): event.serving_accuracy
             for event in reversed(labelled)
@@ -315,6 +318,7 @@ def _preparations(steps: Sequence[StepRecord], end_us: int) -> Iterator[Preparat
     for step in steps:
         ended = any(isinstance(event, ev.PreparationEnded | ev.WindowClosed) for event in step.events)
         ended = ended or any(isinstance(command, cmd.EndPreparation) for command in step.commands)
+        # Before a new one begins: a step may end a preparation and begin another.
         if open_ is not None and ended:
             yield PreparationSpan(open_[0], step.now_us, open_[1])
             open_ = None

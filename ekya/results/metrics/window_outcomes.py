@@ -80,6 +80,7 @@ def _longest_inference(
     for (from_us, config), (until_us, _) in pairwise([*changes, (window.end_us, None)]):
         if config is not None:
             held_us[config] += until_us - from_us
+    # Ties go by the configuration, so that equal runs give equal summaries.
     return max(held_us, key=lambda config: (held_us[config], config), default=None)
 
 

@@ -238,6 +238,7 @@ def _lowest(timeline: RunTimeline) -> float:
         for curve in (curves.measured, curves.without_retraining)
         if curve is not None
     ]
+    # With a 1, so that there is a value even where no object counts.
     values = np.concatenate([np.ones(1), *drawn])
     return max(0.0, floor(10 * float(np.nanmin(values)) - 0.5) / 10)
 

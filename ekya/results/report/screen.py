@@ -178,6 +178,7 @@ def _changes(before: ScreenRow | None, now: ScreenRow) -> list[str]:
     if now.training is not None and now.training != earlier:
         own, left = format_share(now.retrain_share_milli), format_share(now.inference_share_milli)
         lines.append(f"trains {now.training.name}; share {own}, inference {left}")
+    # A status that is also the word for the health is told with the health below.
     if before is not None and now.status not in (before.status, now.health.state):
         lines.append(f"is {now.status}")
     earlier_health = before.health if before else WELL

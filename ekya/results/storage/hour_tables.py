@@ -73,6 +73,7 @@ class HourWriter:
             for left_behind in folder.glob(".*.tmp"):
                 left_behind.unlink(missing_ok=True)
         names = hours_of(folder)
+        # Not before the newest hour on disk, if the clock was set back: readers go by the order of names.
         self._hour = _number(names[-1]) if names else 0
         self._opened_s = monotonic_s()
         self._rows: list[FramePrediction] = []
@@ -134,6 +135,7 @@ class HourWriter:
         with user_errors(folder):
             folder.mkdir(exist_ok=True)
         self._parts.append(_write_part(folder, self._rows))
+        # Before the fold, which may fail: these rows are on disk, and must not be written again.
         self._recent += self._rows
         self._rows = []
         if len(self._parts) >= _PARTS_A_FOLD:
@@ -229,6 +231,7 @@ def _pieces(folder: Path, name: str) -> list[_Piece]:
     path = folder / f"{name}.parquet"
     # Parts before the file: an hour that is merged in between shows in both, not in neither.
     pieces = [_Piece(part, 0, *_frames_in(part)) for part in _parts_in(parts_folder(path))]
+    # The longest first: of a fold and its parts a reader takes the fold.
     return sorted([*pieces, *_groups(path)], key=lambda piece: (piece.first, -piece.last))
 
 
@@ -270,6 +273,7 @@ def _merge_before(folder: Path, hour: int) -> None:
     for name in hours_of(folder):
         path = folder / f"{name}.parquet"
         parts = parts_folder(path)
+        # Not this hour: its writer goes on in another thread.
         if _number(name) < hour and parts.is_dir():
             try:
                 if any(parts.glob("*.parquet")):
@@ -283,6 +287,7 @@ def _merge_before(folder: Path, hour: int) -> None:
 def _set_aside(path: Path, error: Exception) -> None:
     """Renames a damaged file, which would be in the way of all that are newer."""
     _LOG.warning("%s is damaged and is set aside as .damaged: %s", path, error)
+    # Another reader may have found it damaged at the same time.
     with suppress(FileNotFoundError):
         path.replace(path.with_suffix(".damaged"))
 

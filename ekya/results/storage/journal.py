@@ -115,6 +115,7 @@ def require_own_version(path: Path) -> None:
     Raises:
         UserError: one sentence with the version that can resume the run.
     """
+    # First, for its own sentence about a file that is no journal.
     read_header(path)
     if is_of_other_version(path):
         raise UserError(

@@ -201,6 +201,7 @@ def make_folder(root: Path, name: str) -> Path:
         path = root / (name if number == 1 else f"{name}-{number}")
         with user_errors(path):
             try:
+                # Without exist_ok: of two runs that begin at once each gets a folder of its own.
                 path.mkdir()
             except FileExistsError:
                 continue
@@ -246,6 +247,7 @@ def plain_name(text: str) -> str:
 
 
 def _require_plain(name: str, what: str) -> None:
+    # A dot in front would hide it, a dash would be taken for an option.
     plain = name and name[0] not in ".-" and all(c.isalnum() or c in "._-" for c in name) and len(name) <= 100
     if not plain:
         raise UserError(

@@ -218,6 +218,7 @@ class StateStore:
 
     def remove_windows(self, before: int) -> None:
         """Removes the windows with a lower number, and their labels."""
+        # Labels first: after a kill in between the windows are still there, and the next call finds them.
         self._write('DELETE FROM labels WHERE "window" < ?', [(before,)])
         self._write('DELETE FROM windows WHERE "window" < ?', [(before,)])
 

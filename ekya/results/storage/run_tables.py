@@ -234,6 +234,7 @@ def _read_all(path: Path, schema: pa.Schema) -> pa.Table:
     files = [*([path] if path.exists() else []), *_parts(path)]
     table = pa.concat_tables([schema.empty_table(), *(_read(file, schema) for file in files)])
     frames = table.column("frame").to_numpy()
+    # Stable, so that of a frame's rows that of the newest file comes last, and is taken.
     order = np.argsort(frames, kind="stable")
     in_order = frames[order]
     last_of_frame = np.append(in_order[1:] != in_order[:-1], True)[: len(order)]

@@ -155,6 +155,7 @@ def cut_to(folder: RunFolder, snapshot: StateSnapshot) -> None:
         UserError: no permission and the like.
     """
     with user_errors(folder.path):
+        # Also one that was begun right before a kill, and that no snapshot names.
         for number in list_segments(folder):
             if number > snapshot.segment:
                 folder.journal_segment(number).unlink()

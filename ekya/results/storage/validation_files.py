@@ -37,6 +37,7 @@ def keep_validation(folder: RunFolder, stream: StreamId, job: JobId, kept: KeptV
     with user_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         write_bytes_atomic(_file(path, job), _FILE.dump_json(kept))
+        # By time: numbers repeat after a kill, since a run goes on from its last snapshot.
         by_age = sorted(_files(path), key=lambda file: file.stat().st_mtime_ns)
         for file in by_age[:-KEPT]:
             file.unlink(missing_ok=True)

@@ -42,10 +42,12 @@ class JsonlSink:
     def _rotate(self) -> None:
         if not self._path.exists() or self._path.stat().st_size < self._most_bytes:
             return
+        # From the oldest on: a kill between two renames leaves a gap, and overwrites nothing newer.
         for number in range(self._files - 1, 0, -1):
             newer = self._numbered(number - 1)
             if newer.exists():
                 newer.replace(self._numbered(number))
+        # Of effect where a single file is kept: it has no older name to go to.
         self._path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:

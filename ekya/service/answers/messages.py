@@ -77,6 +77,7 @@ def newest_message(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]
 
 def time_of(unix_us: int) -> str:
     """Returns a time in microseconds since 1970 as ISO 8601 in UTC, with milliseconds."""
+    # In whole numbers: digits are cut off below, and a float may lie just short of its millisecond.
     seconds, us = divmod(unix_us, US_PER_S)
     time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=us, tzinfo=None)
     return f"{time.isoformat(timespec='milliseconds')}Z"

@@ -167,7 +167,9 @@ class MqttSink:
         wanted = dict(self._states(cameras))
         changed = {topic: text for topic, text in wanted.items() if self._retained.get(topic) != text}
         gone = self._known - wanted.keys()
+        # An empty retained payload makes the broker forget the topic.
         self._publish(client, [*changed.items(), *((topic, "") for topic in sorted(gone))], retain=True)
+        # Only once all of it is confirmed: what is missing is published again on the next connection.
         self._retained, self._known = wanted, set(wanted)
 
     def close(self) -> None:
@@ -194,6 +196,7 @@ class MqttSink:
         if self._client is None or not self._client.is_connected():
             self._drop()
             self._client = self._connect()
+            # A broker that was started again may have forgotten what it retained.
             self._retained = {}
             self._publish(self._client, [(service_topic(self._prefix), _ONLINE)], retain=True)
         return self._client
@@ -209,6 +212,7 @@ class MqttSink:
         client.connect_timeout = _CONNECT_S
         if broker.user is not None:
             client.username_pw_set(broker.user, broker.password)
+        # Before the connection: the will is a part of its first packet.
         client.will_set(service_topic(self._prefix), _OFFLINE, qos=1, retain=True)
         replies: SimpleQueue[Any] = SimpleQueue()
         client.on_connect = lambda _client, _data, _flags, reason, _properties: replies.put(reason)
@@ -231,6 +235,7 @@ class MqttSink:
 
     def _publish(self, client: Client, pairs: Iterable[tuple[str, str]], retain: bool = False) -> None:
         """Publishes topics and payloads, and waits for the confirmation of all."""
+        # All are sent before any is waited for, so that not each takes a round trip of its own.
         under_way = [client.publish(topic, text, qos=1, retain=retain) for topic, text in pairs]
         give_up_s = time.monotonic() + _CONFIRM_S
         for one in under_way:
@@ -241,6 +246,7 @@ class MqttSink:
             except (RuntimeError, ValueError):
                 confirmed = False
             if not confirmed:
+                # The client goes with its queue, which would send beside the repetition.
                 self._drop()
                 raise NotDeliveredError("the broker has not confirmed everything")
 

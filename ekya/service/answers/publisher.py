@@ -227,6 +227,7 @@ class _Delivery:
         """Delivers until the stop, and then what is left; failures are repeated."""
         delay_s = FIRST_DELAY_S
         while True:
+            # Read before the round: what was written before the stop is then delivered by a whole round.
             stopping = self._stop.is_set()
             try:
                 self._report()
@@ -315,6 +316,7 @@ class _Delivery:
         if not self._cursor.knows_stream(stream):
             self._cursor.advance_to(stream, frame - 1, 0)
         done = self._cursor.last_frame(stream)
+        # A gap in the middle of what is on disk was not removed: its rows were never written, or are damaged.
         oldest = oldest_frame(self._folder.hours(stream)) if frame > done + 1 else None
         if oldest is not None and oldest > done + 1:
             lost = frame - done - 1
@@ -348,6 +350,7 @@ class _Delivery:
 
     def _end(self) -> None:
         try:
+            # First: closing may take long or fail, and what is confirmed would be sent again.
             self._cursor.save()
             self._sink.close()
         except Exception as error:

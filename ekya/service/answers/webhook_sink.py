@@ -45,6 +45,7 @@ class WebhookSink:
 
     def send_messages(self, messages: Sequence[Message]) -> None:
         """Posts the messages; a redirection counts as a refusal, since a POST does not survive it."""
+        # Encoded once: the signature is of the bytes that are sent.
         body = json.dumps({"answers": messages}, ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json"}
         if self._secret is not None:

@@ -78,6 +78,7 @@ class Keys:
 
     def is_token(self, shown: str) -> bool:
         """Returns whether this is the token, in a time that does not depend on where it differs."""
+        # As bytes: compare_digest raises for texts that are not ASCII.
         return hmac.compare_digest(_bytes(shown), self.token.encode())
 
     def is_bearer(self, header: str) -> bool:
@@ -93,11 +94,13 @@ class Keys:
     def is_session(self, cookie: str) -> bool:
         """Returns whether a cookie is of a session that has not ended."""
         content, _, signature = cookie.rpartition(".")
+        # First: only what this service has signed is sure to begin with a number.
         if not hmac.compare_digest(_bytes(signature), self._signature(content).encode()):
             return False
         return int(content.partition(".")[0]) > self.now_unix_s()
 
     def _signature(self, content: str) -> str:
+        # The words before the token keep this key apart from other hashes of it, such as the mark.
         key = hashlib.sha256(f"session of {self.token}".encode()).digest()
         return hmac.new(key, _bytes(content), hashlib.sha256).hexdigest()
 
@@ -122,6 +125,7 @@ class FailureLimit:
 
     def count_failure(self, address: str) -> None:
         """Counts a wrong token."""
+        # Taken out and inserted anew: the first one is then that whose last failure is oldest.
         failed_s = self._failed_s.pop(address, [])
         self._failed_s[address] = [*failed_s, self.now_s()][-FAILURES_ALLOWED:]
         if len(self._failed_s) > MOST_ADDRESSES:

@@ -115,6 +115,7 @@ class Endpoints:
         Raises:
             HTTPServiceUnavailable: ``MOST_CHANGES`` are under way.
         """
+        # No lock: handlers run in one thread, and nothing awaits between look and count.
         if self._changes >= MOST_CHANGES:
             raise web.HTTPServiceUnavailable(
                 text=f"{MOST_CHANGES} changes are under way; try again when they are done",
@@ -150,6 +151,7 @@ class Endpoints:
     async def _close(self, _app: web.Application) -> None:
         await self._events.close()
         for threads in (self._readers, self._changers, self._health):
+            # Without waiting: a call of the backend may hang, and the service has to end.
             threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -79,6 +79,7 @@ class Events:
             )
         listener = _Listener()
         self._listeners.add(listener)
+        # Between its last look for listeners and its end the task awaits nothing, so it misses none.
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_on())
         try:
@@ -115,6 +116,7 @@ class Events:
                 async with asyncio.timeout(SLOWEST_S):
                     await response.write(b"".join(events.values()))
             except TimeoutError:
+                # Aborted: an orderly close would wait for the client to read what is buffered.
                 if request.transport is not None:
                     request.transport.abort()
                 return

@@ -72,6 +72,7 @@ class Guard:
         header = request.headers.get("Authorization")
         if header is None or self.keys is None:
             return False
+        # Before the comparison: an address that has to wait does not learn whether its token is right.
         address = _limit(request, self.bearers)
         if not self.keys.is_bearer(header):
             self.bearers.count_failure(address)

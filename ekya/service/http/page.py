@@ -205,6 +205,7 @@ _FILES: Mapping[str, str] = MappingProxyType(
 )
 """Files that the page loads, with their media types. They hold no secrets, and the log-in needs some."""
 
+# No inline code, no other origin, no frame: a text that got unescaped into a page would run nothing.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -265,6 +266,7 @@ class Page:
 
     async def _page(self, request: web.Request) -> web.Response:
         if not self.guard.has_session(request):
+            # Relative, here and below: a proxy may serve the page under a path of its own.
             raise web.HTTPSeeOther("login")
         camera = request.query.get("camera")
         try:
@@ -335,6 +337,7 @@ class Page:
             max_age=SESSION_S,
             httponly=True,
             samesite="Strict",
+            # A proxy that ends TLS says so in this header. A forged one only makes the cookie stricter.
             secure="https" in (request.scheme, request.headers.get("X-Forwarded-Proto")),
         )
         return response
@@ -354,6 +357,7 @@ async def set_headers(_request: web.Request, response: web.StreamResponse) -> No
     """Sets the headers that keep other sites and caches away from every answer."""
     for name, value in _HEADERS.items():
         response.headers[name] = value
+    # Only a default: browsers may keep files of the page, and ask by their tag whether they still hold.
     response.headers.setdefault("Cache-Control", "no-store")
 
 

@@ -114,6 +114,7 @@ class HttpServer:
 
     def _begin(self) -> None:
         config = self._config
+        # Before the file is written: who reads it finds the port open. Port 0 has its number only now.
         thread = HttpThread(
             build_application(self._backend, self._folder.name, self._token, config.metrics_open),
             config.address,
@@ -139,10 +140,12 @@ class HttpServer:
     def close(self) -> None:
         """Ends all requests and removes ``service.json``. May be called twice."""
         self._closed.set()
+        # An attempt that is under way may still set the thread that is closed below.
         if self._waiting is not None:
             self._waiting.join()
         if self._thread is None or self._place is None:
             return
+        # First, so that no client finds the service while it ends.
         self._place.remove_from(self._folder)
         self._thread.close()
         self._thread = None

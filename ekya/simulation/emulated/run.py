@@ -125,6 +125,7 @@ def open_emulated(
     folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard | None = None
 ) -> Iterator["EmulatedRun"]:
     """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
+    # Sums depend on the number of threads, and two runs have to give the same bytes.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_fleet(folder.fleet, fleet)

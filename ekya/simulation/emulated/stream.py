@@ -82,6 +82,7 @@ class EmulatedStream:
 
     def advance(self, now_us: int) -> None:
         """Processes everything before ``now_us``: arriving frames, and analyses that begin or end."""
+        # A frame of now_us is left: what is set at that time holds for it.
         while self._next is not None and self._next[0].t_us < now_us:
             frame, truth = self._next
             self._next = next(self._frames, None)
@@ -93,7 +94,9 @@ class EmulatedStream:
         """Sets λ and share from ``now_us`` on; the frame in analysis keeps the old ones."""
         self.advance(now_us)
         if config != self._config:
+            # The frames so far belong to the λ before.
             self._analyse()
+        # A frame that has waited without a share begins now, and not when it arrived.
         if self._share_milli == 0:
             self._busy_until_us = max(self._busy_until_us, now_us)
         self._config, self._share_milli = config, share_milli
