@@ -134,6 +134,7 @@ class DetectorAndMotion:
             )
         boxes = proposals.boxes
         if self.motion is not None:
+            # Asked for every frame, since the background model learns from each.
             moving = self._uncovered(self.motion.find_regions(picture), boxes)
             boxes = np.concatenate([boxes, moving[: self.max_moving]])
         return replace(proposals, boxes=boxes[:MAX_BOXES])

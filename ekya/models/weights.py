@@ -27,6 +27,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        # No code of a foreign file is run, and tensors of a GPU can be read without one.
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (
         safetensors.SafetensorError,

@@ -46,6 +46,7 @@ class BasicBlock(nn.Module):
         kept = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.bn2(self.conv2(x))
+        # In place: the gradient of a normalisation needs its input and not its output.
         x += kept
         given: Tensor = self.relu(x)
         return given
@@ -133,6 +134,7 @@ class ResNet(nn.Module):
         """Applies He's initialisation; normalisations have scale one and shift zero by default."""
         if self.conv1.weight.is_meta:
             return  # nothing to fill, and torch would import its compiler, which takes a second
+        # In the order of torchvision's modules, so that a seed draws the same weights.
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

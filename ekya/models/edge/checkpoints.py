@@ -30,6 +30,7 @@ def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: 
         half: store matrices and kernels in 16 bits, for shipped files. Statistics and
             biases stay in 32 bits, where small values would be lost.
     """
+    # Safetensors refuses other layouts, and trained detectors are channels-last.
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     if half:
         state = {name: tensor.half() if tensor.ndim > 1 else tensor for name, tensor in state.items()}
@@ -86,6 +87,7 @@ def model_of(identity: Mapping[str, str], state: Mapping[str, Tensor], source: s
     in_32_bits = {
         name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()
     }
+    # Assigned, since tensors without memory cannot be copied into.
     model.load_state_dict(in_32_bits, assign=True)
     return model.eval()
 
@@ -184,6 +186,7 @@ def from_torchvision(
             f"({len(wrong)} differences, the first: {wrong[0]}); give weights of that model, or "
             "name another."
         )
+    # Not strict: the classifier is left out, and old files lack counters of batches.
     # Weights stored in 16 bits are converted to 32 here.
     network.load_state_dict(given, strict=False)
     model = build_edge_model(classes, 0, seed, architecture)

@@ -46,6 +46,7 @@ def free_cache() -> None:
 def begin_peak() -> None:
     """Resets the peak of this process's GPU memory."""
     if _uses_gpu():
+        # The peak is of reserved memory, so what earlier jobs left in the cache must go first.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 

@@ -44,6 +44,7 @@ def shapes_of(architecture: str, head_width: int, trainable_blocks: int, side: i
         images = torch.zeros(COUNTED_CROPS, 3, side, side)
         labels = torch.zeros(COUNTED_CROPS, dtype=torch.int64)
     prefix, suffix = split_at(model, trainable_blocks)
+    # As in a training, so that no gradient passes the boundary.
     prefix.requires_grad_(False)
     return Shapes(model, prefix, suffix, images, labels)
 
@@ -94,6 +95,7 @@ def _saved_bytes(parts: Shapes, boundary: Tensor) -> int:
 
     def keep(tensor: Tensor) -> Tensor:
         if _storage(tensor) not in weights:
+            # The tensor is held, so that no later storage gets the address of a freed one.
             kept[_storage(tensor)] = tensor
         return tensor
 
@@ -103,6 +105,7 @@ def _saved_bytes(parts: Shapes, boundary: Tensor) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
+    # On ``meta`` all addresses of data are 0, so storages are told apart by their objects.
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -72,7 +72,9 @@ class CudaRecorder:
         for _ in range(_WARM_UPS):
             work(given)
         address = self.stream()
+        # CUDA cannot record on the default stream, whose address is 0; with None torch takes one of its own.
         stream = torch.cuda.current_stream(self._device) if address else None
+        # Memory can be shared: graphs of a stream run one after the other, and answers are copied out.
         pool = self._pools.setdefault(address, _CUDA.graph_pool_handle())
         graph = _CUDA.CUDAGraph()
         # Other threads may prepare weights meanwhile, which must neither fail nor be recorded.
@@ -94,12 +96,15 @@ class Graphs:
 
     def __call__(self, crops: Tensor, resolution: int) -> Tensor:
         """Maps (N, S, S, 3) uint8, N at least 1, to (N, …)."""
+        # Calls share buffers, so one call's copies and replay must not be launched among another's.
         with self._one_at_a_time:
             recorded = self._of(crops, resolution)
             if recorded is None:
                 return self._work(crops, resolution)
+            # A graph reads fixed addresses. Rows after these crops are old; their answers are left out.
             recorded.given[: len(crops)].copy_(crops, non_blocking=True)
             recorded.replay()
+            # The next replay overwrites these answers.
             return recorded.answers[: len(crops)].clone()
 
     def _of(self, crops: Tensor, resolution: int) -> Recorded | None:

@@ -79,6 +79,7 @@ def to_input(images: NDArray[np.uint8], device: str, channels_last: bool = False
         device: torch device.
         channels_last: keep the memory layout of the images.
     """
+    # Copied to the device as bytes, a quarter of the floats; ``from_numpy`` refuses negative strides.
     pixels = normalised(torch.from_numpy(np.ascontiguousarray(images)).to(device))
     return pixels if channels_last else pixels.contiguous()
 
@@ -86,6 +87,7 @@ def to_input(images: NDArray[np.uint8], device: str, channels_last: bool = False
 def normalised(pixels: Tensor) -> Tensor:
     """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled; stays channels-last."""
     images = pixels.permute(0, 3, 1, 2).float()
+    # In place: ``float`` has made a copy of the bytes.
     return images.div_(255.0).sub_(INPUT_MEAN).div_(INPUT_SCALE)
 
 
@@ -93,9 +95,11 @@ def build_edge_model(
     classes: tuple[str, ...], head_width: int, seed: int, architecture: str = DEFAULT_ARCHITECTURE
 ) -> EdgeModel:
     """Builds a model with fresh weights; the same seed gives the same weights."""
+    # Trunks draw from the global generator. No GPU's is forked: that would initialise CUDA.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = EdgeModel(architecture, classes, head_width)
+    # Drawn again, so that the head does not depend on how much the trunk has drawn before.
     _initialise(model.head, seed)
     return model.eval()
 
@@ -108,6 +112,7 @@ def clone(model: EdgeModel, shared: Mapping[int, Tensor] | None = None) -> EdgeM
         shared: tensors that the copy uses in place of the model's, by the ``id`` of the model's; without any
             the copy is independent.
     """
+    # ``deepcopy`` takes what its memo has by ``id``, and adds to the memo: hence a new dictionary.
     return copy.deepcopy(model, dict(shared or {}))
 
 
@@ -136,6 +141,7 @@ def adapt(
     adapted.classes, adapted.head_width = classes, head_width
     adapted.head = heads.pop(head_width)
     adapted.kept_heads = nn.ModuleDict({str(width): head for width, head in heads.items()})
+    # New heads begin in training mode.
     return adapted.train(model.training)
 
 
@@ -159,6 +165,7 @@ def _with_outputs(
         for before, after in zip(old[:-1], new[:-1], strict=True):
             after.weight.copy_(before.weight)
             after.bias.copy_(before.bias)
+        # ``copy_`` crosses devices, an assignment to rows does not.
         new[-1].weight[to_rows] = old[-1].weight[from_rows].to(new[-1].weight.device)
         new[-1].bias[to_rows] = old[-1].bias[from_rows].to(new[-1].bias.device)
     return continued
@@ -240,6 +247,7 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 def on_cpu(frozen: nn.Module) -> dict[int, Tensor]:
     """Returns a module's tensors on the CPU, by the ``id`` of each; tensors already there are not copied."""
+    # New parameters over the same memory: a copy may freeze or move them, and the model's stay as they are.
     weights = {
         id(weight): nn.Parameter(weight.detach().cpu(), requires_grad=False) for weight in frozen.parameters()
     }

@@ -83,12 +83,14 @@ class BatchedPredictor:
             head(of).softmax(dim=1).max(dim=1)
             for head, of in zip(self._heads, torch.split(features, counts), strict=True)
         ]
+        # All heads are launched before the first result is waited for.
         return [(index.cpu().numpy(), best.cpu().numpy()) for best, index in scores]
 
     def _features(self, activations: Tensor, counts: Sequence[int]) -> Tensor:
         """Maps (ΣN, C, h, w) after the shared blocks, model by model, to (ΣN, F)."""
         if self._joined is None:
             return pool(activations)
+        # Joined modules take equally many crops of each model; missing ones are zeros, and left out again.
         most = max(counts)
         is_crop = torch.arange(most) < torch.tensor(counts)[:, None]
         is_crop = is_crop.to(self._device)
@@ -110,10 +112,12 @@ def common_blocks(models: Sequence[EdgeModel]) -> int:
 def _grouped(modules: Sequence[nn.Module]) -> Joined:
     """Joins modules into one with K times the channels, whose grouped convolutions keep models separate."""
     wide = copy.deepcopy(modules[0])
+    # Only convolutions have weights: ``prepared`` has folded normalisations into them.
     for name, module in wide.named_modules():
         if isinstance(module, nn.Conv2d):
             module.groups *= len(modules)
             for weights, _ in list(module.named_parameters()):
+                # A grouped kernel has the outputs of all groups, but the inputs of one.
                 together = torch.cat([of.get_parameter(f"{name}.{weights}") for of in modules])
                 setattr(module, weights, nn.Parameter(together, requires_grad=False))
 
@@ -237,6 +241,7 @@ class Predictors:
         self.device = device
         self.way = way
         self._making = threading.Lock()
+        # Weak, so that blocks are freed with the last predictor that uses them.
         self._made: WeakSet[AnyPredictor] = WeakSet()
 
     def predictor_for(self, model: EdgeModel) -> AnyPredictor:
@@ -259,11 +264,13 @@ class Predictors:
         ready: dict[int, nn.Module] = {}
         kin = [one for one in self._made if one.source.architecture == model.architecture]
         for at, block in enumerate(model.blocks):
+            # Many models may hold the same block, which is compared once.
             known = {id(one.source.blocks[at]): one for one in kin}
             like = next((one for one in known.values() if _is_like(one.source.blocks[at], block)), None)
             if like is None:
                 continue
             model.blocks[at] = like.source.blocks[at]
+            # A half-precision copy is cast from a 32-bit one and checked as a whole.
             if like.dtype == torch.float32:
                 ready[id(model.blocks[at])] = like.model.blocks[at]
         return ready
@@ -324,6 +331,7 @@ class MultiModelPredictor:
     @torch.inference_mode()
     def predict(self, requests: Sequence[Request]) -> list[Answer]:
         """Returns the answer to each request, in order."""
+        # Read once: another thread may replace it during the call.
         joined = self._joined
         kinds: dict[Hashable, list[int]] = {}
         for place, one in enumerate(requests):
@@ -376,6 +384,7 @@ def _scores(requests: Sequence[Request], images: Tensor, at: int = 0) -> list[Te
         images: (Σn, …), inputs of block ``at`` for the crops of all requests, in order.
         at: index of a block, or the number of blocks.
     """
+    # Where source blocks are equal, so are the prepared ones: those of the first request stand for all.
     blocks = requests[0].predictor.model.blocks
     while at < len(blocks) and len({_block_of(one, at) for one in requests}) == 1:
         images = blocks[at](images)

@@ -195,12 +195,14 @@ class Predictor:
 
     def images(self, pixels: Tensor, resolution: int) -> Tensor:
         """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""
+        # Cast last: pixels are scaled and resized in 32 bits.
         images = resized(normalised(pixels), resolution).to(self.dtype)
         return images if self.way.channels_last else images.contiguous()
 
     def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
         """Maps (n, S, S, 3) uint8 to scores (n, C) float32."""
         logits: Tensor = self.model(self.images(pixels, resolution))
+        # Probabilities are computed in 32 bits even if the logits are in half precision.
         return logits.float().softmax(dim=1)
 
     @torch.inference_mode()
@@ -209,6 +211,8 @@ class Predictor:
         self._pass(torch.zeros(crops, side, side, 3, dtype=torch.uint8, device=self._device), side)
 
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
+        # Packed kernels are in 32 bits only. Blocks of ``ready`` are not used: the cast is in place and would
+        # change them for others.
         halved = prepared(model, self._device, replace(self.way, packed_for=None)).to(dtype)
         error = half_error(halved, self.model)
         if error > MOST_ERROR:
@@ -224,6 +228,7 @@ def half_error(halved: EdgeModel, exact: EdgeModel) -> float:
     is checked.
     """
     weight = next(halved.parameters())
+    # Drawn on the CPU, so that every device is checked on the same noise.
     made = torch.Generator().manual_seed(0)
     pictures = torch.randn(_CHECKED, generator=made).to(weight.device)
     with torch.inference_mode():
@@ -236,6 +241,7 @@ def on_device(crops: NDArray[np.uint8], device: str) -> Tensor:
     if device == "cpu":
         return pixels
     # From pinned memory the copy is asynchronous, beside the GPU's work.
+    # Torch's allocator keeps the pinned memory until the copy is done.
     return pixels.pin_memory().to(device, non_blocking=True)
 
 
@@ -265,6 +271,7 @@ def resized(images: Tensor, resolution: int) -> Tensor:
     """Resizes (N, 3, S, S) to (N, 3, resolution, resolution), bilinear; the same tensor if S fits."""
     if images.shape[-1] == resolution:
         return images
+    # Without antialiasing a shrunk image would be sampled at a few of its pixels.
     return interpolate(
         images, size=(resolution, resolution), mode="bilinear", antialias=images.shape[-1] > resolution
     )
@@ -289,6 +296,7 @@ def fuse(model: _Module) -> _Module:
     In the trunks of ``EDGE_MODELS`` a batch normalisation directly follows its convolution among the
     children of their parent; the pairs are found by this.
     """
+    # Folding uses running statistics, and torch refuses it in training mode.
     model.eval()
     for parent in list(model.modules()):
         children = list(parent.named_children())

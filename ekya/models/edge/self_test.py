@@ -135,6 +135,7 @@ class _SelfTest:
     def _passes(self, way: ForwardWay) -> list[Call]:
         """Returns a typical frame's pass, then others that must not become slower."""
         ask = Predictor(self._models[0], self._device, way)
+        # The largest and the smallest side.
         typical = [(_TYPICAL_CROPS, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
         return [self._call(ask, crops, side) for crops, side in (*typical, (_MANY_CROPS, self._sides[0]))]
 
@@ -161,6 +162,7 @@ class _SelfTest:
         if not candidates:
             return
         before = passes(self._way)
+        # First passes, in which libraries choose kernels and allocate memory, are not timed.
         expected = [call() for call in before]
         able: list[tuple[ForwardWay, Sequence[Call]]] = []
         for way in candidates:
@@ -216,6 +218,7 @@ def _clock_of(device: str) -> Callable[[], float]:
 
 
 def _parts(own: Sequence[float], others: Sequence[float]) -> list[float]:
+    # A coarse clock may not have moved.
     return [one / max(other, 1e-9) for one, other in zip(own, others, strict=True)]
 
 
@@ -233,4 +236,5 @@ def fastest(compared: Sequence[Sequence[float]]) -> int | None:
 def score_error(found: Sequence[NDArray[np.float32]], expected: Sequence[NDArray[np.float32]]) -> float:
     """Returns the largest difference between scores, which lie in [0, 1]; infinite if one is not finite."""
     off = np.concatenate([np.abs(one - other) for one, other in zip(found, expected, strict=True)])
+    # No comparison with NaN is true, so NaN would pass for a small difference.
     return float(off.max()) if np.isfinite(off).all() else float("inf")

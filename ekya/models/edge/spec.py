@@ -63,6 +63,7 @@ class EdgeSpec(BaseModel):
     def _does_the_task(cls, model: str, info: ValidationInfo) -> str:
         if model not in CUTS and model not in DETECTORS:
             raise ValueError(f"there is no edge model {model!r}; use one of {', '.join((*CUTS, *DETECTORS))}")
+        # A task that is not valid is missing here, and has an error of its own.
         does, task = task_of(model), info.data.get("task", task_of(model))
         if does is not task:
             raise ValueError(

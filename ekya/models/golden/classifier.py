@@ -97,4 +97,6 @@ class ByFleetClass(nn.Module):
     def forward(self, crops: Tensor) -> Tensor:
         """Maps (N, 3, H, W) RGB in [0, 1] to (N, classes) logarithms of summed probabilities."""
         logits: Tensor = self.network(crops)
+        # Logarithms, whose softmax gives the sums again, as parts of the fleet's classes alone.
+        # Clamped, so that a class without probability has a finite one.
         return torch.log((torch.softmax(logits, dim=1) @ self.get_buffer("grouping")).clamp_min(_LEAST))

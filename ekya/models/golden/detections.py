@@ -189,6 +189,7 @@ def suppressed(
     best = found.select_rows(rows[np.argsort(-found.scores[rows], kind="stable")[:_MOST_CANDIDATES]])
     # Before boxes are clipped, which makes different ones equal.
     _, first = np.unique(best.boxes, axis=0, return_index=True)
+    # ``unique`` gives the first, and so the best, of equal boxes, but in the order of coordinates.
     one_each = best.select_rows(np.sort(first))
     boxes = np.clip(one_each.boxes, 0.0, [width, height, width, height]).astype(np.float32)
     sound = Detections(boxes, one_each.classes, np.clip(one_each.scores, 0.0, 1.0).astype(np.float32))

@@ -152,6 +152,7 @@ class LabelTable:
             pa.array([stream] * len(rows), pa.string()),
             pa.array(rows),
             *(pa.array(boxes[:, side], mask=nothing) for side in range(4)),
+            # Without names all rows are masked, but still index one.
             pa.array(np.array(self.head.names or ("",), object)[classes], pa.string(), mask=nothing),
             pa.array(confidence, mask=nothing),
         ]
@@ -173,6 +174,7 @@ def read_labels(path: Path, streams: Collection[StreamId] | None = None) -> Labe
     unknown = set(pc.unique(table["class"].drop_null()).to_pylist()) - index.keys()
     if unknown:
         raise _bad(path, f"the class '{min(unknown)}' is none of those that it lists")
+    # ``place`` keeps the rows of a frame in the order of the file.
     table = table.append_column("place", pa.array(np.arange(len(table))))
     table = table.sort_by([("stream", "ascending"), ("frame", "ascending"), ("place", "ascending")])
     held = {
@@ -206,6 +208,7 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
         raise _bad(path, f"frame {frames[named][wrong][0]} has a box or a confidence that is none")
     classes = np.array([index[name] for name in rows["class"].drop_null().to_pylist()], np.int64)
     analysed = np.unique(frames)
+    # Rows without a box are left out, so an empty frame begins where the next one does.
     begins = np.searchsorted(frames[named], np.append(analysed, np.iinfo(np.int64).max))
     return StreamTable(analysed, begins.astype(np.int64), Detections(boxes, classes, scores))
 
@@ -243,8 +246,10 @@ def _read_parquet(path: Path) -> tuple[pa.Table, LabelHead]:
 
 def _read_csv(path: Path) -> tuple[pa.Table, LabelHead]:
     with path.open("rb") as stream:
+        # Other tools may begin a file with a byte order mark.
         first = stream.readline().decode("utf-8-sig")
     noted = first.startswith("#")
+    # An empty class must be read as null, which marks an empty frame, and not as a name.
     table = pa.csv.read_csv(
         path,
         pa.csv.ReadOptions(skip_rows=int(noted)),

@@ -105,6 +105,7 @@ def letterboxed(image: NDArray[np.uint8], height: int, width: int) -> _Picture:
         upper border in pixels.
     """
     scale = min(height / image.shape[0], width / image.shape[1])
+    # Of a very long image at least a row or a column is left.
     inner = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
     left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
     canvas = np.full((height, width, 3), _GREY, np.uint8)
@@ -140,6 +141,7 @@ def _decoder(file: OnnxFile, shape: tuple[int, ...], classes: int) -> Callable[[
     if len(shape) == 2 and shape[1] == 7:
         return _suppressed_of_pictures
     if len(shape) == 3 and shape[0] == 1:
+        # The number of boxes follows from the size of the input, which tells the layouts apart.
         cells = {_cells(file, strides) for strides in _STRIDES}
         if shape[1] == 4 + classes and shape[2] in cells:
             return _scores_a_class
@@ -193,10 +195,12 @@ def _is_grid(shape: tuple[int, ...], classes: int) -> bool:
 def _grid(answers: Answers, width: int, height: int) -> Detections:
     """Returns the box of each cell, row by row; its score is objectness^0.6 x class^0.4."""
     grid = _rows(answers)[0]
+    # Powers of negative numbers would be NaN.
     objectness, classes = np.clip(grid[0], 0.0, 1.0), np.clip(grid[5:], 0.0, 1.0)
     scores = objectness**_OBJECTNESS_POWER * classes.max(axis=0) ** (1.0 - _OBJECTNESS_POWER)
     rows, columns = np.indices(scores.shape)
     centre = np.stack([columns + np.tanh(grid[1]), rows + np.tanh(grid[2])], axis=-1) / len(scores)
+    # Half of the sigmoid of width and height.
     half = 0.5 / (1.0 + np.exp(-grid[3:5].transpose(1, 2, 0)))
     edges = np.concatenate([centre - half, centre + half], axis=-1).reshape(-1, 4)
     boxes = np.clip(edges, 0.0, 1.0) * [width, height, width, height]
@@ -249,6 +253,7 @@ def _labels_boxes_scores(answers: Answers, class_of: NDArray[np.int64]) -> Detec
     known = (labels >= 0) & (labels < len(class_of))
     return Detections(
         np.asarray(answers["boxes"], dtype=np.float32).reshape(-1, 4),
+        # A label that is no class must not be an index.
         np.where(known, class_of[np.where(known, labels, 0)], -1),
         np.asarray(answers["scores"], dtype=np.float32).reshape(-1),
     )

@@ -144,6 +144,7 @@ def names_of(file: OnnxFile) -> tuple[str, ...]:
 def _written_names(file: OnnxFile) -> tuple[str, ...]:
     """Returns the class names in the metadata: ``{0: 'person', 1: 'bicycle'}`` or a list."""
     try:
+        # Literals only: text of a foreign file must not run as code. Deep nesting raises the last two errors.
         written = ast.literal_eval(file.notes["names"])
         names = [written[index] for index in range(len(written))]
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:

@@ -38,6 +38,7 @@ def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
             f"{path}: does not fit {name}, named by the key 'weights' ({wrong[0]}, one of {len(wrong)} "
             f"differences); give a file made from {name}."
         )
+    # Not strict, since counters of batches may be missing; all else was compared.
     model.load_state_dict(state, strict=False)
 
 
@@ -121,6 +122,7 @@ class TorchvisionDetector:
 
     def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image."""
+        # ``from_numpy`` refuses negative strides.
         rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
         with torch.inference_mode():
             found = self._model([torch.from_numpy(rgb).float() / 255])[0]
@@ -137,6 +139,7 @@ class TorchvisionDetector:
         """
         size = (int(shape[0]), int(shape[1]))
         if size not in self._operations:
+            # Seeded, since the count may depend on what is found in the noise.
             noise = torch.rand((3, *size), generator=torch.Generator().manual_seed(0))
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 self._model([noise])

@@ -53,6 +53,7 @@ class ActivationCache:
     def copy(self) -> "ActivationCache":
         """Returns a snapshot for another process; another thread may add crops meanwhile."""
         copied = ActivationCache()
+        # Rows first, as they are stored last; a boundary without rows may have no activations yet.
         copied._rows = {blocks: dict(rows) for blocks, rows in dict(self._rows).items() if rows}
         copied._activations = {blocks: self._activations[blocks] for blocks in copied._rows}
         return copied
@@ -72,7 +73,9 @@ class ActivationCache:
         there = torch.tensor([rows[key] for key in _keys(crops[known])])
         parts = [self._activations[trainable_blocks][there].to(device)]
         if not known.all():
+            # Cached activations are in 32 bits, new ones may be in half precision.
             parts.append(through(crops[~known]).float())
+        # Sorting the positions inverts the order in which known and new crops were joined.
         places = np.argsort(np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)]))
         return torch.cat(parts)[torch.from_numpy(places).to(device)]
 

@@ -124,6 +124,7 @@ def _answered_frame(
     )
     extra = np.flatnonzero(~right.hit & ~right.ignored)
     open_objects = np.setdiff1d(np.arange(len(objects.classes)), right.object)
+    # Compared as one class, since any may be confused with any other.
     confused = match_image(
         boxes[extra],
         np.zeros(len(extra), np.int16),
@@ -135,6 +136,7 @@ def _answered_frame(
     taken = right.object.copy()
     taken[extra[confused.hit]] = open_objects[confused.object[confused.hit]]
     asked = np.concatenate([np.flatnonzero(right.hit), extra])
+    # A box without an object has -1, which indexes the appended value.
     label = np.where(taken >= 0, np.append(objects.classes, NO_CLASS)[taken], NO_CLASS)[asked]
     missed = np.setdiff1d(open_objects, taken)
     return (

@@ -26,6 +26,7 @@ LEAST_VISIBLE = 0.4
 """Part of an object that must be inside a copy; what is left of others is neither object nor background."""
 
 _CONTRAST, _BRIGHTNESS, _SATURATION = (0.7, 1.3), (-20.0, 20.0), (0.6, 1.4)
+# Left and right edges change places.
 _MIRROR = np.array([2, 1, 0, 3])
 
 
@@ -52,6 +53,7 @@ def copies_of(examples: E) -> E:
 def _changed(
     image: NDArray[np.uint8], objects: FrameObjects, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], FrameObjects]:
+    # Drawn as a logarithm: shrinking by a factor is as likely as enlarging by it.
     zoom = float(np.exp(rng.uniform(*np.log(ZOOM))))
     # Corner of the part that is shown, as a fraction of the frame; outside of it where the frame shrinks.
     room = 1.0 - 1.0 / zoom
@@ -74,6 +76,7 @@ def _zoomed(image: NDArray[np.uint8], zoom: float, corner: NDArray[np.float64]) 
     # In the coordinates of ``affine_grid`` the frame reaches from -1 to 1.
     shift = 2.0 * corner + 1.0 / zoom - 1.0
     where = torch.tensor([[[1.0 / zoom, 0.0, shift[0]], [0.0, 1.0 / zoom, shift[1]]]], dtype=torch.float32)
+    # ``grid_sample`` pads with zeros, which stand for grey until the shift is undone.
     planes = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float() - 128.0
     grid = affine_grid(where, list(planes.shape), align_corners=False)
     shown = grid_sample(planes, grid, align_corners=False) + 128.0

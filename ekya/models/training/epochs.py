@@ -24,6 +24,7 @@ def epoch_batches(
         epoch: number of epochs done; 0 for the first.
         versions: of each new crop.
     """
+    # One generator for each epoch, so that a continued training draws as an uninterrupted one.
     rng = np.random.default_rng((*seed, epoch))
     fresh = np.arange(fresh_crops)
     if versions > 1:

@@ -64,6 +64,7 @@ def _written(
 ) -> bytes:
     given = {**columns, "tracks": examples.tracks, "t_us": examples.t_us}
     whole = {name: np.ascontiguousarray(column) for name, column in given.items()}
+    # Metadata of safetensors are strings.
     content: bytes = save(whole, {"kind": kind, "names": "\n".join(names)})
     return content
 

@@ -48,6 +48,7 @@ class ExemplarMemory:
         if len(candidates) == 0:
             return self
         seen = candidates.by_class()
+        # With more classes than the budget each has one exemplar, and the last ones are cut off below.
         quota = max(1, self.budget // max(len(seen), 1))
         chosen = [np.zeros(0, np.int64)]
         features = normalised_features(model, candidates.images)
@@ -90,5 +91,6 @@ def normalised_features(model: EdgeModel, crops: NDArray[np.uint8]) -> NDArray[n
         for start in range(0, len(crops), FORWARD_BATCH)
     ]
     features: NDArray[np.float32] = np.concatenate(rows)
+    # Features behind a ReLU may all be 0.
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     return features

@@ -137,6 +137,7 @@ def split_by_time(
         return frames, frames.select_rows(np.zeros(0, np.int64))
     held = np.cumsum(objects[::-1])
     count = 1 + int(np.argmin(np.abs(held[:-1] - validation_fraction * held[-1])))
+    # Tracks are numbered in the order of time.
     validates = frames.tracks >= tracks[-count]
     return frames.select_rows(np.flatnonzero(~validates)), frames.select_rows(np.flatnonzero(validates))
 

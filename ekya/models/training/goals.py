@@ -133,6 +133,7 @@ class ClassGoal:
         knows and it predicts another one, only the label counts.
         """
         old, new = known_outputs(start, self._classes)
+        # The start model may have answered in half precision.
         logits = answers[:, old].float()
         known = torch.tensor(new, device=answers.device)
         right = known[logits.argmax(dim=1)] == self._labels
@@ -157,6 +158,7 @@ class _ClassTeaching:
         heat = DISTILLATION_TEMPERATURE
         answers = (outputs[:, self._known] / heat).log_softmax(dim=1)
         divergence = kl_div(answers, self._answers[batch], reduction="none").sum(dim=1)
+        # Gradients of softened outputs fall with the square of the temperature (Hinton et al., 2015).
         return heat * heat * (divergence * self._trusted[batch]).mean()
 
 
@@ -213,6 +215,7 @@ class DetectionGoal:
             for threshold in THRESHOLDS
         ]
         smooth = np.convolve(f1, np.full(3, 1 / 3), mode="valid")
+        # ``valid`` leaves out the first threshold, so positions are one lower.
         best, usual = int(smooth.argmax()), THRESHOLDS.index(SURE) - 1
         return THRESHOLDS[1 + best] if smooth[best] >= smooth[usual] + CLEARLY_BETTER else SURE
 

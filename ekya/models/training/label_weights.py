@@ -90,6 +90,7 @@ def _part_of_later(difference: float, mean: float, variance: float) -> float:
         mean: accuracy on both.
         variance: of ``difference`` if nothing changed, as a multiple of that of one object.
     """
+    # Bounds by Laplace's rule for 1 / variance objects: if all are right or wrong, their variance is not 0.
     bounded = float(np.clip(mean, variance / (1 + 2 * variance), 1 - variance / (1 + 2 * variance)))
     return difference**2 / (difference**2 + bounded * (1.0 - bounded) * variance)
 
@@ -105,6 +106,7 @@ def few_of_each(classes: NDArray[np.int64], tracks: NDArray[np.int64], most: int
         most: maximum number of crops of one object with one class.
     """
     order = np.lexsort((tracks, classes))
+    # No class is -1, so the first row begins a group.
     begins = np.flatnonzero(np.diff(classes[order], prepend=-1) | np.diff(tracks[order], prepend=-1))
     kept = [
         members[np.linspace(len(members) - 1, 0, min(most, len(members))).round().astype(np.int64)]
@@ -144,6 +146,7 @@ def _of_part(
     """Returns the weights by object within one part of the labels, zero outside it; they sum to 1."""
     weights = np.zeros(len(tried))
     within = part[tried]
+    # Maps positions among all labels to positions within the part.
     places = np.cumsum(part) - 1
     of = weights_by_object(labelled.classes[part], labelled.tracks[part], background, places[tried[within]])
     weights[within] = of / of.sum() if of.any() else of

@@ -203,6 +203,7 @@ def _youngest(
         return group[:0]
     youngest_first = group[np.lexsort((group, born_us[group]))[::-1]]
     held = np.cumsum(crops_of[youngest_first])
+    # The last place is left out, so that one track at least trains.
     count = 1 + int(np.argmin(np.abs(held[:-1] - fraction * held[-1])))
     return youngest_first[:count]
 

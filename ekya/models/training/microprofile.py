@@ -213,6 +213,7 @@ class MicroProfile:
         if self.way is not Trying.ON_FOLDS:
             return retraining_cost(self._on_subset())
         every, pooled = len(self._tried_in_folds()), len(self._pooled_in_folds())
+        # An own crop trains in all folds but the one that measures it; a pooled one trains in all.
         crops = TrainingCrops(every + pooled, (FOLDS - 1) * every + FOLDS * pooled, every)
         passes = self._training_cost(crops)
         return replace(passes, steps=FOLDS * steps_in_epoch(self.subset_crops, self.family.batch_size))
@@ -309,6 +310,7 @@ class MicroProfile:
             trains = np.flatnonzero(~held)
             measures = np.flatnonzero(held & (weights > 0.0))
             votes = float((weights[measures] * objects[measures]).sum())
+            # A fold that trains on nothing, or measures nothing that counts, has no accuracy.
             if len(trains) and votes:
                 trained_on = torch.cat([features[trains], of_pooled])
                 known = KnownFeatures(trained_on, features[measures], weights[measures])

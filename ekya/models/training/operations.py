@@ -101,6 +101,7 @@ def _counts(architecture: str, head_width: int, trainable_blocks: int, resolutio
         activations = parts.prefix(parts.images)
     with operations_counter() as forward, torch.no_grad():
         parts.suffix(activations)
+    # The activations need no gradient, so none passes the boundary, as in a training.
     with operations_counter() as training:
         torch.autograd.backward(parts.loss(activations))
     return _Counts(*(int(of.get_total_flops()) // COUNTED_CROPS for of in (frozen, forward, training)))

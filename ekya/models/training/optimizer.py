@@ -82,6 +82,7 @@ class Sgd:
                 for name, weight in group.weights.items()
                 if weight.grad is not None
             }
+            # In the first step torch puts new buffers into this list; without momentum it is empty.
             kept = [self._kept.get(name) for name in moved] if self._recipe.momentum else []
             # Fused: on a CPU one pass over the weights instead of five, an eighth of a whole step.
             sgd(
@@ -118,6 +119,7 @@ class Sgd:
 
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
         weights = {name: weight for group in self._groups for name, weight in group.weights.items()}
+        # Copied, since steps change buffers in place and a snapshot may be restored again.
         self._kept = {name: kept.detach().clone().to(weights[name].device) for name, kept in momentum.items()}
 
 
@@ -160,8 +162,10 @@ class AdamW:
             return
         for name, weight in moved.items():
             if _STEPS + name not in self._kept:
+                # In the layout of the weight: fused kernels walk through the memory of both alike.
                 self._kept[_AVERAGE + name] = torch.zeros_like(weight)
                 self._kept[_SQUARE + name] = torch.zeros_like(weight)
+                # Fused kernels want the count of steps on the weights' device.
                 self._kept[_STEPS + name] = torch.zeros((), device=weight.device)
         adamw(
             list(moved.values()),
@@ -188,6 +192,7 @@ class AdamW:
         return dict(self._kept)
 
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
+        # The name of a weight follows the first dot, after ``average``, ``square`` or ``steps``.
         self._kept = {
             name: kept.detach().clone().to(self._weights[name.partition(".")[2]].device)
             for name, kept in momentum.items()

@@ -32,6 +32,7 @@ class Snapshot:
 
     def to_bytes(self) -> bytes:
         """Returns the snapshot as a safetensors file."""
+        # Safetensors refuses other layouts, and a detector's weights are channels-last.
         tensors = {_WEIGHT + name: tensor.cpu().contiguous() for name, tensor in self.weights.items()}
         tensors |= {_MOMENTUM + name: tensor.cpu().contiguous() for name, tensor in self.momentum.items()}
         return save(tensors, {"format": FORMAT, "version": VERSION, "epochs_done": str(self.epochs_done)})

@@ -61,8 +61,11 @@ class Trainee:
         if self._channels_last:
             self._model = self._model.to(memory_format=torch.channels_last)
         self._prefix, self.suffix = split_at(self._model, self._blocks)
+        # Frozen blocks keep their statistics also where trained blocks take those of their batches.
         self._prefix.requires_grad_(False).eval()
+        # Only now, since ``to`` may replace tensors, and ``model`` finds these by ``id``.
         self._frozen = on_cpu(self._prefix)
+        # A start model may be one that ``model`` returned, whose weights ask for no gradient.
         self.suffix.requires_grad_(True)
 
     def model(self) -> EdgeModel:
@@ -140,6 +143,7 @@ class Trainee:
     @torch.no_grad()
     def answers(self, inputs: Tensor) -> Tensor:
         """Returns the outputs to predict with, for what ``inputs_of`` returned."""
+        # By running statistics, which these passes must not change; ``run_epoch`` sets the mode again.
         self.suffix.eval()
         return self.in_batches(self.outputs, inputs)
 
@@ -171,11 +175,13 @@ class Trainee:
         """Returns the start model's outputs."""
         frozen, suffix = split_at(self._start, self._blocks)
         whole = suffix if self._keeps else nn.Sequential(frozen, suffix)
+        # Copied, since ``to`` would move the start model itself.
         teacher = copy.deepcopy(whole).to(self.device).eval()
         return self.in_batches(teacher, inputs)
 
 
 def _flat(tensors: Iterable[Tensor]) -> NDArray[np.float32]:
+    # ``reshape`` gives the order of rows in every memory layout, as channels-last kernels need.
     together: NDArray[np.float32] = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
     return together
 
@@ -204,6 +210,8 @@ class Lesson:
         loss = self._goal.loss(outputs, batch)
         if self._teaching is not None:
             loss = loss + self._distillation_weight * self._teaching.distance(outputs, batch)
+        # To None and not to zeros: the backward pass then stores gradients instead of adding to them.
         self._trainee.suffix.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
+        # Losses are kept for an epoch, and must not hold their graphs.
         return loss.detach()

@@ -293,6 +293,7 @@ class Retraining:
             self.epochs_done,
             self._versions,
         )
+        # The positions of all batches go to the device in one copy.
         together = torch.from_numpy(np.concatenate(batches)).to(self._compute.device)
         yield from torch.split(together, [len(batch) for batch in batches])
 

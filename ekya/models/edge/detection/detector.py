@@ -52,6 +52,7 @@ class Targets:
 
     def of_images(self, batch: Tensor) -> "Targets":
         """Returns the objects of (B,) of the images, as those of a batch of B."""
+        # Pairs are compared, since a batch may hold an image twice (``batches_of``).
         objects, image = (self.image[:, None] == batch).nonzero(as_tuple=True)
         regions, doubtful_image = (self.doubtful_image[:, None] == batch).nonzero(as_tuple=True)
         return Targets(
@@ -86,6 +87,7 @@ def pair_iou(a: Tensor, b: Tensor) -> Tensor:
     """Returns the intersection over union of boxes (..., 4) and (..., 4), which are broadcast."""
     low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
     shared = (high - low).clamp(min=0).prod(dim=-1)
+    # Two boxes without area have no union.
     return shared / (_area(a) + _area(b) - shared).clamp(min=_SMALLEST)
 
 
@@ -97,6 +99,7 @@ def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
     low, high = torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])
     around = (high - low).prod(dim=-1).clamp(min=_SMALLEST)
     iou = pair_iou(a, b)
+    # Since iou = shared / union, and the areas add up to union + shared.
     union = (_area(a) + _area(b)) / (1 + iou)
     return iou - (around - union) / around
 
@@ -120,10 +123,12 @@ def softened_divergence(logits: Tensor, answers: Tensor, trusted: Tensor) -> Ten
         logits, answers: (..., C) of the trained model and of the start model.
         trusted: (...) bool.
     """
+    # The mean over nothing would be NaN.
     if not trusted.any():
         return logits.sum() * 0.0
     ours, theirs = (of[trusted] / _TEMPERATURE for of in (logits, answers))
     kept = kl_div(ours.log_softmax(dim=1), theirs.softmax(dim=1), reduction="batchmean")
+    # Gradients of softened outputs fall with the square of the temperature (Hinton et al., 2015).
     return _TEMPERATURE * _TEMPERATURE * kept
 
 

@@ -177,13 +177,17 @@ class FastestDet:
         at = _Candidates.of(outputs, targets)
         wanted = torch.zeros_like(outputs[:, _OBJECTNESS])
         counts = ~_covered(_boxes(outputs.detach()), targets)
+        # Of a cell that two objects train, the IoU of one remains.
         wanted[at.image, at.row, at.column] = at.iou
+        # A trained cell counts although its box covers an object.
         counts[at.image, at.row, at.column] = True
         errors = binary_cross_entropy_with_logits(outputs[:, _OBJECTNESS], wanted, reduction="none")
+        # A batch without objects still trains background.
         objects = max(len(targets.image), 1)
         loss = (errors * counts).sum()
         if len(at.image):
             cells = outputs[at.image, :, at.row, at.column]
+            # Several outputs may name the class: ``logsumexp`` adds their probabilities.
             named = cells[:, _CLASSES].log_softmax(dim=1).masked_fill(~targets.outputs[at.object], -torch.inf)
             loss = loss + _BOX_WEIGHT * (1 - at.generalised_iou).sum()
             loss = loss - _CLASS_WEIGHT * named.logsumexp(dim=1).sum()
@@ -225,6 +229,7 @@ class _Candidates:
         height, width = outputs.shape[2:]
         centre = (targets.boxes[:, :2] + targets.boxes[:, 2:]) / 2
         corner = (centre * centre.new_tensor([width, height])).long()
+        # A centre is less than a cell from its cell's corner (tanh), so no other cells can have it.
         steps = torch.tensor([[0, 0], [1, 0], [0, 1], [1, 1]], device=outputs.device)
         cells = corner[:, None] + steps
         inside = ((cells >= 0) & (cells < cells.new_tensor([width, height]))).all(dim=2)
@@ -235,6 +240,7 @@ class _Candidates:
         iou = pair_iou(boxes.detach(), targets.boxes[object_])
         total = torch.zeros(len(targets.image), 2, device=outputs.device, dtype=iou.dtype)
         total.index_add_(0, object_, torch.stack([iou, torch.ones_like(iou)], dim=1))
+        # The margin is for rounding, by which the mean of equal IoUs may exceed all of them.
         kept = iou >= (total[:, 0] / total[:, 1].clamp(min=1))[object_] - 1e-6
         return _Candidates(
             object_[kept],
@@ -301,6 +307,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     names = {}
     for name, tensor in state.items():
         ours = name
+        # A name may have two of these parts, a stage and a branch in it.
         for theirs, part in _PARTS.items():
             ours = ours.replace(theirs, part)
         names[ours] = tensor
@@ -361,6 +368,7 @@ class DepthwiseConv2d(nn.Conv2d):
     def forward(self, maps: Tensor) -> Tensor:
         """Maps (N, C, h, w) to the same shape."""
         trains = torch.is_grad_enabled() and self.weight.requires_grad
+        # ``_Depthwise`` is for 32 bits on a CPU, without a bias as a folded normalisation leaves one.
         if not trains or self.bias is not None or maps.device.type != "cpu" or maps.dtype != torch.float32:
             return super().forward(maps)
         convolved: Tensor = _Depthwise.apply(maps, self.weight)
@@ -393,5 +401,6 @@ def _of_weight(maps: Tensor, gradient: Tensor, padding: int) -> Tensor:
     images, channels, height, width = maps.shape
     each = images * channels
     kernels = gradient.reshape(each, 1, height, width)
+    # Each channel of each image is a group. Kernels as large as the map leave 2 * padding + 1 = k a side.
     swept = conv2d(maps.reshape(1, each, height, width), kernels, padding=padding, groups=each)
     return swept.reshape(images, channels, 1, *swept.shape[2:]).sum(dim=0)

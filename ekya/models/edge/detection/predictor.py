@@ -132,6 +132,7 @@ def error_of(forward: Forward, exact: Forward) -> float:
     """Returns the largest difference of boxes and scores on an image of noise; infinite if not finite."""
     image = np.random.default_rng(0).integers(0, 256, (1, _CHECKED_SIDE, _CHECKED_SIDE, 3), np.uint8)
     ours, theirs = forward(image), exact(image)
+    # Outputs are not compared: of two classes with equal scores each engine may take another.
     off = max(
         float(np.abs(ours.boxes - theirs.boxes).max()), float(np.abs(ours.scores - theirs.scores).max())
     )
@@ -187,6 +188,7 @@ class OnnxForward:
         # Imported here: a process that only classifies does not need it.
         import onnxruntime
 
+        # One thread, since a share of a CPU is the time of one. Nothing is logged, as errors are raised.
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -220,6 +222,7 @@ def _file(fused: EdgeModel) -> bytes:
     weights = dict(_Network(fused).named_parameters())
     places = {one.name: one for one in file.graph.initializer}
     for name, weight in weights.items():
+        # ONNX stores rows, and prepared kernels are channels-last.
         places[name].raw_data = weight.detach().contiguous().numpy().tobytes()
     written: bytes = file.SerializeToString()
     return written
@@ -243,6 +246,7 @@ def _exported(architecture: str, classes: int) -> bytes:
             (torch.zeros(1, _TRACED_SIDE, _TRACED_SIDE, 3, dtype=torch.uint8),),
             file,
             dynamo=False,
+            # Folding could replace weights by constants with other names.
             do_constant_folding=False,
             input_names=[_INPUT],
             output_names=_OUTPUTS,

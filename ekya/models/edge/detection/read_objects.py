@@ -85,6 +85,7 @@ def found_in(candidates: BoxCandidates, in_fleet: NDArray[np.int64], threshold: 
 
 def calibrated(scores: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
     """Returns the scores raised to the power that makes a threshold ``SURE``."""
+    # Broken weights may give any score; ``_found`` drops what becomes infinite or no number.
     with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(scores ** (np.log(SURE) / np.log(threshold)), np.float32)
 
@@ -104,6 +105,7 @@ def _found(
         (classes >= 0) & np.isfinite(boxes[rows]).all(axis=1) & (inside[:, 2:] > inside[:, :2]).all(axis=1)
     )
     kept = np.flatnonzero(usable)
+    # Suppression compares all pairs.
     kept = kept[np.argsort(-scores[rows[kept]], kind="stable")[:_CANDIDATES]]
     inside, classes, confidence = inside[kept], classes[kept], np.minimum(scores[rows[kept]], 1.0)
     left = nms(inside, confidence, classes, _MAX_IOU)[:MOST_OBJECTS]

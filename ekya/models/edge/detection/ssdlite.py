@@ -36,9 +36,11 @@ ANCHORS = 6
 _STAGES = {"stem": (0, 1), "stage1": (1, 2), "stage2": (2, 4), "stage3": (4, 7), "stage4": (7, 14)}
 """Blocks with one map, and the layers in each: the part that torchvision calls ``backbone.features.0``."""
 
+# Torchvision's sizes of anchors; the last one is only used for the mean of two neighbours.
 _SCALES = (*(0.2 + 0.75 * place / 5 for place in range(6)), 1.0)
 _RATIOS = (2.0, 3.0)
 _CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
+# Torchvision's bound, so that ``exp`` does not overflow.
 _MOST_GROWTH = math.log(1000 / 16)
 _ANCHOR, _MOVES, _LOGITS = slice(0, 4), slice(4, 8), slice(8, None)
 _OBJECT_IOU, _NEUTRAL_IOU = 0.5, 0.4
@@ -117,6 +119,7 @@ class SsdLiteHeads(nn.Module):
         """Maps (N, 4320, h, w) to (N, A, 4 + 4 + 1 + C): anchor, its moves, and logits, background first."""
         maps = unpacked(features)
         moves = self.box(maps)
+        # Anchors depend on the sizes of the maps, which the outputs alone do not show; so they go along.
         anchors = _anchors_on(maps).expand(moves.shape[0], -1, -1)
         return torch.cat([anchors, moves, self.classes(maps)], dim=2)
 
@@ -146,12 +149,14 @@ class SsdLite:
         logits = outputs[..., _LOGITS]
         every = logits.logsumexp(dim=2)
         owner = _owners(_anchors_of(outputs), targets, len(outputs))
+        # Cross-entropy of background; ``every`` is the logarithm of the softmax's denominator.
         background = every - logits[..., 0]
         loss = (background * _hardest(background.detach(), owner >= 0, _neither(outputs, targets))).sum()
         image, anchor = (owner >= 0).nonzero(as_tuple=True)
         if len(image):
             of = owner[image, anchor]
             others = ~targets.outputs[of]
+            # Several outputs may name the class: ``logsumexp`` adds their probabilities.
             named = logits[image, anchor, 1:].masked_fill(others, -torch.inf).logsumexp(dim=1)
             moves = _moves_to(targets.boxes[of], _anchors_of(outputs)[anchor])
             loss = loss + (every[image, anchor] - named).sum()
@@ -175,6 +180,8 @@ def blocks() -> dict[str, nn.Module]:
     """Returns the blocks before the heads by name, from the input on."""
     from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
+    # Without weights of the backbone nothing is downloaded, and torchvision builds the reduced tail that the
+    # published weights have.
     network = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, norm_layer=_norm)
     layers, last = network.backbone.features
     # A slice keeps the names of its layers, which ``renamed`` relies on.
@@ -189,11 +196,13 @@ def blocks() -> dict[str, nn.Module]:
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns torchvision's weights under the names of an ``EdgeModel``; names that are not known stay."""
+    # Parts end with a dot, so that layer 1 is not taken for layer 13.
     parts = {
         f"backbone.features.0.{layer}.": f"blocks.{block}.{layer}."
         for block, (first, end) in enumerate(_STAGES.values())
         for layer in range(first, end)
     }
+    # The first layer is wrapped in ``SsdLiteStem``.
     parts["backbone.features.0.0."] = "blocks.0.layers.0."
     parts["backbone.features.1."] = f"blocks.{len(_STAGES)}.layers."
     parts["backbone.extra."] = f"blocks.{len(_STAGES) + 1}.layers."
@@ -220,6 +229,7 @@ def unpacked(joined: Tensor) -> list[Tensor]:
     fine, *others = torch.split(joined, known, dim=1)
     height, width = joined.shape[2:]
     sizes = zip(_halved(height), _halved(width), strict=True)
+    # Before ``Extra`` there are two maps, and sizes are left over.
     return [_unfolded(fine), *(one[:, :, :h, :w] for one, (h, w) in zip(others, sizes, strict=False))]
 
 
@@ -241,6 +251,7 @@ def _halved(side: int) -> Iterator[int]:
     """Yields the sides of all maps but the first, of which the second map has this one."""
     for _ in _CHANNELS[1:]:
         yield side
+        # Padded convolutions of stride 2 round up.
         side = (side + 1) // 2
 
 
@@ -251,6 +262,7 @@ def _norm(features: int) -> nn.BatchNorm2d:
 
 def _sizes_on(place: int) -> list[tuple[float, float]]:
     """Returns the width and height of each anchor of a cell, as fractions of the image."""
+    # In torchvision's order, which is that of the heads' outputs, and clipped to the image as there.
     scale, between = _SCALES[place], math.sqrt(_SCALES[place] * _SCALES[place + 1])
     sizes = [(scale, scale), (between, between)]
     for root in map(math.sqrt, _RATIOS):
@@ -293,6 +305,7 @@ def _boxes(outputs: Tensor) -> Tensor:
 
 def _moves_to(boxes: Tensor, before: Tensor) -> Tensor:
     """Returns the (P, 4) outputs with which (P, 4) anchors give these boxes."""
+    # An object may have no width or height, and the logarithm must be finite.
     centre, size = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).clamp(min=_SMALLEST)
     moved = (centre - before[:, :2]) / before[:, 2:] / _CENTRE_VARIANCE
     return torch.cat([moved, (size / before[:, 2:]).log() / _SIZE_VARIANCE], dim=1)
@@ -302,11 +315,13 @@ def _owners(before: Tensor, targets: Targets, images: int) -> Tensor:
     """Returns (N, A) int64: the row of the object that each anchor is of, -1 for none."""
     iou = pair_iou(_corners(before), targets.boxes[:, None])
     best = _largest_of_image(iou, targets.image, images, 0.0)[targets.image]
+    # Exact equality is safe: the largest is one of these values.
     overlapping = (iou >= _OBJECT_IOU) & (iou == best)
     own = torch.zeros_like(overlapping).scatter_(1, iou.argmax(dim=1, keepdim=True), True)
     # The anchor that overlaps an object most is that object's, although another may overlap it more.
     taken = any_of_image(own, targets.image, images)[targets.image]
     rows = torch.arange(len(iou), device=iou.device)[:, None]
+    # Where an anchor is the best of two objects, the later row has it.
     return _largest_of_image(torch.where(own | (overlapping & ~taken), rows, -1), targets.image, images, -1)
 
 
@@ -332,4 +347,5 @@ def _hardest(losses: Tensor, of_objects: Tensor, neither: Tensor) -> Tensor:
     possible = ~(of_objects | neither)
     wanted = _NEGATIVES_OF_ONE * of_objects.sum(dim=1, keepdim=True).clamp(min=1)
     falling = losses.masked_fill(~possible, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    # Sorting an order gives ranks; where few anchors are possible, others are among the first.
     return possible & (falling.argsort(dim=1) < wanted)

@@ -97,6 +97,7 @@ def open_detector_weights(
         raise _other_network(path, architecture, wrong[0])
     if published.first is not None:
         state[published.first] = state[published.first].flip(1)
+    # Not strict, since counters of batches may be missing; all else was compared.
     model.load_state_dict(state, strict=False)
     return model.eval()
 
@@ -125,6 +126,7 @@ def _outputs(path: Path, count: int, fleet: tuple[str, ...], class_map: Path | N
     """Returns the names of a model's outputs: the fleet's classes, and what other outputs are called."""
     names = _names(path, count)
     class_of = class_of_each(fleet, names, class_map, f"the detector {path.name}").tolist()
+    # An output counts for the class of its name, so one of such a name that the map leaves out is renamed.
     others = [name if name not in fleet else f"other {name}" for name in names]
     return tuple(fleet[index] if index >= 0 else other for index, other in zip(class_of, others, strict=True))
 
@@ -138,6 +140,7 @@ def _names(path: Path, count: int) -> tuple[str, ...]:
     for beside in (path.with_suffix(".names"), path.with_name("coco.names")):
         if beside.is_file() and len(listed := listed_names(beside)) == count:
             return listed
+    # COCO's classes, then its category numbers from 1 on, with gaps, then those with background.
     for known in (coco_names(), COCO_CATEGORIES[1:], COCO_CATEGORIES):
         if len(known) == count:
             return known
@@ -174,6 +177,7 @@ def _norm_of(bias: Tensor, model: EdgeModel, norm: str) -> dict[str, Tensor]:
     """Returns a batch normalisation that only adds a bias."""
     eps: Any = model.get_submodule(norm).eps
     ones = torch.ones_like(bias)
+    # With this variance the deviation is sqrt(variance + eps) = 1.
     return {"weight": ones, "bias": bias, "running_mean": 0 * bias, "running_var": ones - eps}
 
 
@@ -199,6 +203,7 @@ def kernels_of(path: Path) -> list[tuple[Tensor, Tensor]]:
     found = []
     for node in graph.node:
         if node.op_type == "Conv" and all(name in tensors for name in node.input[1:]):
+            # Copied, since arrays over the bytes of a file are read-only.
             kernel, *bias = (
                 torch.from_numpy(numpy_helper.to_array(tensors[name]).copy()).float()
                 for name in node.input[1:]
@@ -232,6 +237,7 @@ def is_same_network(model: EdgeModel, path: Path) -> bool:
     merged = prepared(model, "cpu", PLAIN)
     published = PUBLISHED.get(model.architecture)
     first = None if published is None else published.first
+    # This kernel is for BGR in published files, and was turned when it was loaded.
     ours = [
         layer.weight.flip(1) if f"{name}.weight" == first else layer.weight
         for name, layer in merged.named_modules()
