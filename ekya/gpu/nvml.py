@@ -100,12 +100,14 @@ def _ambiguous(here: Sequence[Gpu], visible: str, environment: Mapping[str, str]
 
 
 def _shown(nvml: Any, here: Sequence[Gpu], visible: str) -> list[Gpu]:
-    """Parses the variable as CUDA does: in its order, up to the first invalid name."""
+    """Parses the variable as CUDA does: up to the first invalid name, and to nothing if one is repeated."""
     shown: list[Gpu] = []
     for name in visible.split(","):
         gpu = _named(nvml, here, name.strip())
-        if gpu is None or gpu in shown:
+        if gpu is None:
             break
+        if gpu in shown:
+            return []
         shown.append(gpu)
     return shown
 

@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import TracebackType
@@ -315,7 +316,8 @@ def open_meter(inventory: GpuInventory, gpus: int) -> GpuMeter | None:
     except pynvml.NVMLError as error:
         _LOG.warning("what the GPUs do cannot be measured: %s", error)
         for reader in readers:
-            reader.close()
+            with suppress(pynvml.NVMLError):
+                reader.close()
         return None
     return GpuMeter(readers) if readers else None
 

@@ -1,5 +1,6 @@
 """Collector of the frames of a window that the golden model labels: a sample and one burst."""
 
+import threading
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -146,6 +147,7 @@ class WindowCollector:
         self._frames_per_window = max(int(settings.fps * us_to_seconds(window_us)), 1)
         self._period_us = 1_000_000 / settings.fps
         self._tracker = IouTracker()
+        self._entering = threading.Lock()
         self._window = -1
         self._due: list[int] = []
         self._burst_from = 0
@@ -233,15 +235,18 @@ class WindowCollector:
 
     def _enter(self, window: int) -> None:
         """Begins a window, if it is newer than the current one."""
-        if window <= self._window:
-            return
-        self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
-        self._window = window
-        rng = np.random.default_rng((self._settings.seed, window))
-        edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
-        self._due = [int(rng.uniform(low, high)) for low, high in pairwise(edges)]
-        self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
-        self._sample, self._burst = [], []
+        # The thread that reads frames and the one that asks for labels come here at a window's end: a second
+        # entry into the same window would replace what was kept of the one before.
+        with self._entering:
+            if window <= self._window:
+                return
+            self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
+            rng = np.random.default_rng((self._settings.seed, window))
+            edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
+            self._due = [int(rng.uniform(low, high)) for low, high in pairwise(edges)]
+            self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
+            self._sample, self._burst = [], []
+            self._window = window
 
     def _is_kept(self, t_us: int) -> bool:
         window = t_us // self.window_us

@@ -24,7 +24,7 @@ from ekya.service.archive import Archive, writing_archive
 from ekya.service.history import past_file
 from ekya.service.run_folder_contents import PieceKind, first_segment, is_service, journal_segments, pieces_of
 from ekya.streams.ingest.credentials import find_variables
-from ekya.system.files import atomic_path, link_or_copy, user_errors
+from ekya.system.files import atomic_path, link_or_copy, sync_to_disk, user_errors
 
 _LOG = logging.getLogger(__name__)
 
@@ -234,7 +234,10 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
         for missing in missing_files([file.name for file in scratch.iterdir()], facts.service):
             raise UserError(f"{path}: the backup is not whole, {missing} is missing; use another one")
         with user_errors(target):
+            for folder in (scratch, *(path for path in scratch.rglob("*") if path.is_dir())):
+                sync_to_disk(folder)
             scratch.rename(target)
+            sync_to_disk(runs)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise

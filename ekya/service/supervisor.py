@@ -316,9 +316,10 @@ def _heard_signals() -> Iterator[int]:
     # and one who sends it means this process.
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     heard = [one for one in _STOPS if not (one is signal.SIGHUP and nohup)]
+    # Before the handlers, which do nothing: a signal between the two would be lost.
+    woken = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     # Python writes to the descriptor only the signals that have a handler; what it does is of no use.
     before = {number: signal.signal(number, lambda *_: None) for number in (*heard, signal.SIGCHLD)}
-    woken = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     try:
         yield reads
     finally:

@@ -83,13 +83,13 @@ def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
         try:
             yield temporary
             # The content first: after a power cut the name could otherwise be that of an empty file.
-            _sync(temporary)
+            sync_to_disk(temporary)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         # The rename is an entry of the folder: until that is on disk, a power cut brings the old file back.
-        _sync(path.parent)
+        sync_to_disk(path.parent)
 
 
 def write_bytes_atomic(path: Path, content: bytes) -> None:
@@ -110,6 +110,9 @@ def link_atomic(path: Path, to: Path) -> None:
     Raises:
         UserError: full disk, no permission and the like.
     """
+    # rename(2) does nothing for two names of one file, and would leave the temporary one.
+    if path.exists() and path.samefile(to):
+        return
     with atomic_path(path) as temporary:
         link_or_copy(temporary, to)
 
@@ -133,7 +136,12 @@ def write_text_atomic(path: Path, content: str) -> None:
     write_bytes_atomic(path, content.encode())
 
 
-def _sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
+    """Brings the content of a file, or the entries of a folder, to disk.
+
+    Raises:
+        OSError: full or damaged disk and the like.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

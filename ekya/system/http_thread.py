@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import threading
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -60,7 +61,9 @@ class HttpThread:
     def close(self) -> None:
         """Ends all requests. May be called twice."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            # A server that fails at this moment has closed its loop.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(2 * self._stop_s + 5)
 
     def _run(self, listening: socket.socket) -> None:

@@ -92,13 +92,13 @@ def read_json_lines(path: Path, take: Callable[[dict[str, Any]], None], from_byt
         from_byte: where the first line begins that is read.
 
     Raises:
-        UserError: a line before the last one is damaged; a crash may have cut off the last one.
+        UserError: a line is damaged. A last one without its line break, cut off by a crash, is passed over.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         file.seek(from_byte)
         # Of bytes: str.splitlines also splits at characters such as U+2028, which JSON leaves as they are.
-        lines = file.read().splitlines()
+        lines = file.read().splitlines(keepends=True)
     for number, line in enumerate(lines):
         try:
             record = json.loads(line)
@@ -106,7 +106,8 @@ def read_json_lines(path: Path, take: Callable[[dict[str, Any]], None], from_byt
                 raise ValueError("it is not an object")
             take(record)
         except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines) - 1:
+            # A whole line is not a crash's: passed over here, it would stand before what is written next.
+            if not line.endswith(b"\n"):
                 return
             before = path.read_bytes()[:from_byte].count(b"\n")
             raise UserError(f"{path}: line {before + number + 1} is damaged ({error})") from error

@@ -1,6 +1,7 @@
 """Lowers the priority of workers behind the control loop and the decoders, inference the least."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -30,4 +31,6 @@ def lower_priority(niceness: int) -> None:
     # Lowering the niceness needs privileges, so a process that is nicer already stays so.
     niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, 0))
     for thread in threads:
-        os.setpriority(os.PRIO_PROCESS, thread, niceness)
+        # It may have ended since it was listed.
+        with suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)

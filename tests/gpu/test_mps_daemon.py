@@ -112,6 +112,15 @@ def test_daemon_with_invalid_replies_is_not_used(fake_mps, folder, ways, why):
     assert fake_mps.running() == []
 
 
+def test_daemon_that_dies_at_once_is_not_waited_for(fake_mps, folder):
+    fake_mps.behave(lives=0)
+    with pytest.raises(MpsError, match="died as soon as it was started"):
+        start(fake_mps, folder)
+    fake_mps.behave()
+    end(fake_mps, folder)
+    assert fake_mps.running() == []
+
+
 def test_daemon_stale_pid_file_signals_no_process(fake_mps, folder, sleeper):
     fake_mps.behave(pid_file=str(sleeper.pid))
     with pytest.raises(MpsError, match=f"process {sleeper.pid} of its pid file is not a daemon"):

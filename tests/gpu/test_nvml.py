@@ -95,11 +95,11 @@ def shown(visible, driver=None):
         ("", []),
         ("-1", []),
         ("1,-1,2", [1]),  # Entries after an invalid one do not count.
+        ("1,2,1", []),  # A repeated one hides all.
         ("7", []),
         ("NoDevFiles", []),
         ("GPU-cc", []),
         ("MIG-none", []),
-        ("1,1", [1]),
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(visible, indices):

@@ -91,16 +91,16 @@ def test_label_file_reads_requested_streams_only(tmp_path: Path) -> None:
 def test_label_file_by_hand_needs_no_head(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text(
-        "frame,class,stream,x0,y0,x1,y1,confidence,remark\n3,car,cam-1,1,2,3,4,1,mine\n0,,cam-1,,,,,,\n"
+        "frame,class,stream,x0,y0,x1,y1,confidence,remark\n3,NA,cam-1,1,2,3,4,1,mine\n0,,cam-1,,,,,,\n"
         "3,bus,cam-1,5,6,7,8,0.5,\n",
         encoding="utf-8",
     )
     read = read_labels(path)
-    assert (read.head.by, read.head.names, read.head.finds) == ("hand", ("bus", "car"), None)
+    assert (read.head.by, read.head.names, read.head.finds) == ("hand", ("NA", "bus"), None)
     seen = read.labels_at_frame(FramePlace(CAM, 3))
     assert seen is not None
     assert seen.boxes.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert seen.classes.tolist() == [1, 0]
+    assert seen.classes.tolist() == [0, 1], "NA is a class like any other"
     assert rows_of(read.labels_at_frame(FramePlace(CAM, 0))) == []
     assert read.labels_at_frame(FramePlace(CAM, 1)) is None
 
@@ -119,6 +119,7 @@ CSV = "stream,frame,x0,y0,x1,y1,class,confidence\n"
         (CSV + "c,1,1,2,3,4,car,7\n", "frame 1 has a box"),
         (CSV + "c,1,1,2,nan,4,car,1\n", "frame 1 has a box"),
         (CSV + "c,1,,2,3,4,car,1\n", "frame 1 has a box"),
+        (CSV + "c,1,1,2,3,4,,1\n", "frame 1 has a box without a class"),
         (CSV + ",1,1,2,3,4,car,1\n", "no stream or no frame"),
         ('# {"format": 1, "names": ["bus"]}\n' + CSV + "c,1,1,2,3,4,car,1\n", "'car' is none"),
         ('# {"format": 9}\n' + CSV, "format is 9"),

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from ekya.models.edge.model import Suffix
-from ekya.models.training.optimizer import Sgd, SgdRecipe
+from ekya.models.training.optimizer import AdamW, AdamWRecipe, Sgd, SgdRecipe
 
 
 @pytest.fixture
@@ -75,3 +75,23 @@ def test_sgd_with_late_gradients_settles_at_higher_rate_with_foresight(rate, lat
             ahead = sgd.coasting(late)["head.bias"] if foresees else 0.0
             given.append(weight + ahead)
     assert (abs(float(weight.detach())) < 0.5) == settles
+
+
+@pytest.mark.parametrize(("kind", "recipe"), [(Sgd, SgdRecipe(momentum=0.8)), (AdamW, AdamWRecipe())])
+def test_restored_momentum_leads_to_the_same_weights_whatever_its_layout(kind, recipe):
+    def trained(restored):
+        torch.manual_seed(0)
+        block = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        suffix = Suffix(nn.Sequential(block), nn.Linear(4, 2), pools=True)
+        optimizer = kind(suffix, recipe)
+        for _ in range(2):
+            if restored:
+                rows = {name: kept.contiguous() for name, kept in optimizer.momentum().items()}
+                optimizer = kind(suffix, recipe)
+                optimizer.set_momentum(rows)
+            for weight in suffix.parameters():
+                weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape))
+            optimizer.take_step()
+        return list(suffix.parameters())
+
+    assert all(torch.equal(*pair) for pair in zip(trained(False), trained(True), strict=True))

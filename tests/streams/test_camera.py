@@ -80,6 +80,11 @@ def test_camera_spec_other_url_is_refused_unrepeated(url):
     assert "secret" not in refused.value.errors()[0]["msg"]
 
 
+def test_camera_spec_url_without_a_host_is_not_one_of_this_machine():
+    with pytest.raises(ValidationError, match="this camera has no host; write rtsp://HOST/path"):
+        CameraSpec(url="rtsp:///live")
+
+
 def test_camera_unset_variable_is_user_error(monkeypatch):
     monkeypatch.delenv("CAM_PASSWORD", raising=False)
     with (

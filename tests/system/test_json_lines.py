@@ -77,6 +77,17 @@ def test_a_damaged_line_before_the_last_is_told_with_file_and_line(path, bad):
     assert numbers == [0, 1, 1]
 
 
+def test_a_damaged_last_line_is_passed_over_only_where_it_was_cut_off(path):
+    append(path, RECORDS[0])
+    with path.open("ab") as file:
+        file.write(b'{"n": ')
+    assert read(path) == RECORDS[:1]
+    with path.open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(UserError, match="line 2 is damaged"):
+        read(path)
+
+
 def test_a_file_that_is_not_there_cannot_be_read(path):
     with pytest.raises(FileNotFoundError):
         read(path)

@@ -74,7 +74,7 @@ class _Times:
         ]
         self._us_per_gpu_s = US_PER_S / hosts.speed[units, self._host]
 
-    def of(self, offer: TrainingOffer) -> dict[tuple[str, int], int]:
+    def takes_us(self, offer: TrainingOffer) -> dict[tuple[str, int], int]:
         """Returns microseconds by server and units, as a job's ``epoch_us``."""
         ways = self._hosts.ways
         away_us = in_us(ways.there_s(offer)) + self._hosts.late_us + in_us(ways.back_s(offer))
@@ -85,7 +85,7 @@ class _Times:
 def _state(
     market: Market, rooms: Sequence[Room], times: _Times, offer: TrainingOffer, running: Loan | None
 ) -> JobState:
-    name, takes_us = job_of(offer), times.of(offer)
+    name, takes_us = job_of(offer), times.takes_us(offer)
     assignment = None
     if running is not None:
         part = _part(running, rooms)

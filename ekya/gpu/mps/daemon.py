@@ -89,11 +89,12 @@ def start_daemon(
     give_up_s = now_s() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
     why = "it writes no pid file"
-    came = False
+    looked: int | None = None
     while True:
+        pid, before = folder.pid(), looked
+        looked = pid
         daemon = _by_pid_file(folder, began_s)
         if daemon is not None:
-            came = True
             try:
                 control.servers()
             except MpsError as error:
@@ -101,10 +102,11 @@ def start_daemon(
             else:
                 write_text_atomic(folder.record, json.dumps(_identity(daemon)))
                 return daemon
-        elif came:
-            raise MpsError("the MPS daemon died as soon as it was started")
-        elif folder.pid() is not None:
-            why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
+        elif pid is not None:
+            # Looked at twice: the first look may have read a number that was only partly written.
+            if pid == before and find_process(pid) is None:
+                raise MpsError("the MPS daemon died as soon as it was started")
+            why = f"process {pid} of its pid file is not a daemon that was just started"
         if now_s() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
         time.sleep(_POLL_S)

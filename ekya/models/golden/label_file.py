@@ -200,6 +200,9 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
     named = rows["class"].is_valid().to_numpy()
     if len(frames) and frames[0] < 0:
         raise _bad(path, f"frame {frames[0]} is below 0")
+    nameless = frames[~named & rows[_BOX[0]].is_valid().to_numpy()]
+    if len(nameless):
+        raise _bad(path, f"frame {nameless[0]} has a box without a class")
     boxes = np.stack([rows[side].to_numpy()[named] for side in _BOX], axis=1).astype(np.float32)
     scores = rows["confidence"].to_numpy()[named].astype(np.float32)
     wrong = ~np.isfinite(boxes).all(axis=1) | ~((scores >= 0) & (scores <= 1))
@@ -249,11 +252,14 @@ def _read_csv(path: Path) -> tuple[pa.Table, LabelHead]:
         # Other tools may begin a file with a byte order mark.
         first = stream.readline().decode("utf-8-sig")
     noted = first.startswith("#")
-    # An empty class must be read as null, which marks an empty frame, and not as a name.
+    # An empty class must be read as null, which marks an empty frame, and not as a name. No other text is:
+    # by default a class called NA or nan would be, and its frame be taken for empty.
     table = pa.csv.read_csv(
         path,
         pa.csv.ReadOptions(skip_rows=int(noted)),
-        convert_options=pa.csv.ConvertOptions(column_types=dict(_COLUMNS), strings_can_be_null=True),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=dict(_COLUMNS), strings_can_be_null=True, null_values=[""]
+        ),
     )
     return table, LabelHead.model_validate_json(first[1:]) if noted else LabelHead()
 

@@ -119,8 +119,7 @@ class Sgd:
 
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
         weights = {name: weight for group in self._groups for name, weight in group.weights.items()}
-        # Copied, since steps change buffers in place and a snapshot may be restored again.
-        self._kept = {name: kept.detach().clone().to(weights[name].device) for name, kept in momentum.items()}
+        self._kept = {name: _restored(kept, weights[name]) for name, kept in momentum.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +193,16 @@ class AdamW:
     def set_momentum(self, momentum: Mapping[str, Tensor]) -> None:
         # The name of a weight follows the first dot, after ``average``, ``square`` or ``steps``.
         self._kept = {
-            name: kept.detach().clone().to(self._weights[name.partition(".")[2]].device)
-            for name, kept in momentum.items()
+            name: _restored(kept, self._weights[name.partition(".")[2]]) for name, kept in momentum.items()
         }
+
+
+def _restored(kept: Tensor, weight: Tensor) -> Tensor:
+    """Returns a copy, since steps change momentum in place and a snapshot may be restored again."""
+    if kept.shape != weight.shape:
+        return kept.detach().clone().to(weight.device)
+    # In the layout of the weight: fused kernels walk through the memory of both alike.
+    return torch.empty_like(weight).copy_(kept)
 
 
 Recipe = SgdRecipe | AdamWRecipe

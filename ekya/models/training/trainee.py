@@ -117,9 +117,10 @@ class Trainee:
         )
 
     def set_gradient(self, flat: NDArray[np.float32]) -> None:
-        """Sets the gradient, in the order of ``weights``; takes ownership of the array."""
+        """Sets the gradient, in the order of ``weights``."""
         for weight, new in self._each(flat):
-            weight.grad = new.to(weight.device)
+            # In the layout of the weight: fused kernels walk through the memory of both alike.
+            weight.grad = torch.empty_like(weight).copy_(new)
 
     def _each(self, flat: NDArray[np.float32]) -> Iterator[tuple[nn.Parameter, Tensor]]:
         weights = list(self.suffix.parameters())

@@ -1,5 +1,6 @@
 """Decides whether a request may use a route."""
 
+import math
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -91,10 +92,11 @@ def is_loopback(host: str) -> bool:
 def _limit(request: web.Request, failures: FailureLimit) -> str:
     """Returns the address of the client, unless it has to wait."""
     address = request.remote or ""
-    if wait_s := failures.wait_s(address):
+    # Rounded up: a client that obeys must not be refused once more.
+    if wait_s := math.ceil(failures.wait_s(address)):
         raise web.HTTPTooManyRequests(
-            text=f"too many wrong tokens from this address; try again in {wait_s:.0f} s",
-            headers={"Retry-After": f"{wait_s:.0f}"},
+            text=f"too many wrong tokens from this address; try again in {wait_s} s",
+            headers={"Retry-After": f"{wait_s}"},
         )
     return address
 

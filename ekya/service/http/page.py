@@ -40,6 +40,8 @@ _KINDS: Mapping[str, str] = MappingProxyType(
 """Colours of states; each has a word that says the same."""
 
 _NAMED = 2
+
+_MOST_DIGITS = 18
 """Number of cameras that are named where some are meant."""
 
 _Number = TypeVar("_Number", int, float)
@@ -298,7 +300,8 @@ class Page:
     async def _validation(self, request: web.Request) -> web.Response:
         self.guard.check_request(request, Access.READ)
         camera, job = request.query.get("camera", ""), request.query.get("job", "")
-        if not job.isdecimal():
+        # Python refuses to read a number of more than 4300 digits.
+        if not job.isdecimal() or len(job) > _MOST_DIGITS:
             raise web.HTTPBadRequest(text="job: give the number of a retraining")
         found = (await asyncio.to_thread(self.backend.read_validation, camera, int(job))).validation
         values = {

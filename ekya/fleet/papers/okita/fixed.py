@@ -46,7 +46,7 @@ class OkitaFifo:
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running jobs; starts others in the order of arrival, up to the first that does not fit."""
-        slot = _Slot.of(view, self.every_us)
+        slot = _Slot.from_view(view, self.every_us)
         reasons: dict[JobName, str] = {}
         for task in sorted(slot.waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
             if reasons:
@@ -69,7 +69,7 @@ class Drf:
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running jobs; starts others in increasing order of their fair shares, where they fit."""
-        slot = _Slot.of(view, self.every_us)
+        slot = _Slot.from_view(view, self.every_us)
         fair = fair_numbers(slot.ground, slot.tasks)
         reasons: dict[JobName, str] = {}
         in_turn = sorted(
@@ -99,7 +99,7 @@ class _Slot:
     assignments: list[JobAssignment]
 
     @classmethod
-    def of(cls, view: FleetView, slot_us: int) -> "_Slot":
+    def from_view(cls, view: FleetView, slot_us: int) -> "_Slot":
         """Returns the slot with the running jobs in their places."""
         ground, tasks = slot_of(view, slot_us)
         slot = cls(ground, tasks, [], ground.capacity.copy(), [])

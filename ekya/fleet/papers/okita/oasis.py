@@ -80,16 +80,16 @@ class Oasis:
         free: list[Floats] = []
         for task in tasks:
             kept = task.state.memory
-            rest = _Plan.of(kept).rest(ground, task) if kept else None
+            rest = _Plan.from_text(kept).remaining_slots(ground, task) if kept else None
             if rest is not None:
                 free += [ground.capacity] * (len(rest.workers) - len(free))
-                rest.take(task, free)
+                rest.take_resources(task, free)
                 plans[task.job.name], memory[task.job.name] = rest, kept
         for task in tasks:
             if task.job.name not in plans:
                 plan = plans[task.job.name] = _cheapest(ground, task, free, self.bounds or _of_job)
                 if plan is not None:
-                    plan.take(task, free)
+                    plan.take_resources(task, free)
                     if self.bounds is not None:
                         memory[task.job.name] = plan.text
         decision = _decided(ground, [(task, plans[task.job.name]) for task in tasks])
@@ -151,7 +151,7 @@ class _Plan:
     order: Ints
 
     @classmethod
-    def of(cls, text: str) -> "_Plan":
+    def from_text(cls, text: str) -> "_Plan":
         """Reads ``text``."""
         begins, sites, *arrays = json.loads(text)
         return cls(begins, tuple(sites), *(np.array(one, dtype=np.int64) for one in arrays))
@@ -162,13 +162,13 @@ class _Plan:
         arrays = (self.workers, self.parameter_servers, self.order)
         return json.dumps([self.begins, self.sites, *(one.tolist() for one in arrays)])
 
-    def take(self, task: OkitaTask, free: list[Floats]) -> None:
+    def take_resources(self, task: OkitaTask, free: list[Floats]) -> None:
         """Takes its resources from the slots, which are at least as many."""
         for slot, (workers, site) in enumerate(zip(self.workers, self.parameter_servers, strict=True)):
             if workers.any():
                 free[slot] = free[slot] - task.resources_taken(workers, int(site))
 
-    def rest(self, ground: Ground, task: OkitaTask) -> "_Plan | None":
+    def remaining_slots(self, ground: Ground, task: OkitaTask) -> "_Plan | None":
         """Returns it from now on; None where it is over, or a site of it cannot be used any more."""
         slot = task.now_us // task.slot_us
         done = slot - self.begins

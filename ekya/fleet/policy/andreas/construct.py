@@ -52,7 +52,7 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
         (placed,) = np.nonzero(np.isfinite(keys.ravel()[begins + chosen]))
         at, chosen = placed * jobs + job[placed], chosen[placed]
         config[at] = chosen
-        node[at] = left.take(placed, chosen)
+        node[at] = left.take_nodes(placed, chosen)
     return Schedules(config.reshape(many, jobs), node.reshape(many, jobs))
 
 
@@ -102,7 +102,7 @@ class _Left:
         for column in point.single:
             self._look(np.arange(many) * len(piles), self._shelf[[column]])
 
-    def take(self, rows: Ints, config: Ints) -> Ints:
+    def take_nodes(self, rows: Ints, config: Ints) -> Ints:
         """Takes a node for each row from the pile of the fullest nodes that fit; returns the nodes."""
         begins, shelf, given = rows * len(self._gpus), self._shelf[config], self._gpus[config]
         fits = (self._count[begins[:, None] + shelf] > 0) & (shelf >= config[:, None])

@@ -153,7 +153,7 @@ class SiteHandle:
     def end_process(self) -> None:
         """Ends the object's process, if it can still be reached; does not wait."""
         link = _link(os.getpid(), self.token)
-        link.loop.call_soon_threadsafe(link.end, self)
+        link.loop.call_soon_threadsafe(link.begin_to_end, self)
 
 
 @cache
@@ -194,7 +194,7 @@ class _Link:
             raise CallError(f"{method} of {handle.name} at {handle.address}: {value}")
         return value
 
-    def end(self, handle: SiteHandle) -> None:
+    def begin_to_end(self, handle: SiteHandle) -> None:
         """Begins to end an object's process."""
         task = self.loop.create_task(self._end(handle))
         self._ending.add(task)

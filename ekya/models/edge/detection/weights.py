@@ -222,7 +222,7 @@ def _untrainable(path: Path, architecture: str, why: str) -> UserError:
 def is_same_network(model: EdgeModel, path: Path) -> bool:
     """Returns whether the convolutions of an ONNX file are those of a detector, in order.
 
-    Batch normalisations of either may be merged into them.
+    Batch normalisations are merged into ours, as they are in the files that exporters write.
 
     Args:
         model: the detector.
