@@ -119,6 +119,7 @@ def main(
             f"Inference on {where}: {architecture}",
             rows,
             out / f"bench_inference_{architecture}_{torch.device(on).type}{quick}.csv",
+            {"off_by": ".1e", "times": ".2f"},
             architecture=architecture,
             device=where,
             torch=torch.__version__,

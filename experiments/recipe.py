@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -191,6 +192,9 @@ def publish_rows(
     if csv_at is not None:
         csv_at.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomic(csv_at, as_csv(every))
+    if not told.console.is_terminal:
+        # A file has no width to keep to.
+        told.console.width = _WIDTH
     told.console.print(table_of_rows(title, every, forms or {}))
 
 
@@ -203,12 +207,19 @@ def table_of_rows(title: str, rows: Sequence[Mapping[str, Any]], forms: Mapping[
         form = forms.get(key, ".4g" if isinstance(value, float) else "")
         return format(value, form) if isinstance(value, int | float) else str(value)
 
-    table = Table(title=title, title_justify="left")
-    for key in rows[0] if rows else ():
+    keys = list(rows[0]) if rows else []
+    # What is the same in all rows stands below the table, and leaves its width to the rest.
+    same = [key for key in keys if len(rows) > 2 and len({cell(key, row[key]) for row in rows}) == 1]
+    told = ", ".join(f"{key.replace('_', ' ')} {cell(key, rows[0][key])}" for key in same)
+    table = Table(
+        title=title, title_justify="left", caption=told or None, caption_justify="left", box=SIMPLE_HEAD
+    )
+    for key in keys:
         words = any(isinstance(row[key], str) for row in rows)
-        table.add_column(key.replace("_", " "), justify="left" if words else "right")
+        if key not in same:
+            table.add_column(key.replace("_", " "), justify="left" if words else "right")
     for row in rows:
-        table.add_row(*(cell(key, value) for key, value in row.items()))
+        table.add_row(*(cell(key, value) for key, value in row.items() if key not in same))
     return table
 
 
