@@ -68,7 +68,7 @@ layers: $(VENV)/.installed-test ## import-linter: which package may import which
 # long one be left for the end. Collecting every file takes ten seconds, so only those with a live test are looked into
 # for them. What is skipped is listed with its reason.
 LIVE := $$(grep -rl --include='test_*.py' 'mark\.live' tests)
-# A process that dies ends the run: pytest-xdist would hand the files it had done to the others, and wait for them for ever.
+# A process that dies ends the run: pytest-xdist would give its files, also finished ones, to the others and wait forever.
 ABREAST := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 unit: $(VENV)/.installed-test debian ## pytest, live tests included, long ones not
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(ABREAST) -m "(not live or virtual) and not long"

@@ -39,7 +39,7 @@ import torch
 import typer
 from city_windows import one_thread
 from numpy.typing import NDArray
-from recipe import Json, Seed, run, table_of_rows
+from recipe import Json, Seed, print_rows, run
 from torch import Tensor, nn
 
 from ekya.cli.command import open_output
@@ -360,7 +360,7 @@ def main(
         )
 
         def show(title: str, rows: Sequence[Row]) -> None:
-            out.console.print(table_of_rows(title, [asdict(row) for row in rows], {}))
+            print_rows(out.console, title, [asdict(row) for row in rows])
 
         for side, rows in frames.items():
             show(f"A frame at {side} pixels, ratio to {rows[0].name}", rows)

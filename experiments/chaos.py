@@ -38,7 +38,7 @@ from chaos_run import Chaos
 from chaos_service import Service
 from chaos_surroundings import Surroundings, free_port, opened
 from chaos_terms import Terms
-from recipe import Json, Seed, run, table_of_rows
+from recipe import Json, Seed, print_rows, run
 
 from ekya.cli.command import Output, open_output
 from ekya.core.errors import UserError
@@ -167,7 +167,7 @@ def report(channel: Output, chaos: Chaos, seed: int, failed: Sequence[str], plac
             "failed": wrong,
         }
     )
-    channel.console.print(table_of_rows(RECOVERIES, rows, {}))
+    print_rows(channel.console, RECOVERIES, rows)
     channel.print_text(f"{len(chaos.outcomes)} faults, {killed(chaos.outcomes)} processes killed")
     for said in wrong:
         channel.print_text(f"FAILED {said}")

@@ -32,7 +32,7 @@ import typer
 from cases import Jobs, run_cases
 from detect_gains import ADAPTED, FROZEN, Gain, Row, gains, lower
 from numpy.typing import NDArray
-from recipe import Json, run, table_of_rows
+from recipe import Json, print_rows, run
 
 from ekya.cli.command import open_output
 from ekya.cli.options import parse_integers, refuse_repeats
@@ -357,8 +357,8 @@ def main(
         )
         for price, own in every.items():
             title = f"gain of adapting, in points (95% interval over seeds); price: {price}"
-            out.console.print(table_of_rows(f"price: {price}", list(way_rows(rows, price)), {}))
-            out.console.print(table_of_rows(title, [gain_row(one) for one in own], {}))
+            print_rows(out.console, f"price: {price}", list(way_rows(rows, price)))
+            print_rows(out.console, title, [gain_row(one) for one in own])
             worse = lower(own, [video.name for video in videos])
             out.print_text(
                 f"More than 2 points lower than without retraining: {', '.join(worse) or 'no video'}"

@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import typer
 from cases import Jobs, run_cases
-from recipe import Json, run, table_of_rows
+from recipe import Json, print_rows, run
 from scipy.stats import chi2
 
 from ekya.cli.command import open_output
@@ -389,11 +389,11 @@ def main(
         out.write_json({"points": [asdict(point) for point in points], "rows": [asdict(row) for row in rows]})
         title = "false alarms of steady scenes; changes that were noticed, and the median delay"
         forms = {"precision": ".0%", "recall": ".0%"}
-        out.console.print(table_of_rows(title, [curve_row(point) for point in points], forms))
+        print_rows(out.console, title, [curve_row(point) for point in points], forms)
         if video:
             shipped = [video_row(row) for row in rows if row.rate == FALSE_ALARMS_PER_HOUR]
             title = f"recordings, at {FALSE_ALARMS_PER_HOUR:g} false alarms an hour"
-            out.console.print(table_of_rows(title, shipped, {}))
+            print_rows(out.console, title, shipped)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ from recipe import (
     legend,
     name_axes,
     new_figure,
+    print_rows,
     run,
-    table_of_rows,
 )
 from rich.console import Console
 from rich.logging import RichHandler
@@ -249,7 +249,7 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     """Prints the comparison as a table."""
     rows = [{"scheduler": name, **of} for name, of in result["schedulers"].items()]
     title = f"Simulated and {result['world']} accuracy, by stream and window"
-    console.print(table_of_rows(title, rows, {"real": ".1%", "simulated": ".1%"}))
+    print_rows(console, title, rows, {"real": ".1%", "simulated": ".1%"})
     own, same = result["median_time_difference"], result["same_shares_median_time_difference"]
     in_time = (
         "no retraining to compare" if own is None else f"{own:.1%} in time, {same:.1%} at the same shares"

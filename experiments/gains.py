@@ -29,7 +29,7 @@ import numpy as np
 import typer
 from cases import Jobs, run_cases
 from estimate import Estimate
-from recipe import RESULTS, Json, Out, as_csv, run, table_of_rows
+from recipe import RESULTS, Json, Out, as_csv, print_rows, run
 
 from ekya.cli.command import open_output
 from ekya.cli.options import parse_integers
@@ -224,7 +224,7 @@ def main(
                 )
         every = [row for case in cases for row in known[case] or ()]
         title = "mean accuracy, our gain in points (95% interval over seeds), seconds until back"
-        channel.console.print(table_of_rows(title, list(summary_rows(every)), {}))
+        print_rows(channel.console, title, list(summary_rows(every)))
         told = [{**asdict(row), "back_s": " ".join(map(str, row.back_s))} for row in every]
         out.mkdir(parents=True, exist_ok=True)
         write_text_atomic(out / "gains.csv", as_csv(told))

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -49,7 +50,7 @@ Traces = Annotated[
 ]
 
 _WIDTH = 190
-"""Characters in a line under a figure that is eleven inches wide."""
+"""Characters in a line under a figure that is eleven inches wide, and in a table that goes to a file."""
 
 _BELOW_AXES = 0.46
 """Inches for ticks and the name of an axis."""
@@ -192,14 +193,21 @@ def publish_rows(
     if csv_at is not None:
         csv_at.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomic(csv_at, as_csv(every))
-    if not told.console.is_terminal:
-        # A file has no width to keep to.
-        told.console.width = _WIDTH
-    told.console.print(table_of_rows(title, every, forms or {}))
+    print_rows(told.console, title, every, forms)
 
 
-def table_of_rows(title: str, rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str]) -> Table:
-    """Returns a table with a column for each key; see ``publish_rows``."""
+def print_rows(
+    console: Console, title: str, rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str] | None = None
+) -> None:
+    """Prints rows as a table; see ``publish_rows``."""
+    if not console.is_terminal:
+        # A file has no width, and rich would take 80 characters.
+        console.width = _WIDTH
+    console.print(_table_of_rows(title, rows, forms or {}))
+
+
+def _table_of_rows(title: str, rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str]) -> Table:
+    """Returns a table with a column for each key that differs between rows; the others stand below it."""
 
     def cell(key: str, value: object) -> str:
         if value is None or isinstance(value, bool):
@@ -210,9 +218,14 @@ def table_of_rows(title: str, rows: Sequence[Mapping[str, Any]], forms: Mapping[
     keys = list(rows[0]) if rows else []
     # What is the same in all rows stands below the table, and leaves its width to the rest.
     same = [key for key in keys if len(rows) > 2 and len({cell(key, row[key]) for row in rows}) == 1]
+    same = [] if len(same) == len(keys) else same
     told = ", ".join(f"{key.replace('_', ' ')} {cell(key, rows[0][key])}" for key in same)
     table = Table(
-        title=title, title_justify="left", caption=told or None, caption_justify="left", box=SIMPLE_HEAD
+        title=title,
+        title_justify="left",
+        caption=escape(told) or None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
     )
     for key in keys:
         words = any(isinstance(row[key], str) for row in rows)

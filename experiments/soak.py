@@ -41,7 +41,7 @@ from chaos_service import KINDS, SINK, Service, UnansweredError
 from chaos_surroundings import Camera
 from chaos_terms import Terms
 from mosquitto import Broker, Consumer
-from recipe import RESULTS, Json, Out, Seed, publish_rows, run, table_of_rows
+from recipe import RESULTS, Json, Out, Seed, print_rows, publish_rows, run
 from soak_facts import BACK_S, Busy, Cut, Sample, backs, gaps, median, memory_mb, missing_at_consumer, slowest
 
 from ekya.cli.command import Output, open_output
@@ -332,7 +332,7 @@ def main(
             failures=failed,
             folder=str(place),
         )
-        channel.console.print(table_of_rows(RECOVERIES, summary(chaos.outcomes), {}))
+        print_rows(channel.console, RECOVERIES, summary(chaos.outcomes))
         for said in failed:
             channel.print_text(f"FAILED {said}")
         if failed:

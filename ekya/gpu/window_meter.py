@@ -126,11 +126,12 @@ class NvmlReader:
 
     def close(self) -> None:
         """Frees the driver's resources of this reader."""
-        if self._gpm is not None:
-            for sample in self._gpm:
+        gpm, self._gpm = self._gpm, None
+        try:
+            for sample in gpm or ():
                 self._nvml.nvmlGpmSampleFree(sample)
-            self._gpm = None
-        self._nvml.nvmlShutdown()
+        finally:
+            self._nvml.nvmlShutdown()
 
     def _has_no_memory(self) -> bool:
         try:

@@ -197,15 +197,19 @@ class WindowCollector:
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]
         if not is_kept:
             return None
-        at = self._position(frame.t_us)
-        if self._in_burst(at):
-            self._burst.append(kept)
-        # One frame stands for all positions that have passed since the last one that was kept.
-        later = [due for due in self._due if due > at]
-        if len(later) == len(self._due):
-            return None
-        self._due = later
-        self._sample.append(kept)
+        with self._entering:
+            # The window may have been closed while the frame was cropped.
+            if frame.t_us // self.window_us != self._window:
+                return None
+            at = self._position(frame.t_us)
+            if self._in_burst(at):
+                self._burst.append(kept)
+            # One frame stands for all positions that have passed since the last one that was kept.
+            later = [due for due in self._due if due > at]
+            if len(later) == len(self._due):
+                return None
+            self._due = later
+            self._sample.append(kept)
         return kept
 
     def close(self, window: int) -> WindowMaterial:

@@ -237,10 +237,12 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
             for folder in (scratch, *(path for path in scratch.rglob("*") if path.is_dir())):
                 sync_to_disk(folder)
             scratch.rename(target)
-            sync_to_disk(runs)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+    with user_errors(runs):
+        sync_to_disk(runs)
+        sync_to_disk(runs.parent)
     return RunFolder.open(target)
 
 

@@ -384,7 +384,7 @@ def _family(metric: Metric, facts: Facts) -> _Family:
         match family, value:
             case HistogramMetricFamily(), StepTimes():
                 bounds = [*(str(bound) for bound in STEP_BOUNDS_S), "+Inf"]
-                # A bucket of Prometheus counts all below its bound, also those of smaller buckets.
+                # A bucket of Prometheus counts all values up to its bound, also those of smaller buckets.
                 buckets = list(zip(bounds, accumulate(value.counts), strict=True))
                 family.add_metric(labels, buckets, value.sum_s)
             case ((CounterMetricFamily() | GaugeMetricFamily()), (int() | float())):

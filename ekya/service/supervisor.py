@@ -323,9 +323,9 @@ def _heard_signals() -> Iterator[int]:
     try:
         yield reads
     finally:
-        signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(woken)
         os.close(reads)
         os.close(writes)
 

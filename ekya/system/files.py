@@ -110,9 +110,10 @@ def link_atomic(path: Path, to: Path) -> None:
     Raises:
         UserError: full disk, no permission and the like.
     """
-    # rename(2) does nothing for two names of one file, and would leave the temporary one.
-    if path.exists() and path.samefile(to):
-        return
+    with user_errors(path):
+        # rename(2) does nothing for two names of one file, and would leave the temporary one.
+        if path.exists() and path.samefile(to):
+            return
     with atomic_path(path) as temporary:
         link_or_copy(temporary, to)
 

@@ -97,8 +97,8 @@ def read_json_lines(path: Path, take: Callable[[dict[str, Any]], None], from_byt
     """
     with path.open("rb") as file:
         file.seek(from_byte)
-        # Of bytes: str.splitlines also splits at characters such as U+2028, which JSON leaves as they are.
-        lines = file.read().splitlines(keepends=True)
+        # Lines of bytes end at b"\n" alone; str.splitlines also splits at U+2028, which JSON leaves.
+        lines = list(file)
     for number, line in enumerate(lines):
         try:
             record = json.loads(line)

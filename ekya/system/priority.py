@@ -31,6 +31,6 @@ def lower_priority(niceness: int) -> None:
     # Lowering the niceness needs privileges, so a process that is nicer already stays so.
     niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, 0))
     for thread in threads:
-        # It may have ended since it was listed.
+        # A thread may have ended since it was listed.
         with suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -32,7 +32,7 @@ def still_runs(process: psutil.Process) -> bool:
 
 def started_s(process: psutil.Process) -> float:
     """Returns its start in seconds since boot, which, unlike a time of day, never changes afterwards."""
-    # A difference of large floats is inexact; ticks are hundredths of a second, and identities are compared.
+    # Rounded to ticks: a difference of large floats is inexact, and identities are compared for equality.
     return round(float(process.create_time() - psutil.boot_time()), 2)
 
 

@@ -7,7 +7,7 @@ behaviour.json, read anew for every command: `refuses` (start fails with this te
 `never_up`, `pid_file` (text to write in place of the pid; null for no file), `quits` (false: quit hangs),
 `stubborn` (ignores SIGTERM), `answers` (text by command), `status` (of servers), `clients` (process numbers;
 of all servers), `serves` (number of servers listed), `deaf` (no command is answered), `lives` (number of
-replies before the daemon dies; its server stays alive).
+replies before the daemon dies, 0: before its start is over; its server stays alive).
 """
 
 import json
@@ -102,12 +102,16 @@ def start():
     if refuses:
         sys.exit(refuses)
     hears, told = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.close(hears)
         daemon(told)
         os._exit(0)
     os.close(told)
-    sys.exit(0 if os.read(hears, 2) == b"up" else 1)
+    is_up = os.read(hears, 2) == b"up"
+    if behaviour().get("lives") == 0:
+        os.waitpid(child, 0)
+    sys.exit(0 if is_up else 1)
 
 
 def ask():

@@ -119,7 +119,7 @@ CSV = "stream,frame,x0,y0,x1,y1,class,confidence\n"
         (CSV + "c,1,1,2,3,4,car,7\n", "frame 1 has a box"),
         (CSV + "c,1,1,2,nan,4,car,1\n", "frame 1 has a box"),
         (CSV + "c,1,,2,3,4,car,1\n", "frame 1 has a box"),
-        (CSV + "c,1,1,2,3,4,,1\n", "frame 1 has a box without a class"),
+        (CSV + "c,1,,2,3,4,,1\n", "frame 1 has a box without a class"),
         (CSV + ",1,1,2,3,4,car,1\n", "no stream or no frame"),
         ('# {"format": 1, "names": ["bus"]}\n' + CSV + "c,1,1,2,3,4,car,1\n", "'car' is none"),
         ('# {"format": 9}\n' + CSV, "format is 9"),

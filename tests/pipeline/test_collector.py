@@ -95,6 +95,21 @@ def test_close_returns_frames_of_its_window_only():
         assert all(frame // PER_WINDOW == window for frame in frames)
 
 
+def test_frame_whose_window_is_closed_while_it_is_cropped_is_not_one_of_the_next(monkeypatch):
+    watched, undisturbed = collector(), collector()
+
+    def crop(*given):
+        watched.close(0)
+        return crop_objects(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ekya.pipeline.collector.crop_objects", crop)
+        watch(watched, range(PER_WINDOW - 1, PER_WINDOW))
+    for each in (watched, undisturbed):
+        watch(each, range(PER_WINDOW, 2 * PER_WINDOW))
+    assert kept(watched.close(1).sample) == kept(undisturbed.close(1).sample) != []
+
+
 def test_late_close_returns_no_frames_of_the_next_window():
     """The order to close a window comes shortly after its end, when frames of the next have arrived."""
     prompt, late = collector(), collector()

@@ -80,9 +80,22 @@ def test_camera_spec_other_url_is_refused_unrepeated(url):
     assert "secret" not in refused.value.errors()[0]["msg"]
 
 
-def test_camera_spec_url_without_a_host_is_not_one_of_this_machine():
-    with pytest.raises(ValidationError, match="this camera has no host; write rtsp://HOST/path"):
-        CameraSpec(url="rtsp:///live")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsp:///live",
+        "rtsp://u:secret@/live",
+        "rtsp://:80/x",
+        "rtsp://u:secret\u2100@cam/x",
+        "rtsp://u:se[c@cam/",
+    ],
+)
+def test_camera_spec_url_without_a_host_is_refused_unrepeated(url):
+    with pytest.raises(
+        ValidationError, match="this camera has no valid host; write rtsp://HOST/path"
+    ) as refused:
+        CameraSpec(url=url)
+    assert "secret" not in refused.value.errors()[0]["msg"]
 
 
 def test_camera_unset_variable_is_user_error(monkeypatch):

@@ -16,7 +16,7 @@ LONG_GUARD_S = 1200.0
 
 _POLL_S = 0.01
 
-_NO_GARBAGE_COLLECTION = threading.Lock()
+_LOOKING = threading.Lock()
 
 _BLOCKING = (threading.Condition.wait.__code__, threading.Thread._wait_for_tstate_lock.__code__)
 
@@ -40,12 +40,14 @@ def wait_until_blocked(thread):
     def is_blocked():
         # Python 3.11 looks at all threads under a lock, and may collect garbage there: if a finalizer lets
         # another thread run that starts or ends, and so needs the lock, both wait for ever.
-        with _NO_GARBAGE_COLLECTION:
+        with _LOOKING:
+            collects = gc.isenabled()
             gc.disable()
             try:
                 frame = sys._current_frames().get(thread.ident)
             finally:
-                gc.enable()
+                if collects:
+                    gc.enable()
         return frame is not None and frame.f_code in _BLOCKING
 
     wait_until(is_blocked, lambda: f"{thread} runs on, or has ended")

@@ -86,6 +86,9 @@ def test_a_damaged_last_line_is_passed_over_only_where_it_was_cut_off(path):
         file.write(b"\n")
     with pytest.raises(UserError, match="line 2 is damaged"):
         read(path)
+    path.write_bytes(b'{"n": 0}\n{"n"\r: }\n{"n": 1}\n')
+    with pytest.raises(UserError, match="line 2 is damaged"):
+        read(path)
 
 
 def test_a_file_that_is_not_there_cannot_be_read(path):

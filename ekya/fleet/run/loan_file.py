@@ -76,7 +76,7 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
     """Reads all loans in the order in which they were made; none where the file does not exist.
 
     Raises:
-        UserError: a line before the last one is damaged.
+        UserError: a line is damaged. A last one that a crash cut off is passed over.
     """
     loans: dict[int, LoanRecord] = {}
 

@@ -47,7 +47,7 @@ class SmClaims:
     def __init__(self, path: Path, groups: int) -> None:
         """Opens the file, creating it where it is missing; claims nothing."""
         self._groups = groups
-        # Not inherited: the locks last until every copy of the descriptor is closed.
+        # Not for programs that are started: the locks last until every copy of the descriptor is closed.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def taken(self) -> tuple[bool, ...]:

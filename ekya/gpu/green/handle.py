@@ -313,7 +313,7 @@ class CurrentLevel:
             self._changed.wait_for(lambda: self._inside == 0 or self._released, within_s)
             is_idle = self._inside == 0 and not self._released
         try:
-            # Not under the lock: a wait for the GPU must not delay ``release``, nor what reads the state.
+            # Not under the lock: ``release`` and ``wake_waiting`` must not wait for the GPU.
             if is_idle:
                 if self._level is not None:
                     self._streams.wait_for_stream(self._level.stream)

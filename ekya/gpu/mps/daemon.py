@@ -84,17 +84,19 @@ def start_daemon(
         MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
             ``end_daemon`` ends it.
     """
-    # The clock of start times in /proc, which counts suspended time; those are cut to whole ticks.
+    # By the clock of start times in /proc, which counts suspended time. These are cut to whole ticks, hence
+    # the margin.
     began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S
     give_up_s = now_s() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
     why = "it writes no pid file"
-    looked: int | None = None
+    came, looked = False, None
     while True:
         pid, before = folder.pid(), looked
         looked = pid
         daemon = _by_pid_file(folder, began_s)
         if daemon is not None:
+            came = True
             try:
                 control.servers()
             except MpsError as error:
@@ -102,10 +104,10 @@ def start_daemon(
             else:
                 write_text_atomic(folder.record, json.dumps(_identity(daemon)))
                 return daemon
-        elif pid is not None:
+        elif came or (pid is not None and pid == before and find_process(pid) is None):
             # Looked at twice: the first look may have read a number that was only partly written.
-            if pid == before and find_process(pid) is None:
-                raise MpsError("the MPS daemon died as soon as it was started")
+            raise MpsError("the MPS daemon died as soon as it was started")
+        elif pid is not None:
             why = f"process {pid} of its pid file is not a daemon that was just started"
         if now_s() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")

@@ -200,7 +200,8 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
     named = rows["class"].is_valid().to_numpy()
     if len(frames) and frames[0] < 0:
         raise _bad(path, f"frame {frames[0]} is below 0")
-    nameless = frames[~named & rows[_BOX[0]].is_valid().to_numpy()]
+    boxed = np.any([np.isfinite(rows[side].to_numpy()) for side in _BOX], axis=0)
+    nameless = frames[~named & boxed]
     if len(nameless):
         raise _bad(path, f"frame {nameless[0]} has a box without a class")
     boxes = np.stack([rows[side].to_numpy()[named] for side in _BOX], axis=1).astype(np.float32)
@@ -252,8 +253,8 @@ def _read_csv(path: Path) -> tuple[pa.Table, LabelHead]:
         # Other tools may begin a file with a byte order mark.
         first = stream.readline().decode("utf-8-sig")
     noted = first.startswith("#")
-    # An empty class must be read as null, which marks an empty frame, and not as a name. No other text is:
-    # by default a class called NA or nan would be, and its frame be taken for empty.
+    # Only an empty class is null, which marks an empty frame. By default NA and nan would be too, and the
+    # frame of an object of such a class be empty.
     table = pa.csv.read_csv(
         path,
         pa.csv.ReadOptions(skip_rows=int(noted)),

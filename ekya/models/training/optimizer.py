@@ -161,7 +161,7 @@ class AdamW:
             return
         for name, weight in moved.items():
             if _STEPS + name not in self._kept:
-                # In the layout of the weight: fused kernels walk through the memory of both alike.
+                # In the layout of the weight; see ``_restored``.
                 self._kept[_AVERAGE + name] = torch.zeros_like(weight)
                 self._kept[_SQUARE + name] = torch.zeros_like(weight)
                 # Fused kernels want the count of steps on the weights' device.
@@ -201,7 +201,7 @@ def _restored(kept: Tensor, weight: Tensor) -> Tensor:
     """Returns a copy, since steps change momentum in place and a snapshot may be restored again."""
     if kept.shape != weight.shape:
         return kept.detach().clone().to(weight.device)
-    # In the layout of the weight: fused kernels walk through the memory of both alike.
+    # In the layout of the weight: a fused step pairs elements by their place in memory, not by their index.
     return torch.empty_like(weight).copy_(kept)
 
 

@@ -119,7 +119,7 @@ class Trainee:
     def set_gradient(self, flat: NDArray[np.float32]) -> None:
         """Sets the gradient, in the order of ``weights``."""
         for weight, new in self._each(flat):
-            # In the layout of the weight: fused kernels walk through the memory of both alike.
+            # In the layout of the weight: a fused step pairs elements by their place in memory.
             weight.grad = torch.empty_like(weight).copy_(new)
 
     def _each(self, flat: NDArray[np.float32]) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -182,7 +182,7 @@ class Trainee:
 
 
 def _flat(tensors: Iterable[Tensor]) -> NDArray[np.float32]:
-    # ``reshape`` gives the order of rows in every memory layout, as channels-last kernels need.
+    # ``reshape`` gives the order of rows, also of weights that are channels-last in memory.
     together: NDArray[np.float32] = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
     return together
 

@@ -251,7 +251,7 @@ class _Chart:
         some = np.maximum(counts, 1)
         mean = np.where(known, blocks, 0.0).sum(axis=0) / some
         variance = np.where(known, (blocks - mean) ** 2, 0.0).sum(axis=0) / some
-        # Nothing is tested on fewer than LEARNING_BLOCKS; with those it only has to stay above 0.
+        # With fewer than LEARNING_BLOCKS nothing is tested: then the divisor only has to stay above 0.
         variance /= np.maximum(1.0 - LONG_RUN / some, 0.1)
         return counts, mean, np.maximum(np.sqrt(variance), self._floors)
 

@@ -330,7 +330,7 @@ class _Stream:
             return self.carried
         facts = self.so_far(now_us)
         if self.gone:
-            # Of a span of 0 any silence is too much: it is silent now, for however short.
+            # Silence is judged as a part of the span. Of a span of 0 any is too much: it is silent now.
             return judge_health(replace(facts, silent_us=max(facts.silent_us, 1), span_us=0))
         # Whether a retraining was missed is decided when the window is over.
         health = judge_health(replace(facts, silent_us=0, missed_gain=0.0, frames=self._judged_frames(facts)))

@@ -47,7 +47,7 @@ class JsonlSink:
             newer = self._numbered(number - 1)
             if newer.exists():
                 newer.replace(self._numbered(number))
-        # Of effect where a single file is kept: it has no older name to go to.
+        # Does something only where a single file is kept, which has no older name to go to.
         self._path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:

@@ -40,9 +40,10 @@ _KINDS: Mapping[str, str] = MappingProxyType(
 """Colours of states; each has a word that says the same."""
 
 _NAMED = 2
+"""Number of cameras that are named where some are meant."""
 
 _MOST_DIGITS = 18
-"""Number of cameras that are named where some are meant."""
+"""Digits of the largest number of a retraining that is looked up."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -300,7 +301,7 @@ class Page:
     async def _validation(self, request: web.Request) -> web.Response:
         self.guard.check_request(request, Access.READ)
         camera, job = request.query.get("camera", ""), request.query.get("job", "")
-        # Python refuses to read a number of more than 4300 digits.
+        # Python refuses to read more than 4300 digits, and the name of a file has at most 255 bytes.
         if not job.isdecimal() or len(job) > _MOST_DIGITS:
             raise web.HTTPBadRequest(text="job: give the number of a retraining")
         found = (await asyncio.to_thread(self.backend.read_validation, camera, int(job))).validation

@@ -114,7 +114,7 @@ class HttpServer:
 
     def _begin(self) -> None:
         config = self._config
-        # Before the file is written: who reads it finds the port open. Port 0 has its number only now.
+        # Before the file is written: who reads it finds the port open, and port 0 has a number by then.
         thread = HttpThread(
             build_application(self._backend, self._folder.name, self._token, config.metrics_open),
             config.address,

@@ -179,9 +179,13 @@ def _check(url: str) -> None:
     scheme = url.partition("://")[0].lower()
     if not (_DEVICE.fullmatch(url) or ("://" in url and scheme in _PORTS)):
         raise ValueError("this is no camera; write rtsp://, rtsps://, http://, https:// or /dev/videoN")
+    try:
+        hosted = _DEVICE.fullmatch(url) or urlsplit(url).hostname
+    except ValueError:  # its message repeats the login
+        hosted = None
     # Without a host the connection that is tried would be one to this machine.
-    if not _DEVICE.fullmatch(url) and not urlsplit(url).hostname:
-        raise ValueError(f"this camera has no host; write {scheme}://HOST/path")
+    if not hosted:
+        raise ValueError(f"this camera has no valid host; write {scheme}://HOST/path")
 
 
 def _why_unreachable(address: str, timeout_s: float) -> str | None:

@@ -296,7 +296,7 @@ class IouTracker:
             track = self._tracks[row]
             box = boxes[column].astype(np.float64)
             moved = (box - track.box) / (track.unseen + 1)
-            # The first movement is not smoothed: the speed before it is unknown, not 0.
+            # Without a speed so far, as of a new track, there is nothing to smooth with.
             fresh = not track.velocity.any()
             track.velocity = moved if fresh else _SMOOTHING * track.velocity + (1 - _SMOOTHING) * moved
             track.box = box

@@ -186,7 +186,7 @@ class FrameSender:
         for seen in source.watch_pictures():
             if begin is None:
                 with suppress(queue.Empty):
-                    # While the camera is lost there are no frames to drop, so it waits for the beginning.
+                    # While the camera is lost there are no frames to drop, so this waits for the request.
                     begin = self._requests.get(block=isinstance(seen, Silence))
                 if begin is None:
                     continue
