@@ -1,6 +1,7 @@
 """Tests of ``ekya fleet profile``, and of the stores of ``ekya fleet run``, without measuring or Ray."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -102,6 +103,7 @@ def stores(tmp_path):
 
 def test_fleet_run_with_invalid_stores_is_refused_before_anything_starts(capfd, stores, monkeypatch) -> None:
     monkeypatch.chdir(stores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     words = ["run", "--stores", stores / "stores.yaml"]
     for more, sentence in (
         (["--clock", "virtual"], "--stores: no site is reached on virtual time"),

@@ -29,9 +29,11 @@ def token(monkeypatch):
 @pytest.fixture
 def file(tmp_path):
     fleet = str(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    # So much is there on one core, too.
+    small = {"gpus": 0.6, "preparation": {"share_milli": 100, "fraction": 0.15}}
     servers = [
-        {"site": "north", "streams": ["cam-1"]},
-        {"site": "south", "streams": ["cam-3"], "address": "127.0.0.1:0"},
+        {"site": "north", "streams": ["cam-1"], "changes": small},
+        {"site": "south", "streams": ["cam-3"], "changes": small, "address": "127.0.0.1:0"},
         {"site": "broken", "streams": ["cam-9"], "address": "127.0.0.1:0"},
         {"site": "large", "streams": ["cam-1"], "changes": {"gpus": 9000}, "address": "127.0.0.1:0"},
     ]
@@ -90,20 +92,23 @@ def handlers():
 
 def served(file, tmp_path, words, meanwhile):
     """Runs the command, and this in another thread once it listens; returns the exit code."""
-    told = tmp_path / "told.json"
+    told, over = tmp_path / "told.json", threading.Event()
 
     def other():
+        wait_until(lambda: told.is_file() or over.is_set())
         try:
-            wait_until(told.is_file)
             meanwhile(json.loads(told.read_text()))
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            # The signal would end all tests of this process once the command has ended.
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=other)
     thread.start()
     try:
         return cli.main(["fleet", "site", str(file), *words, "--json", str(told)])
     finally:
+        over.set()
         thread.join()
 
 
