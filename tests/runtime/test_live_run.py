@@ -26,15 +26,15 @@ from ekya.streams.synthetic import KINDS, CitySpec
 pytestmark = pytest.mark.live
 
 WINDOW_S, FPS = 8, 5
-WINDOWS = {"classify": 6, "detect": 6}
-"""Of a run. Workers take long to start again, on a busy machine two windows each time."""
+WINDOWS = 30
+"""Of a run: more than a busy machine needs to start workers again. Tests end it before, or ask for less."""
 
 
 @pytest.fixture
 def fleet_file(processes, task, tmp_path):
     """Two cameras of the shipped fleet, in shorter windows; their detectors start from the shipped base."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"name": "two", "window_s": WINDOW_S, "windows": WINDOWS[task], "gpus": 1.0}
+    raw |= {"name": "two", "window_s": WINDOW_S, "windows": WINDOWS, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 600, "fraction": 0.15}
     raw["processes"] = processes
     raw["streams"] = raw["streams"][:2]
@@ -110,6 +110,10 @@ def analysed_since_death(folder):
     )
 
 
+def labelled(folder):
+    return {event.stream for event in events_of(folder, ev.LabelsReady)}
+
+
 def wait_in_run(process, said, condition):
     """Waits for what a run does, and fails at once if it has ended before."""
     wait_until(lambda: process.poll() is not None or condition(), guard_s=LONG_GUARD_S)
@@ -164,27 +168,23 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
         frames = len(read_predictions(folder.predictions(name)).frame)
         assert frames >= WINDOW_S * FPS or name in died, "the other camera's did not wait for it"
 
-    resumed = subprocess.run(
-        [*command, "--resume", str(folder.path), "--no-dashboard"],
-        check=False,
-        timeout=LONG_GUARD_S,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    opened = len(events_of(folder, ev.WindowOpened))
+    with said.open("w") as stderr:
+        process = subprocess.Popen(
+            [*command, "--resume", str(folder.path), "--no-dashboard"], stderr=stderr, start_new_session=True
+        )
+    wait_in_run(process, said, lambda: has_opened(folder, opened + 2) and labelled(folder) >= {"cam-1"})
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(LONG_GUARD_S) == 130
     summary = json.loads(folder.summary.read_text())
-    # What was killed and interrupted costs windows, on a busy machine more than half: that is 3, and said.
-    sentence = summary["health"]["sentence"]
-    assert resumed.returncode == (0 if sentence is None else 3), resumed.stderr
-    assert sentence is None or sentence in resumed.stderr
-    assert "Traceback" not in resumed.stderr
-    assert "has none of its labels" not in resumed.stderr
+    assert "Traceback" not in said.read_text()
+    assert "has none of its labels" not in said.read_text()
     assert (summary["task"], summary["frames"]["lost"]) == (task, 0)
     assert summary["frames"]["arrived"] > interrupted["frames"]["arrived"]
     assert summary["frames"]["analysed"] > interrupted["frames"]["analysed"]
-    assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == list(
-        range(WINDOWS[task])
-    )
-    assert {event.stream for event in events_of(folder, ev.LabelsReady)} >= {"cam-1"}
+    windows = [window["index"] for window in summary["streams"]["cam-1"]["windows"]]
+    assert windows == list(range(len(windows)))
+    assert len(windows) > len(interrupted["streams"]["cam-1"]["windows"])
     assert (folder.figures / "timeline.png").is_file()
 
     assert len(replayed(folder)) > 5
@@ -193,14 +193,16 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dy
 @pytest.mark.long
 @pytest.mark.parametrize(("task", "processes"), [("detect", "gpu")])
 def test_detectors_run_live_and_lose_no_frame(fleet_file, tmp_path):
-    command = [*EKYA, "run", str(fleet_file), "--runs", str(tmp_path / "runs"), "--no-dashboard"]
+    windows = 6
+    more = ["--windows", str(windows), "--runs", str(tmp_path / "runs"), "--no-dashboard"]
+    command = [*EKYA, "run", str(fleet_file), *more]
     done = subprocess.run(command, check=False, timeout=LONG_GUARD_S, capture_output=True, text=True)
     summary = json.loads(RunFolder(tmp_path / "runs" / "two").summary.read_text())
     assert done.returncode == (0 if summary["health"]["sentence"] is None else 3), done.stderr
     assert "Traceback" not in done.stderr
     frames = summary["frames"]
     assert (summary["task"], summary["world"], frames["lost"]) == ("detect", "live", 0)
-    assert frames["arrived"] == pytest.approx(2 * WINDOWS["detect"] * WINDOW_S * FPS, abs=5)
+    assert frames["arrived"] == pytest.approx(2 * windows * WINDOW_S * FPS, abs=5)
     assert frames["analysed"] > 0
     assert summary["golden"]["labelled_frames"] > 0
     assert all(stream["mean_accuracy"] > 0.2 for stream in summary["streams"].values())
