@@ -39,13 +39,13 @@ TUNING_SEEDS = (71, 72, 73, 74)
 FIGURE_SEEDS = (301, 302, 303, 304, 305, 306, 307, 308)
 """Figures are of these, which were named before anything was played on them."""
 
-NAMED_SEEDS = {"tuning": TUNING_SEEDS, "figure": FIGURE_SEEDS}
-
 RULES = ("uniform:inference=300", "uniform:inference=500", "uniform:inference=700", "uniform:inference=900")
 """One line each: equal shares, a part of each for inference, and the dearest γ that the rest can finish."""
 
 BESIDE = ("thief", "oracle", "no-retrain")
 """Played in each cell as well."""
+
+WINDOWS = 10
 
 GAMMAS: Mapping[str, GeneratorParameters] = {
     "large": DEFAULT_PARAMETERS,
@@ -74,7 +74,6 @@ class Case:
     cell: Cell
     seed: int
     scheduler: str
-    windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def play_case(case: Case) -> float:
     """Returns the mean accuracy of a case; everything but the decision is the same for all schedulers."""
     cell = case.cell
     parameters = replace(GAMMAS[cell.gamma], drift=DRIFTS[cell.drift])
-    trace = generate_trace(case.seed, cell.streams, case.windows, parameters)
+    trace = generate_trace(case.seed, cell.streams, WINDOWS, parameters)
     return simulate(trace, make_scheduler(case.scheduler), Conditions(cell.gpus)).mean_accuracy
 
 
@@ -135,17 +134,17 @@ def row_of(cell: Cell, scheduler: str, reached: Mapping[str, Sequence[float]]) -
 
 
 def rows_of(
-    cells: Sequence[Cell], scheduler: str, seeds: Sequence[int], windows: int, jobs: int, console: object
+    cells: Sequence[Cell], scheduler: str, seeds: Sequence[int], jobs: int, console: object
 ) -> Iterator[Row]:
     """Plays all cells and yields their rows, that with the lowest lead over its rule first."""
     players = list(dict.fromkeys((scheduler, *RULES, *BESIDE)))
-    cases = [Case(cell, seed, player, windows) for cell, player, seed in product(cells, players, seeds)]
+    cases = [Case(cell, seed, player) for cell, player, seed in product(cells, players, seeds)]
     found = dict(zip(cases, run_cases(play_case, cases, jobs, console), strict=True))
     rows = [
         row_of(
             cell,
             scheduler,
-            {player: [found[Case(cell, seed, player, windows)] for seed in seeds] for player in players},
+            {player: [found[Case(cell, seed, player)] for seed in seeds] for player in players},
         )
         for cell in cells
     ]
@@ -153,11 +152,7 @@ def rows_of(
 
 
 def chosen(option: str, text: str, known: Mapping[str, object]) -> list[str]:
-    """Returns the names in a list with commas.
-
-    Raises:
-        UserError: one of them is not known.
-    """
+    """Returns the names in a list with commas; an unknown one is an error of the user."""
     names = text.split(",")
     for name in names:
         if name not in known:
@@ -174,7 +169,6 @@ def main(
     seeds: Annotated[
         str, typer.Option(metavar="N,...", help="One trace of each; or tuning, figure.")
     ] = "figure",
-    windows: Annotated[int, typer.Option(min=2, help="Length of a trace.")] = 10,
     jobs: Jobs = 1,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
     json_to: Json = None,
@@ -192,9 +186,9 @@ def main(
             parse_gpu_counts(gpus),
         )
     ]
-    played = NAMED_SEEDS.get(seeds) or parse_integers(seeds)
+    played = {"tuning": TUNING_SEEDS, "figure": FIGURE_SEEDS}.get(seeds) or parse_integers(seeds)
     with open_output(json_to) as channel:
-        rows = list(rows_of(cells, scheduler, played, windows, jobs, channel.console))
+        rows = list(rows_of(cells, scheduler, played, jobs, channel.console))
         title = f"{scheduler} and the best simple rule, {len(played)} seeds: points above"
         publish_rows(channel, title, rows, csv, {"above": "+.1f", "accuracy": ".1f"}, seeds=list(played))
         worst = rows[0]

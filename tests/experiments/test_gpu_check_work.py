@@ -2,7 +2,6 @@
 
 import importlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_reader import Reader
@@ -192,4 +191,4 @@ def test_work_live_processes_fill_the_table(spec, tmp_path):
     assert len(found) == 6
     assert all(rate["images_per_s"] > 0 for one in found[:2] for rate in one.figures["rates"])
     assert [len(one.figures["rates"]) for one in (found[0], found[1], found[3])] == [4, 4, 3]
-    assert Path(page).read_text().count("\n| ") == 7
+    assert "of 6 as expected" in page.read_text()

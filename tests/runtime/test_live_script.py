@@ -27,7 +27,7 @@ def fleet(request, tmp_path):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "two", "window_s": 12, "windows": 3, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 700, "fraction": 0.15}
-    raw["inference"]["process"] = request.param
+    raw["processes"] = request.param
     raw["streams"] = raw["streams"][:2]
     scripts = ([{"event": "lost", "at_s": 16, "for_s": 8}], [{"event": "joins", "at_s": 10}])
     for stream, script in zip(raw["streams"], scripts, strict=True):
