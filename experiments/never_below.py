@@ -43,7 +43,6 @@ RULES = ("uniform:inference=300", "uniform:inference=500", "uniform:inference=70
 """One line each: equal shares, a part of each for inference, and the dearest γ that the rest can finish."""
 
 BESIDE = ("thief", "oracle", "no-retrain")
-"""Played in each cell as well."""
 
 WINDOWS = 10
 
