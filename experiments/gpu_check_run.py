@@ -174,8 +174,8 @@ def _run(fleet: Path, scheduler: str, shares: str) -> dict[str, Any]:
     command += ["--scheduler", scheduler, "--name", scheduler]
     command += ["--shares", shares, "--no-dashboard", "--runs", str(_runs(fleet)), "--json", "-"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    # 3: streams were not well, which is a finding and no failure.
-    if ended.returncode not in (0, 3):
+    # Streams that were not well are a finding and no failure.
+    if ended.returncode not in (0, importlib.import_module("ekya.cli").UNWELL):
         raise RuntimeError(f"ekya run --scheduler {scheduler} ended with {ended.returncode}")
     summary: dict[str, Any] = json.loads(ended.stdout)
     return summary

@@ -188,12 +188,12 @@ def main(
     played = {"tuning": TUNING_SEEDS, "figure": FIGURE_SEEDS}.get(seeds) or parse_integers(seeds)
     with open_output(json_to) as channel:
         rows = list(rows_of(cells, scheduler, played, jobs, channel.console))
-        title = f"{scheduler} and the best simple rule, {len(played)} seeds: points above"
+        title = f"{scheduler} and the best simple rule, points above it; seeds {seeds}"
         publish_rows(channel, title, rows, csv, {"above": "+.1f", "accuracy": ".1f"}, seeds=list(played))
         worst = rows[0]
         channel.print_text(
-            f"Worst: {worst.above:+.1f} points beside {worst.rule} with {worst.streams} streams on "
-            f"{worst.gpus:g} GPUs, Γ {worst.gamma}, drift {worst.drift}"
+            f"Worst: {worst.above:+.1f} points beside {worst.rule}; "
+            f"streams {worst.streams}, GPUs {worst.gpus:g}, Γ {worst.gamma}, drift {worst.drift}"
         )
 
 

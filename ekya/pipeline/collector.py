@@ -147,7 +147,7 @@ class WindowCollector:
         self._frames_per_window = max(int(settings.fps * us_to_seconds(window_us)), 1)
         self._period_us = 1_000_000 / settings.fps
         self._tracker = IouTracker()
-        self._entering = threading.Lock()
+        self._window_lock = threading.Lock()
         self._window = -1
         self._due: list[int] = []
         self._burst_from = 0
@@ -197,7 +197,7 @@ class WindowCollector:
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]
         if not is_kept:
             return None
-        with self._entering:
+        with self._window_lock:
             # The window may have been closed while the frame was cropped.
             if frame.t_us // self.window_us != self._window:
                 return None
@@ -241,7 +241,7 @@ class WindowCollector:
         """Begins a window, if it is newer than the current one."""
         # The thread that reads frames and the one that asks for labels come here at a window's end: a second
         # entry into the same window would replace what was kept of the one before.
-        with self._entering:
+        with self._window_lock:
             if window <= self._window:
                 return
             self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))

@@ -175,7 +175,7 @@ class CostProbe:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ekya-probe-")
         self._answer = Path(self._folder.name) / "answer.json"
-        # Not a pipe: nobody reads it while the process runs, and a full one would block it.
+        # Not a pipe: it is not read while the process runs, and a full one would block it.
         self._errors = (Path(self._folder.name) / "errors").open("wb+")
         given = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed, "again": again}
         self._process = popen(

@@ -22,7 +22,7 @@ def make_token_file(path: Path) -> None:
     with user_errors(path):
         # A process with the same pid may have been killed here, and O_EXCL would refuse its file.
         fresh.unlink(missing_ok=True)
-        # Nobody else can read it at any moment: it has this mode from its first byte on.
+        # No other user can read it at any moment: it has this mode from its first byte on.
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
             file.flush()

@@ -139,7 +139,7 @@ class HourWriter:
         self._recent += self._rows
         self._rows = []
         if len(self._parts) >= _PARTS_A_FOLD:
-            # Before its parts go. Whoever reads in between finds rows twice, and takes them by their frame.
+            # Before its parts go. A reader in between finds rows twice, and takes them by their frame.
             _write_part(folder, self._recent)
             for part in self._parts:
                 part.unlink(missing_ok=True)

@@ -117,7 +117,7 @@ class SourceProcess:
         # Anonymous memory is freed with its last user, without clean-up.
         self._memory = os.memfd_create("ekya-frames")
         self._slots = SlotReader(self._memory)
-        # Not a pipe: nobody reads it while the process runs, and a full one would block the decoder.
+        # Not a pipe: it is not read while the process runs, and a full one would block the decoder.
         self._errors = os.memfd_create("ekya-errors")
         self._pipe, child_pipe = os.pipe()
         try:
