@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 
@@ -162,6 +163,9 @@ def fleet(tmp_path):
 
 @pytest.fixture
 def server_on(nodes):
+    # A worker does not find the modules beside the tests, which this one imports.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
     def make(node, ends=True):
         where = NodeAffinitySchedulingStrategy(nodes[node].machine_id, soft=False)
         return ray.remote(Server).options(max_concurrency=4, scheduling_strategy=where).remote(ends)

@@ -6,9 +6,9 @@ import secrets
 import subprocess
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import yaml
 from waiting import LONG_GUARD_S, wait_until
 
@@ -185,10 +185,15 @@ class Town:
         under_way = [one for one in records if "site" in one and one["loan"] not in over]
         return {part["host"] for one in under_way for part in one["parts"]}
 
-    def gap_s(self, name, site):
-        """Returns the longest time for which a stream of a site got no answer."""
-        folder = RunFolder(self.folder / "office" / "runs" / name / site)
-        return max(longest_gap_s(folder, stream) for stream in self.servers[site].streams)
+    def silent_windows(self, name, site):
+        """Returns the streams of a site with the windows in which they got no answer."""
+        folder, opened = RunFolder(self.folder / "office" / "runs" / name / site), self.windows(name, site)
+        return [
+            (stream, window.index)
+            for stream in self.servers[site].streams
+            for window in opened
+            if not answered_within(folder, stream, window)
+        ]
 
     def deaths(self, name, site):
         """Returns the processes of a site's own streams that died."""
@@ -235,7 +240,7 @@ class Town:
         }
 
 
-def longest_gap_s(folder, stream):
+def answered_within(folder, stream, window):
+    """Returns whether any frame of a stream was analysed in a window, which is its ``WindowOpened``."""
     read = read_predictions(folder.predictions(stream))
-    at_us = [t_us for t_us, analysed in zip(read.t_us, read.analysed, strict=True) if analysed]
-    return max(after - before for before, after in pairwise(at_us)) / 1e6
+    return bool(np.any(read.analysed & (read.t_us >= window.t_us) & (read.t_us < window.end_us)))
