@@ -5,11 +5,10 @@
     python experiments/bench_training.py --full
 
 Windows of the default fleet's cameras, with the labels of the fleet file, split as in a run, exemplars of the
-window before, and the base model. Each retraining runs three times, from the same start and with the same
-seed. *Shared*: crops that the micro-profiler has tried do not pass the frozen blocks again, the others pass
-once, as in a run. *Kept*: every crop passes once and its activations are kept. *Anew*: crops pass in every
-epoch. The three alternate epoch by epoch and times are thread time, so that their ratio holds on a busy
-machine. The first epochs of a long retraining equal those of a short one, so only the longest is run.
+window before, and the base model. Each retraining runs twice, from the same start and with the same seed.
+*Kept*: every crop passes the frozen blocks once and its activations are kept, as in a run. *Anew*: crops pass
+in every epoch. The two alternate epoch by epoch and times are thread time, so that their ratio holds on a
+busy machine. The first epochs of a long retraining equal those of a short one, so only the longest is run.
 
 One window of each camera and two kinds of γ, about a minute; ``--full`` takes three of each, and two blocks.
 """
@@ -36,13 +35,10 @@ from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.profile import Profiler
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import accuracy
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
-from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.discover_classes import fleet_classes
@@ -89,33 +85,28 @@ class Row:
 
     Attributes:
         blocks, epochs: of γ.
-        shared_s, kept_s, anew_s: of the whole retraining, each way.
-        shared_faster, kept_faster: speed-up of the whole retraining over *anew*.
-        epoch_faster: speed-up of an epoch of *kept* over *anew*.
-        shared_accuracy, kept_accuracy, anew_accuracy: validation accuracy after the last epoch.
-        shared_after, kept_after, anew_after: accuracy in the window that follows, after the most epochs.
-        largest_difference: of validation accuracies after the same epoch of the same retraining, from *anew*.
+        kept_s, anew_s: of the whole retraining, each way.
+        faster, epoch_faster: speed-up of *kept* over *anew*, of the whole retraining and of an epoch.
+        kept_accuracy, anew_accuracy: validation accuracy after the last epoch.
+        kept_after, anew_after: accuracy in the window that follows, after the most epochs.
+        largest_difference: of validation accuracies after the same epoch of the same retraining.
     """
 
     blocks: int
     epochs: int
-    shared_s: float
     kept_s: float
     anew_s: float
-    shared_faster: float
-    kept_faster: float
+    faster: float
     epoch_faster: float
-    shared_accuracy: float
     kept_accuracy: float
     anew_accuracy: float
-    shared_after: float
     kept_after: float
     anew_after: float
     largest_difference: float
 
 
-Ways = tuple[Run, Run, Run]
-"""Shared, kept, and anew."""
+Ways = tuple[Run, Run]
+"""Kept, and anew."""
 
 
 def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int) -> Iterator[Case]:
@@ -136,16 +127,15 @@ def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int
 
 
 def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> Ways:
-    """Runs the same retraining shared, kept and anew, epoch by epoch in turn."""
+    """Runs the same retraining kept and anew, epoch by epoch in turn."""
     ways = [
         Retraining(
             base,
             config,
             RetrainingData(case.training, case.validation, base.classes, memory=case.memory, seed=seed),
             method=TrainingMethod(keep_activations=kept),
-            passed=passed,
         )
-        for passed, kept in ((tried(case, base, config, seed), True), (None, True), (None, False))
+        for kept in (True, False)
     ]
     times: list[list[float]] = [[] for _ in ways]
     curves: list[list[float]] = [[] for _ in ways]
@@ -154,35 +144,11 @@ def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
             took_s, reached = timed(way.prepare_training if step == 0 else partial(epoch_of, way))
             seconds.append(took_s)
             curve.append(reached)
-    shared, kept, anew = (
+    kept, anew = (
         Run(seconds[0], tuple(seconds[1:]), tuple(curve), accuracy(way.model(), case.following))
         for way, seconds, curve in zip(ways, times, curves, strict=True)
     )
-    return shared, kept, anew
-
-
-def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> ActivationCache:
-    """Returns the feature cache that the micro-profiler's trial of this γ leaves."""
-    passed = ActivationCache()
-    blocks = config.trainable_blocks
-    objects = len(set(case.training.tracks.tolist()))
-    way = way_to_try(Profiler.EKYA, blocks, len(case.validation), objects, first=not blocks)
-    if way is Trying.NOT_AT_ALL:
-        return passed
-    MicroProfile(
-        start=base,
-        family=config,
-        way=way,
-        training=case.training,
-        validation=case.validation,
-        exemplars=case.memory.size,
-        classes=base.classes,
-        background=None,
-        seed=seed,
-        clock=time.thread_time,
-        passed=passed,
-    ).run()
-    return passed
+    return kept, anew
 
 
 def epoch_of(retraining: Retraining) -> float:
@@ -199,29 +165,23 @@ def timed(work: Callable[[], float]) -> tuple[float, float]:
 
 def row_of(blocks: int, epochs: int, windows: Sequence[Ways]) -> Row:
     """Returns means over the windows, of the first ``epochs`` epochs."""
-    shared, kept, anew = zip(*windows, strict=True)
-    whole_s = [
-        fmean(run.prepare_s + sum(run.epochs_s[:epochs]) for run in way) for way in (shared, kept, anew)
-    ]
+    kept, anew = zip(*windows, strict=True)
+    whole_s = [fmean(run.prepare_s + sum(run.epochs_s[:epochs]) for run in way) for way in (kept, anew)]
     epoch_s = [fmean(fmean(run.epochs_s[:epochs]) for run in way) for way in (kept, anew)]
     return Row(
         blocks,
         epochs,
         *whole_s,
-        shared_faster=whole_s[2] / whole_s[0],
-        kept_faster=whole_s[2] / whole_s[1],
+        faster=whole_s[1] / whole_s[0],
         epoch_faster=epoch_s[1] / epoch_s[0],
-        shared_accuracy=fmean(run.curve[epochs] for run in shared),
         kept_accuracy=fmean(run.curve[epochs] for run in kept),
         anew_accuracy=fmean(run.curve[epochs] for run in anew),
-        shared_after=fmean(run.after for run in shared),
         kept_after=fmean(run.after for run in kept),
         anew_after=fmean(run.after for run in anew),
         largest_difference=max(
             abs(ours - theirs)
-            for ways in windows
-            for way in ways[:2]
-            for ours, theirs in zip(way.curve, ways[2].curve, strict=True)
+            for one, other in windows
+            for ours, theirs in zip(one.curve, other.curve, strict=True)
         ),
     )
 
@@ -260,7 +220,7 @@ def main(
             for epochs in sorted(fleet.retraining.epochs)
         ]
         counted = len(fleet.streams) * len(windows)
-        title = f"What frozen blocks give: shared, kept, or made anew; {counted} windows"
+        title = f"What frozen blocks give: kept, or made anew; {counted} windows"
         publish_rows(out, title, rows, windows=counted, seed=seed)
 
 

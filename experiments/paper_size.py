@@ -13,6 +13,7 @@ Runs that really train, on the fleet's own number of GPUs, are those of `gains.p
 
 The uniform baselines are the paper's four, with γ that were found on the traces themselves, which favours
 them; each is played as in the paper, where a model serves when its retraining is done, and with checkpoints.
+`paper` has checkpoints as all others, and is played without them as well.
 """
 
 import json
@@ -36,7 +37,6 @@ from played import (
     THIEF,
     Data,
     Who,
-    conditions,
     draw_schedulers,
     ours,
     paper_baselines,
@@ -48,6 +48,7 @@ from recipe_table import Asked, FigureRecipe, Row, row_where, rows_where
 from ekya.cli.simulate import open_trace
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
+from ekya.simulation.trace.simulate import Conditions
 
 SEEDS = (41, 42, 43)
 """Seeds of the recordings."""
@@ -57,7 +58,7 @@ EMULATED_GPUS = 2.0
 
 NAME = "ten cameras"
 TRACED, EMULATED = "trace", "emulated"
-WITH_CHECKPOINTS = " with checkpoints"
+WITH_CHECKPOINTS, WITHOUT_CHECKPOINTS = " with checkpoints", " without checkpoints"
 SHOWN = (EKYA, THIEF, PAPER, *PAPER_BASELINES, CHECKPOINTING, ORACLE, NO_RETRAIN)
 """Schedulers in the figure."""
 
@@ -120,6 +121,7 @@ def players(data: Data) -> dict[str, Who]:
     baselines = paper_baselines(data)
     return {
         **ours(data),
+        PAPER + WITHOUT_CHECKPOINTS: Who(PAPER, checkpoints=False),
         **{name: Who(name) for name in (NO_RETRAIN, *OTHERS)},
         **baselines,
         **{name + WITH_CHECKPOINTS: replace(who, checkpoints=True) for name, who in baselines.items()},
@@ -132,7 +134,7 @@ def play_all(traces: dict[int, Trace], gpus: Sequence[float]) -> Iterator[Played
     for count in gpus:
         for name, who in schedulers.items():
             for seed, trace in traces.items():
-                accuracy = play(Data(NAME, (trace,), trace), who, conditions(count, seed)).accuracy
+                accuracy = play(Data(NAME, (trace,), trace), who, Conditions(count, seed=seed)).accuracy
                 yield Played(TRACED, count, name, seed, accuracy)
 
 

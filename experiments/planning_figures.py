@@ -26,7 +26,6 @@ from played import (
     Data,
     Who,
     accuracy_of,
-    conditions,
     draw_panels,
     paper_baselines,
     play,
@@ -41,7 +40,7 @@ from ekya.core.view import StreamView, WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
 from ekya.results.report.themes import LIGHT, mix_color
-from ekya.simulation.trace.simulate import simulate, summary_of
+from ekya.simulation.trace.simulate import Conditions, simulate, summary_of
 
 # Figure 3: every γ of one stream in one window: GPU-seconds, and accuracy after the retraining. The Pareto
 # frontier holds the γ that no other γ beats in both. The window shown of each trace is the one in which
@@ -232,7 +231,7 @@ def play_shares(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Yields the windows of two streams under both schedulers; shares are in GPUs."""
 
     def windows_under(who: Who) -> dict[str, list[Row]]:
-        told = summary_of(play(data, who, conditions(data.gpus(0.4), seed)).played[0])["streams"]
+        told = summary_of(play(data, who, Conditions(data.gpus(0.4), seed=seed)).played[0])["streams"]
         # From window 1 to the stream's end.
         return {
             name: [window for window in stream["windows"][1:] if window["accuracy"] is not None]
@@ -355,7 +354,7 @@ def play_by_quantum(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Plays both kinds of shares for every Δ, on 8 GPUs."""
     for kind, delta in product((COARSE, FINE), STEPS_MILLI):
         quantum = delta if kind == COARSE else FINE_MILLI
-        under = replace(conditions(8.0, seed), steal_milli=delta, quantum_milli=quantum)
+        under = Conditions(8.0, steal_milli=delta, quantum_milli=quantum, seed=seed)
         scheduler = TimedExecutor(make_scheduler(THIEF))
         reached = [accuracy_of(simulate(trace, scheduler, under)) for trace in data.traces]
         most = max(free for _, free in scheduler.seconds)

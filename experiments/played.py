@@ -42,7 +42,7 @@ SEEDS = 5
 """Number of generated traces of a figure with intervals."""
 
 EXACT = 0.0
-"""``error_sd`` of estimates that are the truth. Without it estimates are made of the trace's trials."""
+"""``error_sd`` of estimates that are the truth. Without one, estimates are made as a run makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +149,10 @@ class Who:
         spec: the scheduler, as ``ekya simulate`` names it.
         checkpoints: whether models are served before their retraining is done. The paper has this as a part
             of Ekya (§5) and not of its baselines.
-        burst: whether labels and profiles take all of their share, whatever inference needs.
     """
 
     spec: str
     checkpoints: bool = True
-    burst: bool = False
 
 
 EKYA, THIEF, PAPER, NO_RETRAIN, ORACLE = "ekya", "thief", "paper", "no-retrain", "oracle"
@@ -165,10 +163,9 @@ PAPER_BASELINES = (
     "uniform (Config 2, 30%)",
 )
 CHECKPOINTING = "uniform (Config 1, 50%) with checkpoints"
-IN_BURSTS = "ekya, prepared in bursts"
 
 OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF, PAPER)}
-"""Our default, the paper's scheduler with our profiler and checkpoints, and the paper's Ekya."""
+"""Our default, the paper's search with our estimates, and the paper's search with its micro-profiler."""
 
 
 def ours(data: Data) -> dict[str, Who]:
@@ -180,8 +177,7 @@ def ours(data: Data) -> dict[str, Who]:
         for window in stream.windows
         for trial in window.trials
     ]
-    shows_paper = data.name == GENERATED or Profiler.PAPER in trials
-    return {name: who for name, who in OURS.items() if name != PAPER or shows_paper}
+    return {name: who for name, who in OURS.items() if name != PAPER or Profiler.PAPER in trials}
 
 
 def shown(rows: Sequence[Mapping[str, Any]], names: Sequence[str], scheduler: str) -> list[str]:
@@ -218,17 +214,10 @@ class Outcome:
     played: tuple[Simulated, ...]
 
 
-def conditions(gpus: float, seed: int = 0, **others: Any) -> Conditions:
-    """Returns the conditions of all recipes: preparation gets one GPU, at most six tenths of all GPUs."""
-    return Conditions(gpus=gpus, preparation_share_milli=1000, seed=seed, **others)
-
-
 def play(data: Data, who: Who, under: Conditions) -> Outcome:
     """Simulates a scheduler over all traces of the data; the seed rises by one from trace to trace."""
     if not who.checkpoints:
         under = replace(under, checkpoint_delay_us=None)
-    if who.burst:
-        under = replace(under, burst=True)
     under = under.with_preset(who.spec)
     runs = tuple(
         simulate(trace, make_scheduler(who.spec), replace(under, seed=under.seed + place))
@@ -245,7 +234,6 @@ def accuracy_of(run: Simulated) -> float:
 
 STYLES: Mapping[str, tuple[str, str]] = {
     "ekya": (LIGHT.streams[0], "o-"),
-    IN_BURSTS: (LIGHT.streams[0], "o:"),
     "thief": (LIGHT.streams[1], "s-"),
     "paper": (LIGHT.streams[1], "s:"),
     PAPER_BASELINES[0]: (LIGHT.streams[2], "v--"),

@@ -11,7 +11,6 @@ from played import (
     EKYA,
     EXACT,
     GENERATED,
-    IN_BURSTS,
     NO_RETRAIN,
     ORACLE,
     OURS,
@@ -20,7 +19,6 @@ from played import (
     THIEF,
     Data,
     Who,
-    conditions,
     difference,
     draw_panels,
     draw_schedulers,
@@ -34,6 +32,8 @@ from played import (
 )
 from recipe import Beside, paper_line, percent, points
 from recipe_table import Row, row_where, rows_where
+
+from ekya.simulation.trace.simulate import Conditions
 
 # Figure 6 and Table 3: accuracy by the number of streams, and each scheduler's capacity, the largest number
 # up to which accuracy stays at the target or above. The paper's target is 75% on Cityscapes; traces reach
@@ -58,7 +58,7 @@ def play_by_streams(data: Data, full: bool, seed: int) -> Iterator[Row]:
     players = {**ours(data), **paper_baselines(data)}
     counts = range(1, data.streams + 1) if full or data.streams <= 4 else range(2, data.streams + 1, 2)
     for gpus, streams, (name, who) in product(GPUS, counts, players.items()):
-        reached = play(data.first(streams), who, conditions(gpus, seed)).accuracy
+        reached = play(data.first(streams), who, Conditions(gpus, seed=seed)).accuracy
         yield {
             "data": data.name,
             "gpus": gpus,
@@ -149,9 +149,8 @@ def draw_by_streams(rows: Sequence[Row], names: Sequence[str]) -> Figure:
 
 # Figure 7: ten streams on 1 to 16 GPUs; the paper finds that Ekya on 4 does better than uniform on 16.
 # Recorded traces have other numbers of streams and get as many GPUs a stream. The paper's baselines serve a
-# model when its retraining is done; each is also played with checkpoints. `ekya` is also played with labels
-# and profiles in one burst at each window's start; `oracle` plans with the true profiles and pays for no
-# trial.
+# model when its retraining is done; each is also played with checkpoints. `oracle` plans with the true
+# profiles.
 
 GPUS_PER_STREAM = (0.1, 0.2, 0.4, 0.8, 1.6)
 """The paper's 1, 2, 4, 8 and 16 GPUs for ten streams."""
@@ -170,7 +169,6 @@ def play_by_gpus(data: Data, full: bool, seed: int) -> Iterator[Row]:
     uniform = paper_baselines(data)
     players = {
         **ours(data),
-        IN_BURSTS: Who(EKYA, burst=True),
         **uniform,
         **{name + WITH_CHECKPOINTS: replace(who, checkpoints=True) for name, who in uniform.items()},
         ORACLE: Who(ORACLE),
@@ -179,7 +177,7 @@ def play_by_gpus(data: Data, full: bool, seed: int) -> Iterator[Row]:
     for per_stream in GPUS_PER_STREAM:
         reached: dict[str, tuple[float, ...]] = {}
         for name, who in players.items():
-            reached[name] = play(data, who, conditions(data.gpus(per_stream), seed)).by_trace
+            reached[name] = play(data, who, Conditions(data.gpus(per_stream), seed=seed)).by_trace
             yield {
                 "data": data.name,
                 "streams": data.streams,
@@ -262,6 +260,7 @@ def draw_by_gpus(rows: Sequence[Row], names: Sequence[str]) -> Figure:
 
 # Figure 11b: the outcome of a γ is estimated as the truth plus a Gaussian error; everything else is as in
 # Figure 7 with ten streams, on 4 GPUs and on 8. The same errors are drawn for each size and only scaled.
+# They replace the estimates of either profiler, so that `paper` would be `thief`.
 
 ERROR_GPUS_PER_STREAM = (0.4, 0.8)
 ERRORS = (EXACT, 0.05, 0.1, 0.2, 0.4)
@@ -272,16 +271,16 @@ PAPER_LOSS, PAPER_LOSS_PART = "-3 at most", 0.03
 
 
 def play_by_error(data: Data, full: bool, seed: int) -> Iterator[Row]:
-    """Plays our schedulers with every error, as means over the draws.
+    """Plays `ekya` and `thief` with every error, as means over the draws.
 
     ``loss`` is the accuracy less that without an error.
     """
     exact: dict[tuple[float, str], list[float]] = {}
-    for per_stream, error, (name, who) in product(ERROR_GPUS_PER_STREAM, ERRORS, OURS.items()):
+    for per_stream, error, name in product(ERROR_GPUS_PER_STREAM, ERRORS, (EKYA, THIEF)):
         # Without an error there is nothing to draw.
         draws = (5 if full else 2) if error else 1
-        under = replace(conditions(data.gpus(per_stream)), error_sd=error)
-        drawn = [play(data, who, replace(under, seed=seed + draw)).by_trace for draw in range(draws)]
+        under = Conditions(data.gpus(per_stream), error_sd=error)
+        drawn = [play(data, Who(name), replace(under, seed=seed + draw)).by_trace for draw in range(draws)]
         reached = [fmean(of) for of in zip(*drawn, strict=True)]
         yield {
             "data": data.name,

@@ -4,8 +4,8 @@
     python experiments/trace_figures.py figure7 --full --trace city.parquet --trace video.parquet
 
 Generated traces have the paper's spread; means with an interval are over five of them. A recorded trace is
-one. `ekya` is our default, `thief` the paper's scheduler with our profiler and checkpoints, `paper` the
-paper's Ekya.
+one. `ekya` is our default, `thief` the paper's search with our estimates, `paper` the paper's search with its
+micro-profiler; all three with checkpoints.
 """
 
 from dataclasses import replace

@@ -89,12 +89,12 @@ Scheduler = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Scheduler, such as ekya, thief or uniform:inference=300; paper is Ekya as in the paper, and "
-        "NAME@paper another scheduler under the paper's conditions.",
+        help="Scheduler, such as ekya, thief or uniform:inference=300; paper is the paper's scheduler with "
+        "its micro-profiler, and NAME@paper another scheduler with that micro-profiler.",
     ),
 ]
 COMPARED = (
-    "Schedulers to compare; paper is Ekya as in the paper, NAME@paper another under the paper's conditions."
+    "Schedulers to compare; paper is the paper's with its micro-profiler, NAME@paper another one with that."
 )
 """Help of an option with several schedulers."""
 RunClock = Annotated[

@@ -71,8 +71,8 @@ class SimulateConfig:
         typer.Option(
             min=0.0,
             metavar="SD",
-            help="Standard deviation of the error of every estimate, 0 for exact ones; as the trace's trials "
-            "of γ give them if left out.",
+            help="Standard deviation of the error of every estimate, 0 for exact ones; they are a run's if "
+            "left out.",
         ),
     ] = None
     relative_error: Annotated[

@@ -20,7 +20,6 @@ from pydantic import (
 
 from ekya.config.answer_sinks import AnySink, find_repeated_name
 from ekya.config.fleet_sections import (
-    NO_DRIFT,
     DriftConfig,
     FleetSection,
     HttpConfig,
@@ -43,7 +42,7 @@ from ekya.models.golden.spec import FILE, ONNX, GoldenSpec, detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
-from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler, placement_of, preset_of
+from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler, preset_of
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig
 
@@ -151,17 +150,7 @@ class FleetConfig(FleetSection):
         if preset is None:
             return self
         changes = {
-            "preparation": self.preparation.model_copy(
-                update={
-                    "profiler": preset.profiler,
-                    "burst": preset.prepares_in_burst,
-                    "doses": 1 if preset.prepares_in_burst else self.preparation.doses,
-                }
-            ),
-            "placement": placement_of(scheduler, self.placement),
-            "checkpoints": preset.checkpoints,
-            "drift": self.drift if preset.reacts_to_drift else NO_DRIFT,
-            "zoo": self.zoo if preset.reacts_to_drift else NO_ZOO,
+            "preparation": self.preparation.model_copy(update={"profiler": preset.profiler}),
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
         return self.model_copy(update=changes)
@@ -286,11 +275,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     """Yields problems of the whole file; each sentence begins with the key."""
     if fleet.edge.task is Task.DETECT:
         yield from _problems_of_detectors(fleet)
-    if fleet.preparation.burst and fleet.preparation.doses > 1:
-        yield (
-            f"preparation.doses: {fleet.preparation.doses} doses are no burst; use 1, or remove "
-            "preparation.burst"
-        )
     if fleet.inference.golden_every and (
         fleet.edge.task is not Task.DETECT or detector_of(fleet.golden) is None
     ):

@@ -59,11 +59,9 @@ class PreparationConfig(FleetSection):
             up to three tenths of the window.
         streams: number of streams that are labelled and profiled per window, round robin; None for all.
         frames: frames of a window that are used.
-        profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
-        burst: prepare all streams at the whole ``share_milli``, whatever inference needs, as in the paper.
-            Otherwise those that are expected to gain more than it costs.
+        profiler: how γ are estimated: ``ekya``, or ``paper`` for the paper's plain version.
         doses: number of equal parts in which the labels of a window are made, spread over it: the first when
-            it opens, and each later one of frames since, of the streams that are expected to gain by it.
+            it opens, and each later one of frames since.
     """
 
     share_milli: int = Field(default=900, ge=1)
@@ -71,7 +69,6 @@ class PreparationConfig(FleetSection):
     streams: int | None = Field(default=None, ge=1)
     frames: KeptFrames = KeptFrames.DRAWN
     profiler: Profiler = Profiler.EKYA
-    burst: bool = False
     doses: int = Field(default=1, ge=1)
 
 
@@ -118,10 +115,6 @@ class DriftConfig(FleetSection):
     def pools(self) -> bool:
         """True if labels of the same scene are pooled."""
         return self.notice and self.pool
-
-
-NO_DRIFT = DriftConfig(notice=False)
-"""Neither noticed nor answered."""
 
 
 class ZooConfig(FleetSection):

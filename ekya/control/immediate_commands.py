@@ -28,13 +28,9 @@ def immediate_commands(
     """Yields commands that an event requires independently of a plan."""
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
-            yield from window_preparation(
-                after.fleet, after.histories, now_us, options_known(options, after), needs
-            )
+            yield from _preparing(after, now_us, options, needs)
         case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
-            yield from window_preparation(
-                after.fleet, after.histories, now_us, options_known(options, after), needs
-            )
+            yield from _preparing(after, now_us, options, needs)
         case ev.LabelsReady() if event.window == before.window:
             stream = before.stream(event.stream)
             usable = min(event.training_crops, event.validation_crops) > 0
@@ -81,6 +77,15 @@ def immediate_commands(
             yield from _starting_again(before.stream(event.stream), after.fleet.stream(event.stream))
         case _:
             return
+
+
+def _preparing(
+    state: LoopState, now_us: int, options: LoopOptions, needs: Needs
+) -> Iterator[cmd.BeginPreparation]:
+    """Yields the preparation of the open window."""
+    command = window_preparation(state.fleet, state.histories, now_us, options_known(options, state), needs)
+    if command is not None:
+        yield command
 
 
 def _after_death(was: StreamState, now: StreamState, role: ev.Role) -> Iterator[cmd.Command]:

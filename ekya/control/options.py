@@ -63,10 +63,8 @@ class LoopOptions:
         roll_back_margin: accuracy by which they may be worse than their predecessors, on labels of a window
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
-        pools_labels: retrainings learn from other labels of the same scene, too, unless a trial refuses them.
+        pools_labels: retrainings learn from other labels of the same scene, too.
         zoo: number of retrained models that are kept; 0 without a zoo.
-        preparation_bursts: labelling and profiling are of all streams and at their largest share, whatever
-            inference needs and whether or not it pays.
         doses: number of equal doses in which a window's labels are made.
     """
 
@@ -98,6 +96,5 @@ class LoopOptions:
     reacts_to_drift: bool = False
     pools_labels: bool = False
     zoo: int = 0
-    preparation_bursts: bool = True
     doses: int = 1
     readmit_after_us: int | None = None

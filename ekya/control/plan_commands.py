@@ -70,6 +70,7 @@ def diff_plan(
                 expected_gpu_s=option.gpu_s,
                 elsewhere=assignment.elsewhere,
                 early_part=option.early_part,
+                estimated_accuracy=option.estimated_accuracy,
                 training_speed=view.training_speed,
             )
             ranked.append((_START, start))
@@ -130,6 +131,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
                 promised_accuracy=command.expected_accuracy,
                 expected_accuracy=command.expected_accuracy,
                 expected_gpu_s=command.expected_gpu_s,
+                estimated_accuracy=command.estimated_accuracy,
                 elsewhere=command.elsewhere,
                 early_part=command.early_part,
             )
@@ -156,7 +158,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state.without_preparation()
         case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
             return state
-        case cmd.SkipPreparation() | cmd.StartAgain():
+        case cmd.StartAgain():
             return state
 
 
@@ -194,7 +196,7 @@ def _with_floors(
     view: WindowView, shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions
 ) -> dict[Job, int]:
     """Raises shares to the inference floors, so that no plan starves inference; per GPU with home GPUs."""
-    kept = {} if options.preparation_bursts else kept_floors(view, view.capacity_milli)
+    kept = kept_floors(view, view.capacity_milli)
     if not options.homes:
         return _lifted(view, shares, kept, view.capacity_milli)
     homes = homes_of(fleet, options)

@@ -21,11 +21,13 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.effects import apply_event
 from ekya.core.plan import Plan
+from ekya.core.profile import Profiler
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.stream_faults import OVER
 from ekya.core.units import us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
-from ekya.planning.profiling.history import LabelledWindow, Observation
+from ekya.planning.profiling.history import Observation
+from ekya.planning.profiling.outcomes import learn_outcomes
 from ekya.planning.profiling.speed_curves import refine_curve
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -224,14 +226,12 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
     """Returns the state after an event, including histories of γ and speeds."""
     learnt = replace(state, fleet=apply_event(state.fleet, event))
     match event:
-        case ev.LabelsReady() if event.window == state.fleet.window and event.since_us is None:
-            return _remember_labels(learnt, state.fleet.stream(event.stream).accuracy, event)
         case ev.StreamAdded() if event.stream in state.histories:
             others = {one: its for one, its in state.histories.items() if one != event.stream}
             return replace(learnt, histories=others)
         case ev.WindowOpened():
             return _without_removed(learnt)
-        case ev.PreparationEnded() if needs.micro_profile:
+        case ev.PreparationEnded() if needs.micro_profile and options.profiler is Profiler.PAPER:
             return _remember_profiles(learnt, options, needs)
         case ev.RetrainFinished():
             before, after = state.fleet.stream(event.stream), learnt.fleet.stream(event.stream)
@@ -252,26 +252,13 @@ def _without_removed(state: LoopState) -> LoopState:
     return replace(state, histories={one: its for one, its in state.histories.items() if one in there})
 
 
-def _remember_labels(state: LoopState, known: float | None, event: ev.LabelsReady) -> LoopState:
-    if not event.validation_crops:
-        return state
-    history, compared = history_of(state.histories, event.stream), event.compared
-    before = history.labelled[-1].window if history.labelled else event.window
-    labelled = LabelledWindow(
-        window=event.window,
-        accuracy=event.serving_accuracy,
-        loss=None if known is None else max(known - event.serving_accuracy, 0.0),
-        gain=history.gained_in(before) if compared is None else compared.new - compared.old,
-    )
-    return replace(state, histories={**state.histories, event.stream: history.with_labels(labelled)})
-
-
 def _remember_profiles(state: LoopState, options: LoopOptions, needs: Needs) -> LoopState:
-    histories = dict(state.histories)
+    """Returns the state with what was profiled, from which the paper's profiler prunes bad γ."""
+    histories, outcomes = dict(state.histories), learn_outcomes(state.histories)
     for stream in state.fleet.streams:
         accuracy = stream.accuracy or 0.0
         history = history_of(histories, stream.stream)
-        for option in retrain_options(stream, False, accuracy, options, needs, history):
+        for option in retrain_options(stream, False, accuracy, options, needs, outcomes):
             history = history.with_observation(
                 Observation(state.fleet.window, option.config, option.accuracy_after - accuracy, option.gpu_s)
             )
@@ -285,9 +272,10 @@ def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob,
         window=state.fleet.window,
         config=job.config,
         gain=job.best_accuracy - accuracy,
-        # Remote retrainings do not report their use, so the profiled cost is kept.
+        # Remote retrainings do not report their use, so the expected cost is kept.
         gpu_s=gpu_s if job.elsewhere is None else job.expected_gpu_s,
-        predicted_gain=job.promised_accuracy - accuracy,
+        predicted_gain=None if job.estimated_accuracy is None else job.estimated_accuracy - accuracy,
+        validation_crops=before.labels.validation_crops,
         elsewhere=job.elsewhere is not None,
     )
     history = history_of(state.histories, before.stream).with_observation(observation)

@@ -2,24 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Phase
-from ekya.core.profile import FamilyCurve, Profiler, family_of
+from ekya.core.profile import Profiler, family_of
 from ekya.core.state import FleetState, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
-from ekya.planning.profiling.estimate import estimate_options as estimated_options
-from ekya.planning.profiling.estimate import objects_shown, served_after
+from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes, served_after
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.inference_profile import at_measured_use
-from ekya.planning.profiling.pruning import in_need
+from ekya.planning.profiling.outcomes import Outcomes, learn_outcomes
 from ekya.planning.schedulers.checkpoint_gain import early_part_left
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -48,6 +48,7 @@ def window_view(
     Streams that do not serve are left out, and their jobs' shares are subtracted from the capacity.
     """
     terms = {one.stream: one for one in options.terms}
+    outcomes = learn_outcomes(histories)
     return WindowView(
         now_us=now_us,
         window_end_us=state.window_end_us,
@@ -61,7 +62,7 @@ def window_view(
                 state,
                 options,
                 needs,
-                history_of(histories, stream.stream),
+                outcomes,
                 _terms(stream, terms),
             )
             for stream in state.streams
@@ -122,11 +123,11 @@ def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> in
     A quantum for each serving stream must remain, and what the next preparation needs, over all GPUs, and
     with home GPUs also on that of the guests. That is its share, if it begins with the next window, before
     ``until_us``. One that a drift or a dose may cause in this window takes what guests leave, and at least a
-    quantum, unless it always has its whole share.
+    quantum.
     """
     may_react = (options.reacts_to_drift or options.doses > 1) and not state.preparing
     prepares_milli = 0
-    if until_us > state.window_end_us or (may_react and options.preparation_bursts):
+    if until_us > state.window_end_us:
         prepares_milli = options.preparation_share_milli
     elif may_react:
         prepares_milli = options.quantum_milli
@@ -150,15 +151,14 @@ def _stream_view(
     state: FleetState,
     options: LoopOptions,
     needs: Needs,
-    history: ProfileHistory,
+    outcomes: Outcomes,
     terms: StreamTerms,
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
-    serving = _on_most_crops(stream, accuracy, needs)
-    objects = objects_shown(stream.profiles.curves)
+    serving = _on_all_labels(stream, accuracy, needs)
     promised = [
-        replace(option, accuracy_after=served_after(option, serving, history, objects))
-        for option in _offered(stream, state, accuracy, options, needs, history)
+        replace(option, accuracy_after=served_after(option, serving))
+        for option in _offered(stream, state, serving, options, needs, outcomes)
         if stream.profiles.has_room_for(option.config)
     ]
     return StreamView(
@@ -168,20 +168,13 @@ def _stream_view(
             replace(option, early_part=early_part(option, serving, options) if needs.early_parts else 0.0)
             for option in promised
         ),
-        inference_options=_inference_options(stream, state, options),
+        inference_options=_pooled(stream, state, inference_needs(stream, options)),
         running=_running(stream),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
         histogram=stream.labels.histogram,
         cached=stream.cached if not (state.preparing or stream.frozen) and _idle(stream) else (),
     )
-
-
-def _inference_options(
-    stream: StreamState, state: FleetState, options: LoopOptions
-) -> tuple[InferenceOption, ...]:
-    needed = inference_needs(stream, options)
-    return needed if options.preparation_bursts else _pooled(stream, state, needed)
 
 
 def _pooled(
@@ -221,11 +214,11 @@ def _offered(
     accuracy: float,
     options: LoopOptions,
     needs: Needs,
-    history: ProfileHistory,
+    outcomes: Outcomes,
 ) -> tuple[RetrainOption, ...]:
     if not needs.elsewhere:
         preparing = state.is_preparing(stream.stream)
-        return retrain_options(stream, preparing, accuracy, options, needs, history)
+        return retrain_options(stream, preparing, accuracy, options, needs, outcomes)
     # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
     if state.window < 1 or stream.frozen or not _idle(stream):
         return ()
@@ -236,22 +229,17 @@ def _idle(stream: StreamState) -> bool:
     return stream.job is None and stream.finished is None
 
 
-def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
-    """Returns the serving model's accuracy by a micro-profile that measured on all labels, if there is one.
+def _on_all_labels(stream: StreamState, accuracy: float, needs: Needs) -> float:
+    """Returns the serving model's accuracy on all labels, if it was measured there, and not on a fifth of
+    them.
 
     The estimates of γ start from that accuracy, so a gain is not an artefact of the few validation labels.
     Schedulers that use checkpoints get the accuracy of these instead, once they serve.
     """
     served = stream.finished is not None or (stream.job is not None and stream.job.served_epoch > 0)
-    if needs.early_parts and served:
+    if (needs.early_parts and served) or stream.labels.accuracy_on_all is None or stream.labels.new_classes:
         return accuracy
-    starts = [
-        (curve.validation_crops, curve.accuracies[0])
-        for curve in stream.profiles.curves
-        if curve.accuracies and curve.validation_crops is not None
-    ]
-    crops, start = max(starts, default=(0, accuracy))
-    return start if crops and not stream.labels.new_classes else accuracy
+    return stream.labels.accuracy_on_all
 
 
 def _running(stream: StreamState) -> RunningRetraining | None:
@@ -271,50 +259,28 @@ def retrain_options(
     accuracy: float,
     options: LoopOptions,
     needs: Needs,
-    history: ProfileHistory,
+    outcomes: Outcomes,
 ) -> tuple[RetrainOption, ...]:
     """Returns Γ for a stream: empty during its preparation, and during or after its retraining."""
-    if preparing or stream.frozen or not _idle(stream) or stream.labels.training_crops == 0:
+    labels = stream.labels
+    if preparing or stream.frozen or not _idle(stream) or labels.training_crops == 0:
         return ()
-    if needs.micro_profile:
-        fitted = estimated_options(
-            stream.profiles.curves or _untried(stream, accuracy, options),
-            options.retrain_configs,
-            stream.labels.learnt_crops,
-            validation_crops=stream.labels.validation_crops,
-            serving_accuracy=accuracy,
-            history=history,
-            profiler=options.profiler,
+    if needs.micro_profile and (options.profiler is Profiler.PAPER or stream.profiles.options):
+        fitted = estimate_as_in_the_paper(
+            stream.profiles.curves, options.retrain_configs, labels.learnt_crops
         )
         return tuple(sorted((*fitted, *stream.profiles.options), key=lambda option: option.config))
-    # Without micro-profiles only the costs of γ are available, not their gains.
+    if needs.micro_profile:
+        # Without an accuracy of the model that serves it is unknown what there is to gain.
+        if stream.accuracy is None or labels.validation_crops == 0:
+            return ()
+        correction_for = partial(outcomes.correction_for, stream.stream)
+        return estimate_by_outcomes(
+            options.retrain_configs, options.family_costs, labels.learnt_crops, accuracy, correction_for
+        )
+    # Without estimates only the costs of γ are available, not their gains.
     costs = {cost.family: cost for cost in options.family_costs}
     return tuple(
-        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.labels.learnt_crops))
+        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, labels.learnt_crops))
         for config in options.retrain_configs
-    )
-
-
-def _untried(stream: StreamState, accuracy: float, options: LoopOptions) -> tuple[FamilyCurve, ...]:
-    """Returns families with their usual costs, for a stream in need that was not profiled in time.
-
-    A machine that is slower than its cost card may be labelling until the time is up. Default estimates are
-    used then; without them nothing would be retrained.
-    """
-    known = bool(stream.profiles.options) or options.profiler is not Profiler.EKYA
-    unclear = stream.accuracy is None or stream.labels.validation_crops == 0
-    if known or unclear or not in_need({stream.stream: accuracy}):
-        return ()
-    crops = stream.labels.training_crops
-    return tuple(
-        FamilyCurve(
-            batch_size=cost.family.batch_size,
-            head_width=cost.family.head_width,
-            trainable_blocks=cost.family.trainable_blocks,
-            subset_crops=crops,
-            accuracies=(),
-            epoch_gpu_s=crops * cost.epoch_gpu_s,
-            prepare_gpu_s=crops * cost.prepare_gpu_s,
-        )
-        for cost in options.family_costs
     )

@@ -63,19 +63,6 @@ class BeginPreparation:
 
 
 @dataclass(frozen=True, slots=True)
-class SkipPreparation:
-    """Do not label and profile these streams in a window; the reason is for the operator.
-
-    Attributes:
-        reason: in one sentence.
-    """
-
-    window: int
-    streams: tuple[StreamId, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class EndPreparation:
     """Stop the unfinished rest of the preparation, which is named as in its command."""
 
@@ -97,10 +84,10 @@ class SetInference:
 class StartRetraining:
     """Retrain the serving model of a stream on the labels of a window's preparation.
 
-    ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are the plan's estimates. With ``elsewhere``
-    nothing is trained here: all weights have arrived at its time, and their accuracies are reported as they
-    arrive; in a live run only other servers send them. GPU-seconds are converted by ``training_speed``, the
-    curve with which the window is planned.
+    ``expected_accuracy``, ``expected_gpu_s``, ``early_part`` and ``estimated_accuracy`` are the plan's
+    estimates. With ``elsewhere`` nothing is trained here: all weights have arrived at its time, and their
+    accuracies are reported as they arrive; in a live run only other servers send them. GPU-seconds are
+    converted by ``training_speed``, the curve with which the window is planned.
     """
 
     stream: StreamId
@@ -112,6 +99,7 @@ class StartRetraining:
     expected_gpu_s: float
     elsewhere: Elsewhere | None = None
     early_part: float = 0.0
+    estimated_accuracy: float | None = None
     plan_epoch: int = 0
     training_speed: SpeedCurve = LINEAR
 
@@ -229,7 +217,6 @@ class StartAgain:
 
 Command = (
     BeginPreparation
-    | SkipPreparation
     | EndPreparation
     | SetInference
     | StartRetraining

@@ -9,8 +9,8 @@ from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.stream_faults import OVER
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
-from ekya.core.weights import PooledLabels, Scene
+from ekya.core.units import US_PER_S, StreamId, us_to_seconds
+from ekya.core.weights import Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
@@ -59,7 +59,7 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
         case ev.ShareResized():
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
-            return _with_cost(state, event).without_preparation() if state.ends_preparation(event) else state
+            return state.without_preparation() if state.ends_preparation(event) else state
         case ev.ProfilerBack() | rq.RestartRequested():
             return state
         case ev.DoseDue():
@@ -141,7 +141,9 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 event.new_classes,
                 event.class_histogram,
                 event.since_us,
+                pooled=0 if event.pooled is None else event.pooled.labels,
                 until_us=_labelled_until_us(state, event),
+                accuracy_on_all=event.accuracy_on_all,
             )
             # Without validation crops there is no new accuracy of the model. What a running retraining
             # reaches is compared with the accuracy on its own labels.
@@ -153,7 +155,6 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 labels=labels,
                 accuracy=accuracy,
                 adopting_over=None,
-                prepared_gpu_s=event.gpu_s,
                 # Labels of the window before do not show what was asked for since.
                 requested=stream.requested and event.since_us is None and stream.drifted_us is not None,
             )
@@ -176,11 +177,9 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options, inference_measured=True)
         case ev.ProfileReady() if event.window == state.window:
-            if event.pooled is not None:
-                return _with_pooled(stream, event, event.pooled)
-            return _tried(stream, replace(known, curves=(*known.curves, event.curve)), event.gpu_s)
+            return replace(stream, profiles=replace(known, curves=(*known.curves, event.curve)))
         case ev.RetrainProfiled() if event.window == state.window:
-            return _tried(stream, replace(known, options=(*known.options, *event.options)), event.gpu_s)
+            return replace(stream, profiles=replace(known, options=(*known.options, *event.options)))
         case ev.MemoryShort() if event.window == state.window:
             return replace(stream, profiles=replace(known, did_not_fit=(*known.did_not_fit, event.what)))
         case ev.ModelCached():
@@ -245,33 +244,6 @@ def _showing(stream: StreamState, event: ev.LabelsReady) -> StreamState:
         picture=event.picture if is_newest else stream.picture,
         scene=Scene(event.picture, event.class_histogram, labels),
     )
-
-
-def _tried(stream: StreamState, profiles: WindowProfiles, gpu_s: float) -> StreamState:
-    return replace(stream, profiles=profiles, prepared_gpu_s=(stream.prepared_gpu_s or 0.0) + gpu_s)
-
-
-def _with_pooled(stream: StreamState, event: ev.ProfileReady, pooled: PooledLabels) -> StreamState:
-    """Returns the stream after a family was tried again, with pooled labels."""
-    if not pooled.learns:
-        return _tried(stream, stream.profiles, event.gpu_s)
-    family = event.curve.family
-    others = tuple(curve for curve in stream.profiles.curves if curve.family != family)
-    tried = _tried(stream, replace(stream.profiles, curves=(*others, event.curve)), event.gpu_s)
-    labels = replace(stream.labels, pooled=pooled.labels)
-    return replace(tried, labels=labels)
-
-
-def _with_cost(state: FleetState, event: ev.PreparationEnded) -> FleetState:
-    """Returns the state with a larger cost of streams whose labels a preparation had no time for at all."""
-    running = state.preparation
-    if running is None or any(state.stream(one).labels.training_crops for one in running.streams):
-        return state
-    spent_gpu_s = us_to_seconds(event.t_us - running.began_us) * running.share_milli / FULL_GPU_MILLI
-    spent_gpu_s /= max(len(running.streams), 1)
-    for stream in sorted(running.streams):
-        state = state.with_stream(replace(state.stream(stream), prepared_gpu_s=2.0 * spent_gpu_s))
-    return state
 
 
 def _labelled_until_us(state: FleetState, event: ev.LabelsReady) -> int:

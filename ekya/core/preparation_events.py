@@ -27,6 +27,9 @@ class LabelsReady:
         since_us: stream time from which on the sample was taken, where it is of the open window.
         picture: description of the frames of the sample, in grey levels; empty without a zoo.
         probe: of a later dose, what it says of the serving model; None for other labels.
+        accuracy_on_all: of the serving model on all labels, with less chance in it than in the few that
+            validate; None where it may have learnt from them, or the world does not measure it.
+        pooled: other labels of the same scene that retrainings learn from as well; None without any.
     """
 
     t_us: int
@@ -45,6 +48,8 @@ class LabelsReady:
     since_us: int | None = None
     picture: tuple[int, ...] = ()
     probe: DoseProbe | None = None
+    accuracy_on_all: float | None = None
+    pooled: PooledLabels | None = None
 
     @property
     def of_new_scene(self) -> bool:
@@ -100,18 +105,13 @@ class InferenceProfiled:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReady:
-    """The micro-profiler measured one family of γ (paper §4.3).
-
-    Attributes:
-        pooled: other labels of the same scene that it was measured with, after it was without.
-    """
+    """The micro-profiler measured one family of γ (paper §4.3)."""
 
     t_us: int
     stream: StreamId
     window: int
     curve: FamilyCurve
     gpu_s: float
-    pooled: PooledLabels | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ class Profiler(StrEnum):
     """Method of micro-profiling γ: the trials, and the estimates from them."""
 
     EKYA = "ekya"
-    """The head on every labelled object, in folds; one level for all γ; estimates with an uncertainty."""
+    """Nothing is tried: what is usual for γ, corrected by what past retrainings brought."""
     PAPER = "paper"
     """Each family for five epochs on a tenth of the labels, and Optimus' curve through that (paper §4.3)."""
 

@@ -38,6 +38,7 @@ class RetrainJob:
         held_milli: the share at which it works, as its handle reported; 0 while unknown.
         epoch_since_us: begin of the epoch in progress; None where its time is distorted, by a change of
             share, a checkpoint, or the job's preparation in the first epoch.
+        estimated_accuracy: see ``RetrainOption``.
     """
 
     job: JobId
@@ -55,6 +56,7 @@ class RetrainJob:
     early_part: float = 0.0
     held_milli: int = 0
     epoch_since_us: int | None = None
+    estimated_accuracy: float | None = None
 
     @property
     def best_epoch(self) -> int:
@@ -86,6 +88,7 @@ class WindowLabels:
         histogram: number of labels of each class; empty where unknown.
         since_us: stream time since which they were drawn; None for those of the window before.
         until_us: stream time up to which they were drawn; None before any.
+        accuracy_on_all: see ``LabelsReady``.
         pooled: number of other labels of the same scene that a retraining learns from as well.
     """
 
@@ -96,6 +99,7 @@ class WindowLabels:
     since_us: int | None = None
     pooled: int = 0
     until_us: int | None = None
+    accuracy_on_all: float | None = None
 
     @property
     def learnt_crops(self) -> int:
@@ -166,8 +170,6 @@ class StreamState:
         relabelling: labels since that drift are being made, so what was trained on the old scene does not
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
-        prepared_gpu_s: GPU-seconds of the labels and trials of its last preparation. If that ended before any
-            labels: twice its part of what was spent, since more is needed. None before the first.
         more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
         picture: description of what it shows now; empty while unknown.
         scene: what its newest labels showed; None before the first.
@@ -202,7 +204,6 @@ class StreamState:
     drifted_us: int | None = None
     relabelling: bool = False
     reactions: int = 0
-    prepared_gpu_s: float | None = None
     more_labels_us: int | None = None
     picture: tuple[int, ...] = ()
     scene: Scene | None = None

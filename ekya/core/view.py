@@ -22,6 +22,8 @@ class RetrainOption:
         early_part: mean part of the gain, in [0, 1), that checkpoints serve during the retraining (paper §5)
             at a constant share; 0 where nothing serves before the end. In an estimate outside a view, the
             mean part of the gain that the model in training has.
+        estimated_accuracy: accuracy by the estimate alone, before what past outcomes correct, so that the
+            outcome is compared with it; None where nothing is to be learnt from this γ.
     """
 
     config: RetrainConfig
@@ -29,6 +31,7 @@ class RetrainOption:
     gpu_s: float
     accuracy_sd: float = 0.0
     early_part: float = 0.0
+    estimated_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,22 +86,15 @@ class SceneOf:
 
 @dataclass(frozen=True, slots=True)
 class PooledLabels:
-    """Labels of the same scene that were tried beside the newest ones of a stream.
+    """Labels of the same scene that a stream learns from beside its newest ones.
 
     Attributes:
         streams: whose they are; the stream itself, if some are earlier ones of its own.
         labels: their number.
-        accuracy, alone: what a trial reached on the newest labels with them, and without.
-        objects: effective number of objects in the newest labels.
-        learns: whether retrainings learn from them.
     """
 
     streams: tuple[StreamId, ...]
     labels: int
-    accuracy: float
-    alone: float
-    objects: int
-    learns: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.objects import DOUBTFUL
-from ekya.core.profile import FamilyCurve
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
-from ekya.core.weights import PooledLabels, SceneOf
+from ekya.core.weights import SceneOf
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.frames import LabelledFrames
@@ -23,7 +22,7 @@ from ekya.models.training.labelled import (
     split_by_track_and_time,
 )
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
-from ekya.planning.adaptation.label_pooling import AGEING, LABELLINGS, MOST_POOLED, pooling_pays
+from ekya.planning.adaptation.label_pooling import AGEING, LABELLINGS, MOST_POOLED
 
 LABELLED_TRACKS = 0.6
 """Part of a window's objects that may be labelled; labelled objects never count in accuracy."""
@@ -114,14 +113,6 @@ class StreamLabels:
         if not all(isinstance(part, LabelledFrames) for part in parts):
             return None
         return sum(int(part.objects_in_each().sum()) for part in parts)
-
-    def different_objects(self, background: int | None) -> int:
-        """Returns the number of different objects in both parts, without background; of frames, of these."""
-        tracks = np.concatenate([self.training.examples.tracks, self.validation.examples.tracks])
-        if background is not None and self.objects_in_frames is None:
-            labels = np.concatenate([self.training.examples.labels(), self.validation.examples.labels()])
-            tracks = tracks[labels != background]
-        return len(np.unique(tracks))
 
     def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
         """Returns the number of labelled objects of each of the fleet's classes, without background."""
@@ -273,6 +264,16 @@ class LabelPool:
         """Forgets the labels of a stream."""
         self._newest_first.pop(stream, None)
 
+    def not_shown_before(self, stream: StreamId, labels: StreamLabels) -> Examples:
+        """Returns new labels without those of objects that earlier ones of a stream have shown.
+
+        The model that serves may have learnt from these. Labels come before they are added.
+        """
+        examples = labels.examples
+        for earlier in self._newest_first.get(stream, []):
+            examples = examples.select_rows(np.flatnonzero(examples.apart_from(earlier.examples)))
+        return examples
+
     def join_labels(
         self, stream: StreamId, scenes: Sequence[SceneOf]
     ) -> tuple[StreamLabels, tuple[StreamId, ...]]:
@@ -297,7 +298,7 @@ class LabelPool:
         """Yields what shows a scene: whose it is, how many of its labellings are newer, and the examples.
 
         Of a stream's own earlier labels those of objects that the newest ones show are left out, so that no
-        trial measures on what it has learned.
+        model is measured on what it has learned.
         """
         newest, *earlier = self._newest_first[stream]
         shown = newest.examples
@@ -311,24 +312,3 @@ class LabelPool:
                 if own:
                     usable &= examples.apart_from(shown)
                 yield scene.stream, age, examples.select_rows(np.flatnonzero(usable))
-
-
-def judge_pooled(
-    both: StreamLabels, streams: tuple[StreamId, ...], alone: FamilyCurve, with_pooled: FamilyCurve
-) -> tuple[PooledLabels, FamilyCurve]:
-    """Returns what two trials of one family say about pooled labels, and the curve with them.
-
-    The curve begins at the accuracy of the model that serves: pooled labels may show new classes, whose fresh
-    outputs make the start of their trial worse.
-
-    Args:
-        both: the newest labels with the pooled ones.
-        streams: whose the pooled ones are.
-        alone, with_pooled: the trials, without and with the pooled labels.
-    """
-    assert both.pooled is not None
-    accuracy, before = with_pooled.accuracies[-1], alone.accuracies[-1]
-    objects = alone.validation_crops or len(np.unique(both.validation.examples.tracks))
-    learns = pooling_pays(accuracy, before, objects)
-    curve = replace(with_pooled, accuracies=(alone.accuracies[0], *with_pooled.accuracies[1:]))
-    return PooledLabels(streams, len(both.pooled), accuracy, before, objects, learns), curve

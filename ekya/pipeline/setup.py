@@ -79,7 +79,6 @@ def loop_options(
         reacts_to_drift=fleet.drift.reacts,
         pools_labels=fleet.drift.pools or (fleet.drift.pool and fleet.preparation.doses > 1),
         zoo=_kept_models(fleet),
-        preparation_bursts=fleet.preparation.burst,
         doses=fleet.preparation.doses,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )

@@ -16,8 +16,9 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.label_weights import tried_of, weighed_now
 from ekya.models.training.labelled import E, Examples, LabelledCrops
-from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
+from ekya.models.training.microprofile import SUBSET_EPOCHS, MicroProfile
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData, training_precision
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.crop_labelling import CropLabelling
@@ -203,6 +204,12 @@ class StreamPreparation(LabellingInputs):
             return 0.0
         return judged_by(self.serving, validation).accuracy(validation.mix_weights(training))
 
+    def accuracy_now(self, examples: Examples) -> float:
+        """Returns the serving model's accuracy on what examples show in the end; see ``label_weights``."""
+        tried = tried_of(examples)
+        judged = judged_by(self.serving, examples.select_rows(tried))
+        return judged.accuracy(weighed_now(examples, tried, judged, self.golden.background).weights)
+
     def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
         """Returns the classes of a retrained model: those it knows, then new ones in the labels."""
         return outputs_of(self.model, labels, self.settings.classes)
@@ -225,32 +232,21 @@ class StreamPreparation(LabellingInputs):
         labels: StreamLabels,
         clock: Callable[[], float],
         scope: Scope = nullcontext,
-        first: bool = True,
     ) -> MicroProfile:
         """Returns a micro-profile of one family, ready to run (paper §4.3).
 
-        ``first`` is True for the first one of the stream's window. Exemplars are left out: they would add
-        half of the cost, and the old scene says little about the new one.
+        Exemplars are left out: they would add half of the cost, and the old scene says little about the new
+        one.
         """
-        fleet, background = self.settings.classes, self.golden.background
-        classes = self.outputs(labels)
-        known = background is not None and fleet[background] in classes
+        fleet, classes = self.settings.classes, self.outputs(labels)
         return MicroProfile(
             start=self.model,
-            way=way_to_try(
-                self.settings.profiler,
-                family.trainable_blocks,
-                len(labels.validation.examples),
-                labels.different_objects(background),
-                first,
-            ),
             family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
             training=in_classes(labels.training.examples, classes, fleet),
             validation=in_classes(labels.validation.examples, classes, fleet),
             pooled=None if labels.pooled is None else in_classes(labels.pooled, classes, fleet),
             exemplars=self.exemplars,
             classes=classes,
-            background=classes.index(fleet[background]) if background is not None and known else None,
             seed=self.settings.seed,
             clock=clock,
             compute=Compute(self.settings.device, scope, training_precision(self.settings.device, scope)),
@@ -302,11 +298,9 @@ def memory_in_classes(
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
     """Runs a trial; returns its curve with retraining costs by the card, and the trial's GPU-seconds."""
-    if trial.way is Trying.NOT_AT_ALL:
-        return trial.untried(card.retraining_gpu_s), 0.0
     curve = trial.priced(trial.run(), card.retraining_gpu_s)
     prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(trial.cost())
-    return curve, prepare_gpu_s + trial.epochs * epoch_gpu_s
+    return curve, prepare_gpu_s + SUBSET_EPOCHS * epoch_gpu_s
 
 
 def data_of(

@@ -18,21 +18,21 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared, DoseProbe, KeptModel
+from ekya.core.weights import Compared, DoseProbe, KeptModel, PooledLabels, SceneOf
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
+from ekya.models.training.label_weights import tried_of
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.labelling import Scope
-from ekya.pipeline.labels import LabelPool, StreamLabels, judge_pooled
+from ekya.pipeline.labels import LabelPool, StreamLabels
 from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation
 from ekya.planning.adaptation.kept_models import should_try
 from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
     LabelStep,
-    PoolStep,
     PreparationStep,
     TrialStep,
     preparation_steps,
@@ -129,6 +129,8 @@ class LabelledStream:
         compared: what the shadow gate compared.
         probe: what a later dose says of these weights.
         work: that it took.
+        accuracy_on_all: see ``LabelsReady``.
+        pooled: see ``LabelsReady``.
         warning: about the golden model, from the first labels of a stream.
     """
 
@@ -138,6 +140,8 @@ class LabelledStream:
     compared: Compared | None
     probe: DoseProbe | None
     work: StepWork
+    accuracy_on_all: float | None = None
+    pooled: PooledLabels | None = None
     warning: str | None = None
 
     def tell(self, stream: StreamId, window: int, t_us: int, cost: StepCost) -> LabelsReady:
@@ -160,6 +164,8 @@ class LabelledStream:
             since_us=prepared.material.since_us,
             picture=prepared.material.picture,
             probe=self.probe,
+            accuracy_on_all=self.accuracy_on_all,
+            pooled=self.pooled,
         )
 
 
@@ -177,6 +183,29 @@ def label_stream(prepared: StreamPreparation) -> LabelledStream:
         images.append(labels.count)
     work = StepWork(asked.questions, tuple((count, prepared.settings.side) for count in images))
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), compared, probe, work)
+
+
+def measure_on_all(made: LabelledStream, stream: StreamId, pool: LabelPool) -> LabelledStream:
+    """Returns new labels with the serving model's accuracy on all that it has not learnt from.
+
+    Without more than validate that accuracy is theirs.
+    """
+    fresh = pool.not_shown_before(stream, made.labels)
+    if len(fresh) <= len(made.labels.validation.examples):
+        return made
+    images = (len(tried_of(fresh)), made.prepared.settings.side)
+    work = replace(made.work, images=(*made.work.images, images))
+    return replace(made, work=work, accuracy_on_all=made.prepared.accuracy_now(fresh))
+
+
+def join_pooled(
+    made: LabelledStream, stream: StreamId, scenes: Sequence[SceneOf], pool: LabelPool
+) -> LabelledStream:
+    """Returns new labels, which the pool has, with its others of the same scene to learn from as well."""
+    both, streams = pool.join_labels(stream, scenes)
+    if both.pooled is None:
+        return made
+    return replace(made, labels=both, pooled=PooledLabels(streams, len(both.pooled)))
 
 
 def check_teacher(made: LabelledStream, stream: StreamId) -> LabelledStream:
@@ -237,12 +266,12 @@ class WindowPreparation:
     def __init__(self, window: int, world: PreparingWorld, memory: LabelMemory) -> None:
         self._window, self._world, self._memory = window, world, memory
         self._labels: dict[StreamId, StreamLabels] = {}
-        self._alone: dict[StreamId, FamilyCurve] = {}
         self.offered: dict[StreamId, EdgeModel] = {}
 
     def prepare_streams(self, asked: Sequence[PrepareStream]) -> Iterator[DoneStep]:
         """Yields the steps for these streams, each carried out when it is requested."""
         labelled: dict[StreamId, Labelled] = {}
+        scenes = {of.stream: of.scenes for of in asked}
         for planned in preparation_steps(asked, labelled):
             step = self._world.admit_step(planned)
             if step is None:
@@ -250,22 +279,22 @@ class WindowPreparation:
             try:
                 match step:
                     case LabelStep():
-                        yield from self._label(step.stream, labelled)
+                        yield from self._label(step.stream, scenes[step.stream], labelled)
                     case InferenceStep():
                         yield self._profile_inference(step)
                     case TrialStep():
                         yield self._micro_profile(step)
-                    case PoolStep():
-                        yield from self._try_pooled(step)
             except Exception as error:
                 self._world.give_up_step(step, error)
                 if isinstance(step, TrialStep) and is_out_of_memory(error):
                     yield self._tell_memory_short(step, error)
 
-    def _label(self, stream: StreamId, labelled: dict[StreamId, Labelled]) -> Iterator[DoneStep]:
+    def _label(
+        self, stream: StreamId, scenes: Sequence[SceneOf], labelled: dict[StreamId, Labelled]
+    ) -> Iterator[DoneStep]:
         world, checked = self._world, self._memory.teacher_checked
         with world.scope():
-            made = label_stream(world.streams[stream])
+            made = measure_on_all(label_stream(world.streams[stream]), stream, self._memory.pool)
         if stream not in checked and made.prepared.images_to_check_teacher(made.labels):
             # Before the check: one that fails is not repeated in every window.
             checked.add(stream)
@@ -274,8 +303,9 @@ class WindowPreparation:
                     made = check_teacher(made, stream)
             except Exception as error:
                 world.give_up_step(LabelStep(stream), error)  # the labels stay
-        world.streams[stream], self._labels[stream] = made.prepared, made.labels
         self._memory.pool.add(stream, made.labels)
+        made = join_pooled(made, stream, scenes, self._memory.pool)
+        world.streams[stream], self._labels[stream] = made.prepared, made.labels
         world.keep_labels(stream, made.labels)
         labelled[stream] = Labelled(made.accuracy, made.labels.can_train)
         yield DoneStep(made.work, partial(made.tell, stream, self._window), made.warning)
@@ -315,33 +345,13 @@ class WindowPreparation:
     def _micro_profile(self, step: TrialStep) -> DoneStep:
         stream, window = step.stream, self._window
         curve, gpu_s = self._run_trial(step, self._labels[stream])
-        if step.first:
-            self._alone[stream] = curve
         work = StepWork(trial_gpu_s=gpu_s)
         return DoneStep(work, lambda t_us, cost: ProfileReady(t_us, stream, window, curve, cost.gpu_s))
-
-    def _try_pooled(self, step: PoolStep) -> Iterator[DoneStep]:
-        """Tries the first family again if there are pooled labels."""
-        stream, window = step.stream, self._window
-        both, streams = self._memory.pool.join_labels(stream, step.scenes)
-        if both.pooled is None or stream not in self._alone:
-            return
-        again, gpu_s = self._run_trial(TrialStep(stream, step.family, first=True), both)
-        pooled, curve = judge_pooled(both, streams, self._alone[stream], again)
-
-        def finish(t_us: int, cost: StepCost) -> ProfileReady:
-            # Only once its time is charged may a retraining learn from them.
-            if pooled.learns:
-                self._labels[stream] = both
-                self._world.keep_labels(stream, both)
-            return ProfileReady(t_us, stream, window, curve, cost.gpu_s, pooled)
-
-        yield DoneStep(StepWork(trial_gpu_s=gpu_s), finish)
 
     def _run_trial(self, step: TrialStep, labels: StreamLabels) -> tuple[FamilyCurve, float]:
         """Returns the curve of a family on these labels, and the GPU-seconds of the trial if counted."""
         world = self._world
-        trial = world.streams[step.stream].trial(step.family, labels, world.clock, world.scope, step.first)
+        trial = world.streams[step.stream].trial(step.family, labels, world.clock, world.scope)
         return world.run_trial(step, trial)
 
     def _tell_memory_short(self, step: TrialStep, error: Exception) -> DoneStep:

@@ -210,7 +210,7 @@ class VirtualExecutor(Generic[ModelT]):
                 if running is not None and (running.by_snapshots or running.due_us is not None):
                     self.world.finish_retraining(running)
                 shares.remove_holder(retraining_holder(command.stream, command.job), now_us)
-            case cmd.KeepServing() | cmd.SkipPreparation():
+            case cmd.KeepServing():
                 pass  # the serving weights stay
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies on virtual time")

@@ -63,7 +63,7 @@ def test_run_under_a_preset_has_its_settings_and_the_windows_that_are_set(
     assert cli.main(["run", str(fleet), "--clock", clock, "--scheduler", "paper", *window]) == 0
     run_fleet, run_options = world.runs[0]
     assert run_options.scheduler == run_fleet.scheduler == "paper"
-    assert (run_fleet.checkpoints, run_fleet.placement) == (False, "quantised")
+    assert (run_fleet.preparation.profiler, run_fleet.checkpoints) == ("paper", True)
     assert run_fleet.window_s == runs_s
 
 

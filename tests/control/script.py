@@ -1,6 +1,6 @@
 """Script of a fleet: its cameras, its failures and the laws by which it learns."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
+from ekya.core.profile import Family, FamilyCost, FamilyCurve, Profiler, family_of
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption
@@ -45,6 +45,9 @@ OPTIONS = LoopOptions(
     training_speed=BENT,
     seed=1,
 )
+
+TRIALS = replace(OPTIONS, profiler=Profiler.PAPER)
+"""With the paper's micro-profiles."""
 
 CAM_1, CAM_2, CAM_3 = (StreamId(f"cam-{number}") for number in (1, 2, 3))
 

@@ -6,7 +6,6 @@ when it arrives, and that shares fit.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 from script import (
@@ -290,8 +289,6 @@ class ScriptedFleet:
             if asked.inference:
                 steps.append((LAMBDA_GPU_S, lambda camera=camera: self._profiled(camera, window)))
         for rank in range(max((len(asked.families) for asked in command.streams), default=0)):
-            if rank == 1:
-                steps += [step for asked in command.streams if (step := self._pooled(asked, window))]
             for asked in command.streams:
                 camera = self.cameras[asked.stream]
                 if rank < len(asked.families):
@@ -303,18 +300,10 @@ class ScriptedFleet:
                     )
         return steps
 
-    def _pooled(self, asked: cmd.PrepareStream, window: int) -> tuple[float, Callable[[], ev.Event]] | None:
-        """Returns the trial with labels of other streams' scenes; all of them help."""
+    def _pooled(self, asked: cmd.PrepareStream) -> PooledLabels | None:
+        """Returns the labels of other streams' scenes."""
         others = tuple(one.stream for one in asked.scenes if one.stream != asked.stream)
-        if not others or not asked.families:
-            return None
-        camera = self.cameras[asked.stream]
-        salt = (self._seed, window, list(self.cameras).index(asked.stream))
-        curve = curve_of(asked.families[0], camera, salt)
-        gpu_s = round(curve.prepare_gpu_s + PROFILED_EPOCHS * curve.epoch_gpu_s, 6)
-        labels = camera.crops * len(others)
-        pooled = PooledLabels(others, labels, curve.accuracies[-1], curve.accuracies[-1], 20, learns=True)
-        return gpu_s, lambda: replace(self._micro_profiled(camera, window, curve, gpu_s), pooled=pooled)
+        return PooledLabels(others, self.cameras[asked.stream].crops * len(others)) if others else None
 
     def _prepare(self, steps: list[tuple[float, Callable[[], ev.Event]]]) -> None:
         """Runs the first step, and the rest after it, unless the preparation has ended by then."""
@@ -350,6 +339,8 @@ class ScriptedFleet:
             LABEL_GPU_S,
             since_us=asked.since_us,
             probe=probe,
+            accuracy_on_all=camera.accuracy if asked.since_us is None else None,
+            pooled=self._pooled(asked),
         )
 
     def _profiled(self, camera: Camera, window: int) -> ev.InferenceProfiled:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from byhand import (
     LAMBDAS,
-    NEEDS,
     OPTIONS,
     A,
     B,
@@ -162,21 +161,10 @@ def test_dose_needs_time_for_a_retraining():
     assert asked(hand.give(185 * S, ev.DoseDue(185 * S, 1, 3))) == []
 
 
-def test_dose_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share():
-    scarce = replace(
-        DOSES, preparation_bursts=False, capacity_milli=400, quantum_milli=50, preparation_share_milli=200
-    )
-    hand = opened_1(options=scarce, needs=replace(NEEDS, micro_profile=True))
-    dear = replace(labels(105 * S, A, accuracy=1.0), gpu_s=4.0)
-    hand.give(105 * S, dear, labels(105 * S, B, accuracy=0.2))
-    hand.end_preparation(110)
-    assert [stream for stream, _, _ in asked(give_dose(hand, 125 * S))] == [B]
-
-
 @pytest.mark.parametrize(("capacity_milli", "share_milli"), [(1000, 500), (700, 300), (600, 200)])
 def test_dose_leaves_inference_its_floor(capacity_milli, share_milli):
     """Each stream reaches a_MIN with two quanta."""
-    sparing = replace(DOSES, preparation_bursts=False, min_accuracy=0.6, capacity_milli=capacity_milli)
+    sparing = replace(DOSES, min_accuracy=0.6, capacity_milli=capacity_milli)
     hand = Hand(wishes={A: Wish(0), B: Wish(0)}, options=sparing)
     hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
     (begun,) = only(cmd.BeginPreparation, hand.give(25 * S, ev.DoseDue(25 * S, 0, 1)))

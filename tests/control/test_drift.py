@@ -254,14 +254,11 @@ def test_window_closing_over_a_reaction_ends_it():
     assert (begun.window, begun.round) == (2, 0)
 
 
-@pytest.mark.parametrize(
-    ("bursts", "kept_milli"), [(True, REACTS.preparation_share_milli), (False, REACTS.quantum_milli)]
-)
-def test_lent_capacity_leaves_room_for_a_reaction(bursts, kept_milli):
-    reacts = replace(REACTS, preparation_bursts=bursts)
-    hand = opened_1(options=reacts)
+def test_lent_capacity_leaves_room_for_a_reaction():
+    kept_milli = REACTS.quantum_milli
+    hand = opened_1(options=REACTS)
     hand.end_preparation(130)
-    known, reacting = (lendable_milli(hand.state.fleet, one, 150 * S) for one in (OPTIONS, reacts))
+    known, reacting = (lendable_milli(hand.state.fleet, one, 150 * S) for one in (OPTIONS, REACTS))
     assert known - reacting == kept_milli
     hand.give(160 * S, ev.CapacityLent(160 * S, reacting))
     (begun,) = only(cmd.BeginPreparation, hand.give(170 * S, drift(170 * S)))

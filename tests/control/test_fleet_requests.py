@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from script import MISFORTUNES, OPTIONS, S
+from script import MISFORTUNES, OPTIONS, TRIALS, S
 from whole_runs import assert_journal_replays, known_shares_milli, run
 
 from ekya.control.journal_replay import replay_journal
@@ -14,7 +14,7 @@ from ekya.core.weights import LabelBudget
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import decode_fact, encode_fact
 
-SPARING = replace(OPTIONS, reacts_to_drift=True, preparation_bursts=False, doses=2)
+SPARING = replace(OPTIONS, reacts_to_drift=True, doses=2)
 """The default of a fleet, where preparations are small and come several times a window."""
 
 TIMES_US = st.integers(0, 119).map(lambda at_s: at_s * S)
@@ -119,7 +119,7 @@ def test_shares_fit_a_smaller_capacity_from_the_step_of_its_change(at_half_s, na
 
 def test_larger_capacity_is_used_from_its_step_on_and_ends_nothing():
     change = rq.CapacityChanged(32 * S, 3000, 500)
-    small = replace(OPTIONS, capacity_milli=1000)
+    small = replace(TRIALS, capacity_milli=1000)
     done = run("thief", options=small, misfortunes=(change,))
     since = next(n for n, turn in enumerate(done.turns) if change in turn.events)
     assert done.states[since - 1].fleet.preparing, "it is prepared at 32 s"
@@ -130,6 +130,6 @@ def test_larger_capacity_is_used_from_its_step_on_and_ends_nothing():
 
 def test_smaller_capacity_ends_the_preparation():
     change = rq.CapacityChanged(32 * S, 900, 300)
-    done = run("thief", misfortunes=(change,))
+    done = run("thief", options=TRIALS, misfortunes=(change,))
     turn = next(turn for turn in done.turns if change in turn.events)
     assert turn.commands[0] == cmd.EndPreparation(1)

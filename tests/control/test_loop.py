@@ -7,7 +7,7 @@ from byhand import FAULTS, LAMBDAS, A, B
 from byhand import OPTIONS as BY_HAND
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, S, three_cameras
+from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, OPTIONS, PLANNING_US, TRIALS, S, three_cameras
 from scripted import ScriptedFleet
 from whole_runs import DRIFTS, check_turn, run
 
@@ -37,11 +37,9 @@ def test_loop_state_agrees_with_fleet_after_each_step(name, misfortunes):
 @every_scheduler
 @either_luck
 @settings(max_examples=5)
-@given(doses=st.integers(1, 9), drifts=DRIFTS, bursts=st.booleans(), pools=st.booleans())
-def test_loop_state_agrees_with_doses_and_drifts(name, misfortunes, doses, drifts, bursts, pools):
-    options = replace(
-        OPTIONS, doses=doses, reacts_to_drift=True, preparation_bursts=bursts, pools_labels=pools
-    )
+@given(doses=st.integers(1, 9), drifts=DRIFTS, pools=st.booleans())
+def test_loop_state_agrees_with_doses_and_drifts(name, misfortunes, doses, drifts, pools):
+    options = replace(OPTIONS, doses=doses, reacts_to_drift=True, pools_labels=pools)
     run(name, options=options, misfortunes=(*misfortunes, *drifts), after_turn=check_turn)
 
 
@@ -142,7 +140,7 @@ def test_plan_repeated_at_same_moment_is_empty(name, misfortunes):
 @pytest.mark.parametrize("name", ["thief", "uniform"])
 @either_luck
 def test_preparation_begins_with_window_and_ends_in_time(name, misfortunes):
-    done = run(name, misfortunes=misfortunes)
+    done = run(name, options=TRIALS, misfortunes=misfortunes)
     assert [command.window for command in done.commands(cmd.BeginPreparation)] == [1, 2, 3]
     assert [command.window for command in done.commands(cmd.EndPreparation)] == [1, 2, 3]
     for event in done.events(ev.PreparationEnded):
@@ -154,7 +152,7 @@ def test_preparation_begins_with_window_and_ends_in_time(name, misfortunes):
 
 def test_preparation_cut_off_keeps_finished_parts():
     """The scripted families need more time than there is: the window goes on without some profiles."""
-    done = run("thief")
+    done = run("thief", options=TRIALS)
     assert 0 < len(done.events(ev.ProfileReady)) < 2 * 9
     deadlines = [k * OPTIONS.window_us + OPTIONS.preparation_us for k in (1, 2, 3)]
     assert [event.t_us for event in done.events(ev.PreparationEnded)] == deadlines
@@ -164,7 +162,7 @@ def test_preparation_cut_off_keeps_finished_parts():
 
 
 def test_preparation_done_early_ends_early():
-    done = run("thief", options=replace(OPTIONS, preparation_us=15 * S))
+    done = run("thief", options=replace(TRIALS, preparation_us=15 * S))
     assert len(done.events(ev.ProfileReady)) == 2 * 9
     for event in done.events(ev.PreparationEnded):
         assert event.t_us < event.window * OPTIONS.window_us + 10 * S

@@ -74,7 +74,8 @@ def test_paces_of_other_jobs_and_windows_are_ignored():
 
 
 def error(curve):
-    return max(abs(math.log(curve.speed_at(share) / BENT.speed_at(share))) for share in (200, 500))
+    """Returns the error at half a GPU; retrainings have more than a fifth of one in this run."""
+    return abs(math.log(curve.speed_at(500) / BENT.speed_at(500)))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def corrected(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "journal.jsonl"
     gammas = tuple(RetrainConfig(12, 16, 0, blocks, 1.0) for blocks in (0, 1))
     options = replace(
-        OPTIONS, windows=8, training_speed=GUESS, retrain_configs=gammas, preparation_share_milli=300
+        OPTIONS, windows=16, training_speed=GUESS, retrain_configs=gammas, preparation_share_milli=300
     )
     return run("thief", options=options, misfortunes=MISFORTUNES, tells_shares=True, path=path), path
 

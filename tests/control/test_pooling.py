@@ -1,20 +1,16 @@
-"""Labels of the same scene: who is asked for them, and what a trial with them changes."""
+"""Labels of the same scene: who is asked for them, and what learns from them."""
 
 from dataclasses import replace
 
-import pytest
 from byhand import NEEDS, OPTIONS, A, B, S, labels, started
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.profile import FamilyCurve
 from ekya.core.weights import PooledLabels, SceneOf
 
 POOLS = replace(OPTIONS, reacts_to_drift=True, pools_labels=True)
 PROFILES = replace(NEEDS, micro_profile=True)
-ALONE = FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5, validation_crops=40)
-TOGETHER = replace(ALONE, accuracies=(0.4, 0.7), subset_crops=128)
-POOLED = PooledLabels((A, B), 60, 0.7, 0.5, 40, True)
+POOLED = PooledLabels((A, B), 60)
 
 
 def drift(t_us, stream, since_us):
@@ -61,51 +57,22 @@ def test_preparation_without_drift_names_the_streams_own_scene():
     assert asked(turn) == {A: (SceneOf(A, 0),), B: (SceneOf(B, 0),)}
 
 
-@pytest.mark.parametrize(
-    ("options", "needs"),
-    [(replace(POOLS, pools_labels=False), PROFILES), (POOLS, replace(NEEDS, micro_profile=False))],
-)
-def test_preparation_without_the_option_or_trials_names_none(options, needs):
-    _, turn = opened_1(options, needs)
+def test_preparation_without_the_option_names_none():
+    _, turn = opened_1(replace(POOLS, pools_labels=False))
     assert all(scenes == () for scenes in asked(turn).values())
 
 
-def tried(*profiles):
-    """Returns stream ``a`` after labels and these trials of one family."""
+def test_preparation_of_a_scheduler_without_estimates_names_them_as_well():
+    _, turn = opened_1(POOLS, replace(NEEDS, micro_profile=False))
+    assert asked(turn) == {A: (SceneOf(A, 0),), B: (SceneOf(B, 0),)}
+
+
+def test_a_retraining_learns_from_pooled_labels_until_there_are_new_ones():
     hand, _ = opened_1(POOLS)
-    hand.give(105 * S, labels(105 * S, A, crops=100))
-    for at_s, event in enumerate(profiles, 106):
-        hand.give(at_s * S, replace(event, t_us=at_s * S))
-    return hand.stream()
-
-
-def test_pooled_labels_that_help_are_learned_from_and_replace_the_curve():
-    stream = tried(
-        ev.ProfileReady(0, A, 1, ALONE, 0.2),
-        ev.ProfileReady(0, A, 1, TOGETHER, 0.3, POOLED),
-    )
-    assert stream.profiles.curves == (TOGETHER,)
-    assert stream.labels.learnt_crops == 160
-    assert stream.prepared_gpu_s == pytest.approx(0.5 + 0.2 + 0.3)
-
-
-def test_pooled_labels_that_are_refused_only_cost():
-    stream = tried(
-        ev.ProfileReady(0, A, 1, ALONE, 0.2),
-        ev.ProfileReady(0, A, 1, TOGETHER, 0.3, replace(POOLED, learns=False)),
-    )
-    assert stream.profiles.curves == (ALONE,)
-    assert stream.labels.learnt_crops == 100
-    assert stream.prepared_gpu_s == pytest.approx(1.0)
-
-
-def test_new_labels_begin_without_pooled_ones():
-    stream = tried(
-        ev.ProfileReady(0, A, 1, ALONE, 0.2),
-        ev.ProfileReady(0, A, 1, TOGETHER, 0.3, POOLED),
-        replace(labels(0, A, crops=50), since_us=100 * S),
-    )
-    assert stream.labels.learnt_crops == 50
+    hand.give(105 * S, replace(labels(105 * S, A, crops=100), pooled=POOLED))
+    assert hand.stream().labels.learnt_crops == 160
+    hand.give(107 * S, replace(labels(107 * S, A, crops=50), since_us=100 * S))
+    assert hand.stream().labels.learnt_crops == 50
 
 
 def test_drift_that_is_told_late_begins_a_scene_and_no_preparation():

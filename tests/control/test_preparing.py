@@ -1,4 +1,4 @@
-"""Share, streams and time limit of a preparation: it spares inference, and does nothing that does not pay."""
+"""Share, streams and time limit of a preparation: it spares inference."""
 
 from dataclasses import replace
 
@@ -6,17 +6,13 @@ import pytest
 from byhand import (
     EVERY,
     LAMBDAS,
-    LONG,
-    NEEDS,
     OPTIONS,
     SECOND,
-    SHORT,
     A,
     B,
     Hand,
     S,
     Wish,
-    labels,
     only,
     opened_1,
     started,
@@ -25,14 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.control.options import StreamHome
-from ekya.control.preparation_timing import DOES_NOT_PAY, LONGEST_PART, time_limit_us
+from ekya.control.preparation_timing import LONGEST_PART, time_limit_us
 from ekya.control.step import next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.view import InferenceOption
-from ekya.planning.profiling.history import LabelledWindow, Observation, ProfileHistory
 
-SPARING = replace(OPTIONS, preparation_bursts=False, min_accuracy=0.6, capacity_milli=1000)
+SPARING = replace(OPTIONS, min_accuracy=0.6, capacity_milli=1000)
 """The second λ reaches 0.64 at 150 thousandths, which are two δ; the first needs three."""
 
 
@@ -52,12 +47,6 @@ def test_preparation_has_what_inference_leaves_and_lasts_longer(capacity_milli, 
     assert begun.share_milli == share_milli
     assert hand.views[-1].capacity_milli == capacity_milli - share_milli
     assert next_due_us(hand.state.fleet, hand.options) == (100 + limit_s) * S
-
-
-def test_preparation_in_a_burst_has_all_its_share():
-    hand, begun = opening(capacity_milli=700, preparation_bursts=True)
-    assert begun.share_milli == 500
-    assert next_due_us(hand.state.fleet, hand.options) == 115 * S
 
 
 def test_preparation_with_too_little_time_is_of_fewer_streams():
@@ -87,7 +76,7 @@ def test_window_without_a_serving_stream_prepares_nothing():
     hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
     hand.give(50 * S, ev.StreamLost(50 * S, A, "no signal"))
     turn = hand.open_window(1)
-    assert only(cmd.BeginPreparation | cmd.SkipPreparation, turn) == []
+    assert only(cmd.BeginPreparation, turn) == []
     assert not hand.state.fleet.preparing
 
 
@@ -111,73 +100,11 @@ def test_time_limit_leaves_time_for_the_same_work_or_is_the_longest(share_milli,
     assert limit_us == longest_us or abs(limit_us * share_milli - limit_s * S * 500) <= 500
 
 
-WEIGHING = replace(SPARING, min_accuracy=0.0, capacity_milli=2000)
-SCARCE = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
-PROFILING = replace(NEEDS, micro_profile=True)
-
-
-def opened(options, *known):
-    """Returns the step with which window 2 opens, after events of window 1."""
-    hand = opened_1(options=options, needs=PROFILING)
-    hand.give(105 * S, *known)
-    hand.end_preparation(110)
-    return hand.open_window(2)
-
-
-def test_preparation_where_inference_lacks_nothing_is_of_all_streams():
-    (begun,) = only(cmd.BeginPreparation, opened(WEIGHING, labels(105 * S, A), labels(105 * S, B)))
-    assert [one.stream for one in begun.streams] == [A, B]
-
-
-def test_preparation_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share():
-    dear = replace(labels(105 * S, A, accuracy=1.0), gpu_s=4.0)
-    turn = opened(SCARCE, dear, labels(105 * S, B, accuracy=0.2))
-    assert cmd.SkipPreparation(2, (A,), DOES_NOT_PAY) in turn.commands
-    (begun,) = only(cmd.BeginPreparation, turn)
-    assert [one.stream for one in begun.streams] == [B]
-
-
-def test_stream_without_labels_is_prepared_though_others_cost_much():
-    dear = replace(labels(105 * S, A, accuracy=0.9), gpu_s=40.0)
-    (begun,) = only(cmd.BeginPreparation, opened(SCARCE, dear))
-    assert [one.stream for one in begun.streams] == [B]
-
-
-def test_preparation_is_skipped_where_inference_loses_more():
-    starved = replace(WEIGHING, capacity_milli=100, quantum_milli=50, preparation_share_milli=50)
-    dear = [replace(labels(105 * S, one, accuracy=0.9), gpu_s=4.0) for one in (A, B)]
-    turn = opened(starved, *dear)
-    (skipped,) = only(cmd.SkipPreparation, turn)
-    assert skipped.streams == (A, B)
-    assert only(cmd.BeginPreparation, turn) == []
-
-
 def test_view_of_a_stream_without_profile_has_what_others_lose():
     measured = (InferenceOption(EVERY, 1.0, 310), InferenceOption(SECOND, 0.95, 155))
-    hand = opened_1(options=WEIGHING)
+    hand = opened_1(options=SPARING)
     hand.give(104 * S, ev.InferenceProfiled(104 * S, A, 1, measured, 0.1))
     hand.end_preparation(105)
     own, other = (stream.inference_options for stream in hand.views[-1].streams)
     assert own == measured
     assert other == (LAMBDAS[0], replace(LAMBDAS[1], relative_accuracy=0.95))
-
-
-@pytest.mark.parametrize(("elsewhere", "prepared"), [(False, []), (True, [A, B])])
-def test_what_other_servers_spent_on_a_retraining_is_no_cost_here(elsewhere, prepared):
-    """A retraining of 900 GPU-seconds does not end in a window of 100 s; here one of 5 would do."""
-    hand, _ = opening()
-    hand.needs = PROFILING
-    hand.end_preparation(190)
-    done = Observation(1, LONG, 0.3, 900.0, predicted_gain=0.3, elsewhere=elsewhere)
-    known = ProfileHistory((Observation(1, SHORT, 0.2, 5.0), done), (LabelledWindow(1, 0.5, 0.2, 0.3),))
-    streams = tuple(
-        replace(one, accuracy=0.8, labels=replace(one.labels, until_us=110 * S), prepared_gpu_s=1.0)
-        for one in hand.state.fleet.streams
-    )
-    hand.state = replace(
-        hand.state,
-        fleet=replace(hand.state.fleet, streams=streams),
-        histories=dict.fromkeys((A, B), known),
-    )
-    begun = only(cmd.BeginPreparation, hand.open_window(2))
-    assert [one.stream for command in begun for one in command.streams] == prepared

@@ -98,12 +98,12 @@ def test_removed_stream_ends_its_retraining_and_is_forgotten_with_the_window():
 
 def test_histories_of_a_removed_stream_are_forgotten_with_it():
     hand = retraining()
-    hand.give(111 * S, labels(111 * S, B))
+    hand.give(119 * S, ev.RetrainFinished(119 * S, A, JobId(1), 2.0))
     hand.give(120 * S, rq.StreamRemoved(120 * S, A))
-    assert hand.state.histories.keys() == {A, B}
+    assert hand.state.histories.keys() == {A}
     hand.open_window(2)
     hand.give(210 * S, labels(210 * S, A, window=2))
-    assert hand.state.histories.keys() == {B}
+    assert not hand.state.histories
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_requested_restart_has_the_service_start_again():
 
 def test_requested_labels_are_made_at_once_without_a_drift():
     """Even where the fleet does not react to drift, and whatever they cost."""
-    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand = opened_1(options=OPTIONS)
     hand.end_preparation(101)
     turn = hand.give(120 * S, rq.LabelsRequested(120 * S, A, 110 * S))
     (begun,) = only(cmd.BeginPreparation, turn)
@@ -228,7 +228,7 @@ def test_requested_labels_are_made_at_once_without_a_drift():
 @pytest.mark.parametrize("reacts", [True, False])
 def test_requested_labels_of_few_frames_are_made_again(reacts):
     """As after a restart, when the frames before are lost."""
-    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=reacts))
+    hand = opened_1(options=replace(OPTIONS, reacts_to_drift=reacts))
     hand.end_preparation(101)
     hand.give(120 * S, rq.LabelsRequested(120 * S, A, 120 * S))
     hand.give(121 * S, replace(labels(121 * S, A, crops=0), since_us=120 * S))
@@ -241,7 +241,7 @@ def test_requested_labels_of_few_frames_are_made_again(reacts):
 
 
 def test_labels_that_are_asked_for_once_more_are_made_once_more():
-    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=False))
+    hand = opened_1(options=replace(OPTIONS, reacts_to_drift=False))
     hand.end_preparation(101)
     hand.give(120 * S, rq.LabelsRequested(120 * S, A, 110 * S))
     hand.give(125 * S, rq.LabelsRequested(125 * S, A, 115 * S))
@@ -252,14 +252,14 @@ def test_labels_that_are_asked_for_once_more_are_made_once_more():
 
 
 def test_labels_of_the_window_before_do_not_answer_a_request():
-    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand = opened_1(options=OPTIONS)
     hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S), labels(111 * S, A))
     (begun,) = only(cmd.BeginPreparation, hand.end_preparation(112))
     assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 100 * S)]
 
 
 def test_labels_of_a_window_answer_a_request_of_its_beginning():
-    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand = opened_1(options=OPTIONS)
     hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S))
     hand.open_window(2)
     hand.give(205 * S, labels(205 * S, A, window=2))

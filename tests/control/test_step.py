@@ -33,7 +33,7 @@ from ekya.control.step import step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.gpus import GpuGroups
-from ekya.core.profile import FamilyCurve
+from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption
@@ -275,11 +275,12 @@ def test_step_prepares_what_scheduler_needs():
     hand = opened_1(needs=Needs(labels=False, inference_profile=False, micro_profile=False))
     assert not hand.state.fleet.preparing
     assert hand.views[-1].capacity_milli == 2000
-    hand = started(needs=Needs(labels=True, inference_profile=False, micro_profile=True))
-    turn = hand.open_window(1)
-    (begun,) = only(cmd.BeginPreparation, turn)
-    assert [asked.inference for asked in begun.streams] == [(), ()]
-    assert all(len(asked.families) == 2 for asked in begun.streams)
+    estimates = Needs(labels=True, inference_profile=False, micro_profile=True)
+    for profiler, families in ((Profiler.EKYA, 0), (Profiler.PAPER, 2)):
+        hand = started(needs=estimates, options=replace(OPTIONS, profiler=profiler))
+        (begun,) = only(cmd.BeginPreparation, hand.open_window(1))
+        assert [asked.inference for asked in begun.streams] == [(), ()]
+        assert all(len(asked.families) == families for asked in begun.streams)
 
 
 def test_step_retrains_only_after_preparation():

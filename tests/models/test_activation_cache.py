@@ -13,7 +13,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
-from ekya.models.training.microprofile import MicroProfile, Trying
+from ekya.models.training.microprofile import MicroProfile
 from ekya.models.training.operations import RetrainingCost, TrainingCrops, retraining_cost, training_cost
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
@@ -111,9 +111,9 @@ def test_activation_cache_reuse_costs_no_operations(tiny_model: EdgeModel, make_
     assert 0 < of_one < first.preparation
 
 
-@pytest.mark.parametrize(("way", "blocks"), [(Trying.ON_FOLDS, 0), (Trying.ON_A_SUBSET, 1)])
+@pytest.mark.parametrize("blocks", [0, 1])
 def test_micro_profile_with_cache_promises_the_true_cost(
-    tiny_model: EdgeModel, make_bars, way: Trying, blocks: int
+    tiny_model: EdgeModel, make_bars, blocks: int
 ) -> None:
     entered: list[int] = []
 
@@ -128,12 +128,10 @@ def test_micro_profile_with_cache_promises_the_true_cost(
     trial = MicroProfile(
         start=tiny_model,
         family=config,
-        way=way,
         training=training,
         validation=validation,
         exemplars=0,
         classes=tiny_model.classes,
-        background=None,
         seed=3,
         clock=lambda: float(len(entered)),
         compute=Compute(scope=scope),

@@ -14,7 +14,6 @@ from ekya.models.edge.checkpoints import from_bytes, from_torchvision, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
 from ekya.models.edge.multi_model import BatchedPredictor, SharedTrunk
 from ekya.models.edge.predictor import Predictor
-from ekya.models.training.activation_cache import features_of
 from ekya.models.training.operations import (
     TrainingCrops,
     forward_operations,
@@ -115,7 +114,6 @@ def test_edge_model_head_training_keeps_all_blocks(models, make_bars, name: str)
     run.prepare_training()
     run.run_epoch()
     assert not changed(models[name], run.model())
-    assert features_of(models[name], make_bars(2, 3), "cpu").shape == (2, CUTS[name].features)
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -14,7 +14,7 @@ from ekya.models.training.frames import (
     split_by_time,
 )
 from ekya.models.training.goals import Judged
-from ekya.models.training.label_weights import folds_of_tracks, tried_of, weighed_now
+from ekya.models.training.label_weights import tried_of, weighed_now
 from ekya.models.training.labelled import concatenate
 
 FLEET = ("car", "person", "bus")
@@ -167,12 +167,9 @@ def test_distinct_objects_of_other_classes_are_others() -> None:
     assert distinct_objects(frames_of(objects_of((0, 1)), objects_of((0, 1), (0, 3)))) == 2
 
 
-@given(drawn(least=1), st.integers(0, 99))
-def test_every_frame_is_tried_and_held_out_once(frames: LabelledFrames, seed: int) -> None:
-    tried = tried_of(frames)
-    assert tried.tolist() == list(range(len(frames)))
-    folds = folds_of_tracks(frames.tracks, 3, seed)
-    assert np.sum(folds, axis=0).tolist() == [1] * len(frames)
+@given(drawn(least=1))
+def test_every_frame_is_measured_on(frames: LabelledFrames) -> None:
+    assert tried_of(frames).tolist() == list(range(len(frames)))
 
 
 @st.composite

@@ -3,21 +3,11 @@ import pytest
 
 from ekya.models.training.label_weights import (
     few_of_each,
-    folds_of_tracks,
     independent_crops,
     weights_by_object,
     weights_now,
 )
 from ekya.models.training.labelled import LabelledCrops
-
-
-def test_folds_hold_out_each_object_once() -> None:
-    tracks = np.array([5, 5, 7, 7, 7, 9, 11, 13], np.int64)
-    folds = folds_of_tracks(tracks, 3, seed=4)
-    assert np.array_equal(np.sum(folds, axis=0), np.ones(8))
-    for held in folds:
-        assert not set(tracks[held]) & set(tracks[~held])
-    assert len(folds_of_tracks(tracks[:2], 3, seed=4)) == 1
 
 
 def test_weights_by_object_count_objects_of_a_class_equally() -> None:

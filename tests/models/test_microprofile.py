@@ -5,19 +5,10 @@ import numpy as np
 import pytest
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.profile import Profiler
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.microprofile import (
-    FOLDS,
-    HEAD_EPOCHS,
-    SUBSET_EPOCHS,
-    MicroProfile,
-    Trying,
-    random_subset,
-    way_to_try,
-)
-from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
+from ekya.models.training.microprofile import SUBSET_EPOCHS, MicroProfile, random_subset
+from ekya.models.training.operations import RetrainingCost, retraining_cost
 from ekya.models.training.trainer import Retraining, RetrainingData
 
 BLOCKS = RetrainConfig(epochs=30, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.1)
@@ -36,32 +27,13 @@ def trial(tiny_model: EdgeModel, make_bars):
     return MicroProfile(
         start=tiny_model,
         family=BLOCKS,
-        way=Trying.ON_A_SUBSET,
         training=make_bars(120, 1),
         validation=make_bars(20, 2, first_track=500),
         exemplars=0,
         classes=tiny_model.classes,
-        background=None,
         seed=1,
         clock=lambda: 0.5 * next(ticks),
     )
-
-
-@pytest.fixture
-def head_trial(trial: MicroProfile, make_bars):
-    """Micro-profile of fifty objects with two crops each, 80 to train, 20 to validate, in small batches."""
-    return replace(trial, family=replace(HEAD, batch_size=4), way=Trying.ON_FOLDS, training=make_bars(80, 1))
-
-
-def test_micro_profile_way_depends_on_blocks_and_labels() -> None:
-    assert way_to_try(Profiler.EKYA, 0, 5, 15, first=True) is Trying.ON_FOLDS
-    assert way_to_try(Profiler.EKYA, 0, 5, 15, first=False) is Trying.NOT_AT_ALL
-    assert way_to_try(Profiler.EKYA, 0, 5, 80, first=False) is Trying.ON_FOLDS
-    assert way_to_try(Profiler.EKYA, 2, 20, 15, first=True) is Trying.ON_A_SUBSET
-    assert way_to_try(Profiler.EKYA, 2, 20, 80, first=False) is Trying.NOT_AT_ALL
-    assert way_to_try(Profiler.EKYA, 2, 500, 80, first=False) is Trying.ON_A_SUBSET
-    tried = {way_to_try(Profiler.PAPER, blocks, 20, 15, first=False) for blocks in (0, 2)}
-    assert tried == {Trying.ON_A_SUBSET}
 
 
 def test_micro_profile_on_a_subset_runs_a_few_epochs(trial: MicroProfile) -> None:
@@ -79,47 +51,10 @@ def test_micro_profile_on_a_subset_runs_a_few_epochs(trial: MicroProfile) -> Non
     assert charged == list(range(SUBSET_EPOCHS + 1))
 
 
-def test_micro_profile_of_head_measures_every_object(head_trial: MicroProfile) -> None:
-    """Two crops of one object count as one."""
-    curve = head_trial.run()
-    assert len(curve.accuracies) == HEAD_EPOCHS + 1
-    assert 25 <= curve.validation_crops <= 50
-    assert curve.subset_crops == round(100 * (FOLDS - 1) / FOLDS)
-    assert curve.accuracies[-1] > curve.accuracies[0]
-
-
-def test_micro_profile_of_many_objects_takes_one_crop_each(head_trial: MicroProfile, make_bars) -> None:
-    """Sixty training objects with two crops each, all of one class, and ten to validate."""
-    many = make_bars(120, 1, classes=(1,))
-    validation = make_bars(20, 2, classes=(1,), first_track=500)
-    tried = replace(head_trial, training=many, validation=validation)
-    assert tried.subset_crops == round(70 * (FOLDS - 1) / FOLDS)
-    assert tried.cost().preparation == 70 * forward_operations(32, architecture="tiny")
-    curve = tried.run()
-    assert len(curve.accuracies) == HEAD_EPOCHS + 1
-    assert curve.validation_crops == 70
-
-
-def test_micro_profile_ignores_background(head_trial: MicroProfile) -> None:
-    background = int(head_trial.training.classes[0])
-    everything = np.concatenate([head_trial.training.classes, head_trial.validation.classes])
-    curve = replace(head_trial, background=background).run()
-    assert 14 < curve.validation_crops < 45
-    assert (everything == background).any()
-
-
-def test_micro_profile_of_untried_family_has_the_costs_of_a_tried_one(trial: MicroProfile) -> None:
-    tried = trial.priced(trial.run(), in_operations)
-    untried = replace(trial, way=Trying.NOT_AT_ALL).untried(in_operations)
-    assert untried == replace(tried, accuracies=())
-    assert untried.epoch_gpu_s > 0.0
-
-
-@pytest.mark.parametrize("way", [Trying.ON_A_SUBSET, Trying.ON_FOLDS])
+@pytest.mark.parametrize("family", [BLOCKS, HEAD])
 @pytest.mark.parametrize("stop_at", [0, 1])
-def test_micro_profile_stops_at_a_deadline(trial: MicroProfile, way: Trying, stop_at: int) -> None:
-    family = HEAD if way is Trying.ON_FOLDS else BLOCKS
-    curve = replace(trial, family=family, way=way).run(lambda epoch: epoch < stop_at)
+def test_micro_profile_stops_at_a_deadline(trial: MicroProfile, family: RetrainConfig, stop_at: int) -> None:
+    curve = replace(trial, family=family).run(lambda epoch: epoch < stop_at)
     assert len(curve.accuracies) == stop_at + 1
     assert (curve.epoch_gpu_s > 0) == (stop_at > 0)
 
@@ -153,10 +88,6 @@ def test_micro_profile_cost_is_that_of_the_retraining(
     assert curve.fixed_epoch_gpu_s + scale * curve.epoch_gpu_s == pytest.approx(cost.epoch, rel=0.02)
 
 
-def test_micro_profile_of_head_costs_one_pass(head_trial: MicroProfile) -> None:
-    assert head_trial.cost().preparation == 100 * forward_operations(32, architecture="tiny")
-
-
 @pytest.mark.parametrize("family", [BLOCKS, HEAD])
 def test_micro_profile_with_pooled_labels_has_the_cost_of_a_retraining_on_all(
     trial: MicroProfile, family: RetrainConfig, make_bars
@@ -167,22 +98,6 @@ def test_micro_profile_with_pooled_labels_has_the_cost_of_a_retraining_on_all(
     real = Retraining(trial.start, replace(family, data_fraction=1.0), data)
     assert real.fresh_crops == 160
     assert tried.retraining_cost() == retraining_cost(real)
-
-
-def test_micro_profile_of_head_learns_from_pooled_labels_and_measures_its_own(
-    head_trial: MicroProfile, make_bars
-) -> None:
-    """Few objects of one class say little; pooled ones show the others."""
-    few = replace(
-        head_trial, training=make_bars(8, 1), validation=make_bars(4, 2, first_track=500), family=HEAD
-    )
-    pooled = replace(few, pooled=make_bars(90, 3, first_track=900))
-    alone, together = few.run(), pooled.run()
-    assert together.validation_crops == alone.validation_crops
-    assert together.accuracies[0] == alone.accuracies[0]
-    assert together.accuracies[-1] > alone.accuracies[-1]
-    assert together.subset_crops > alone.subset_crops + 50
-    assert pooled.cost().preparation > few.cost().preparation
 
 
 def test_micro_profile_on_a_subset_measures_alike_with_pooled_labels(trial: MicroProfile, make_bars) -> None:

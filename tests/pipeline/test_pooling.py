@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from ekya.core.profile import FamilyCurve
 from ekya.core.units import US_PER_S, StreamId
-from ekya.core.weights import PooledLabels, SceneOf
+from ekya.core.weights import SceneOf
 from ekya.models.training.frames import NOTHING, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
-from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels, judge_pooled
+from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels
 from ekya.planning.adaptation.label_pooling import LABELLINGS, MOST_POOLED
 
 A, B = StreamId("a"), StreamId("b")
@@ -120,23 +119,7 @@ def test_beside_is_bounded_and_takes_the_first_scenes_first():
     assert np.bincount(both.pooled.classes).tolist() == [20, 10]
 
 
-def curve(*accuracies, objects=None):
-    return FamilyCurve(16, 0, 0, 16, accuracies, 0.1, 0.1, validation_crops=objects)
-
-
-@pytest.mark.parametrize(("accuracy", "learns"), [(0.9, True), (0.4, False)])
-def test_judge_pooled_says_what_both_trials_reached(pool, accuracy, learns):
-    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
-    said, _ = judge_pooled(both, streams, curve(0.1, 0.8, objects=25), curve(0.1, accuracy, objects=25))
-    assert said == PooledLabels((A, B), 6, accuracy, 0.8, 25, learns)
-
-
-def test_judge_pooled_begins_the_curve_with_the_serving_model(pool):
-    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
-    _, judged = judge_pooled(both, streams, curve(0.6, 0.8), curve(0.5, 0.7, 0.9))
-    assert judged.accuracies == (0.6, 0.7, 0.9)
-
-
-def test_judge_pooled_on_a_validation_part_counts_its_objects(pool):
-    both, streams = pool.join_labels(A, (SceneOf(A, 0), SceneOf(B, 0)))
-    assert judge_pooled(both, streams, curve(0.1, 0.8), curve(0.1, 0.9))[0].objects == 1
+def test_not_shown_before_leaves_out_objects_of_earlier_labels(pool):
+    """The model that serves may have learnt from these."""
+    assert pool.not_shown_before(A, labelled([3, 7, 8, 9], 50)).tracks.tolist() == [8, 9]
+    assert pool.not_shown_before(StreamId("new"), labelled([3, 7], 50)).tracks.tolist() == [3, 7]

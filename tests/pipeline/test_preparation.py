@@ -16,7 +16,7 @@ from ekya.core.weights import Compared, SceneOf
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.microprofile import Trying
+from ekya.models.training.microprofile import SUBSET_EPOCHS
 from ekya.models.training.operations import RetrainingCost, forward_operations
 from ekya.pipeline.costs import CostCard, EdgeRates, load_card, price_by
 from ekya.pipeline.crop_labelling import longest_run
@@ -111,11 +111,10 @@ def test_counted_curve_takes_times_from_the_card():
         return replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
 
     cost = RetrainingCost(preparation=4 * 10**9, epoch=8 * 10**9, steps=4)
-    way = Trying.ON_A_SUBSET
-    trial = SimpleNamespace(cost=lambda: cost, run=lambda: measured, priced=priced, epochs=3, way=way)
+    trial = SimpleNamespace(cost=lambda: cost, run=lambda: measured, priced=priced)
     curve, gpu_s = counted_curve(trial, CARD)
     assert curve == replace(measured, prepare_gpu_s=3.0, epoch_gpu_s=3.5)
-    assert gpu_s == 2.0 + 3 * 3.0
+    assert gpu_s == 2.0 + SUBSET_EPOCHS * 3.0
 
 
 @pytest.fixture(scope="module")

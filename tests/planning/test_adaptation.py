@@ -21,7 +21,7 @@ from ekya.planning.adaptation.kept_models import (
     should_try,
     why_offered,
 )
-from ekya.planning.adaptation.label_pooling import TOGETHER_US, pooling_pays, same_scene
+from ekya.planning.adaptation.label_pooling import TOGETHER_US, same_scene
 from ekya.planning.adaptation.shadow_gate import (
     LEAST_OBJECTS,
     why_back,
@@ -173,18 +173,3 @@ def test_same_scene_has_the_stream_first_and_is_mutual(scenes):
         assert stream not in others
         for other in others:
             assert stream in [scene.stream for scene in same_scene(other, scenes)]
-
-
-@given(accuracies, accuracies, st.integers(0, 200))
-def test_pays_unless_worse_beyond_chance(accuracy, alone, objects):
-    if accuracy >= alone:
-        assert pooling_pays(accuracy, alone, objects)
-    if pooling_pays(accuracy, alone, objects + 1):
-        assert pooling_pays(accuracy, alone, objects), (
-            "more objects never make the same difference acceptable"
-        )
-
-
-def test_pays_refuses_a_clear_loss():
-    assert pooling_pays(0.6, 0.9, 4), "four objects tell nothing"
-    assert not pooling_pays(0.6, 0.9, 16)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -5,199 +6,174 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.profile import FamilyCurve, Profiler, family_of
+from ekya.core.profile import FamilyCost, FamilyCurve, family_of
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption
 from ekya.planning.profiling.estimate import (
     DATA_EXPONENT,
     EPOCHS_EXPONENT,
-    estimate_options,
-    outcome_sd,
+    estimate_as_in_the_paper,
+    estimate_by_outcomes,
     reestimated_accuracy,
     served_after,
 )
-from ekya.planning.profiling.history import MEMORY_WINDOWS, Observation, ProfileHistory, bias_correction
+from ekya.planning.profiling.history import MEMORY_WINDOWS, Observation, ProfileHistory
 from ekya.planning.profiling.learning_curve import fit_optimus
+from ekya.planning.profiling.outcomes import FLEET_SD, STREAM_SD, Correction, learn_outcomes
 from ekya.planning.profiling.pruning import RETRY_EVERY, in_need, pareto_distances, select_families
 
 SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
 LONG = replace(SHORT, epochs=12, data_fraction=1.0)
 OTHER = replace(SHORT, trainable_blocks=3)
-CURVE = FamilyCurve(16, 0, 1, 64, (0.5, 0.58, 0.63, 0.66), epoch_gpu_s=0.5, prepare_gpu_s=0.2)
+A, B = StreamId("a"), StreamId("b")
+COST = FamilyCost(family_of(SHORT), 0.002, 0.005)
+NONE = Correction(0.0, 0.1)
 
 
-def test_options_gpu_seconds_scale_with_crops_and_epochs():
-    by_config = {o.config: o for o in estimate_options([CURVE], [SHORT, LONG, OTHER], 128)}
-    assert set(by_config) == {SHORT, LONG}, "a family that was not profiled has no estimate"
-    assert by_config[SHORT].gpu_s == pytest.approx(0.2 + 4 * 0.5)
-    assert by_config[LONG].gpu_s == pytest.approx(2 * (0.2 + 12 * 0.5))
+def promised(*configs, serving=0.5, correction=NONE, cost=COST, crops=100):
+    options = estimate_by_outcomes(configs, [cost], crops, serving, lambda _: correction)
+    return {option.config: option for option in options}
 
 
-def test_options_early_part_of_steep_curve_excludes_preparation():
-    longer = replace(SHORT, epochs=40)
-    steep, (early,) = (estimate_options([CURVE], [config], 128) for config in (SHORT, longer))
-    assert 0.0 < steep[0].early_part < early.early_part < 1.0
-    prepared = replace(CURVE, prepare_gpu_s=40 * CURVE.epoch_gpu_s)
-    (late,) = estimate_options([prepared], [longer], 128)
-    assert late.accuracy_after == early.accuracy_after
-    assert late.early_part < 0.52 * early.early_part
-    (flat,) = estimate_options([replace(CURVE, accuracies=(0.99, 0.3, 0.3))], [SHORT], 128)
-    assert flat.early_part == 0.0
+def test_options_cost_what_the_card_says():
+    options = promised(SHORT, LONG, OTHER)
+    assert set(options) == {SHORT, LONG}, "a family without a cost is not offered"
+    assert options[SHORT].gpu_s == pytest.approx(50 * (0.002 + 4 * 0.005))
+    assert options[LONG].gpu_s == pytest.approx(100 * (0.002 + 12 * 0.005))
 
 
-def test_options_with_more_epochs_promise_more():
-    longer = replace(SHORT, epochs=4 * SHORT.epochs)
-    few, many = (of.accuracy_after for of in estimate_options([CURVE], [SHORT, longer], 128))
-    assert few < many < 0.95
-
-
-def test_options_with_half_the_labels_twice_promise_less():
+def test_options_promise_more_with_epochs_and_less_with_half_the_labels_twice():
     """The model sees the same number of crops; the error grows by 2^0.35, less the effect of more epochs."""
     half = replace(SHORT, epochs=2 * SHORT.epochs, data_fraction=SHORT.data_fraction / 2)
-    by_config = {o.config: o for o in estimate_options([CURVE], [SHORT, half], 128)}
-    error_of = {config: 1.0 - option.accuracy_after for config, option in by_config.items()}
-    assert 2 ** (DATA_EXPONENT - EPOCHS_EXPONENT) <= error_of[half] / error_of[SHORT] <= 2**DATA_EXPONENT
-    assert by_config[half].gpu_s == pytest.approx(by_config[SHORT].gpu_s, rel=0.05)
+    error_of = {config: 1.0 - one.accuracy_after for config, one in promised(SHORT, LONG, half).items()}
+    assert error_of[LONG] < error_of[SHORT]
+    assert error_of[half] / error_of[SHORT] == pytest.approx(2 ** (DATA_EXPONENT - EPOCHS_EXPONENT))
 
 
-ALL_LABELS = FamilyCurve(16, 0, 0, 64, (0.4, 0.55, 0.6, 0.62, 0.63, 0.64), 0.1, 0.2, validation_crops=100)
-"""A curve of the head; 100 crops are behind each point."""
+def test_options_early_part_excludes_preparation():
+    (plain,) = promised(LONG).values()
+    (late,) = promised(LONG, cost=replace(COST, prepare_gpu_s=12 * COST.epoch_gpu_s)).values()
+    assert 0.0 < late.early_part == pytest.approx(plain.early_part * 0.5 * (62 / 60), rel=1e-6)
+    assert promised(SHORT, serving=0.99)[SHORT].early_part == 0.0, "it gains nothing"
 
-TIMED = FamilyCurve(16, 0, 1, 16, (), 0.5, 0.2, None, 0.3, 0.1)
+
+def test_options_remember_what_was_estimated_before_it_was_corrected():
+    (plain,), (less,) = (promised(LONG, correction=Correction(gain, 0.05)).values() for gain in (0, -0.1))
+    assert less.estimated_accuracy == plain.estimated_accuracy == plain.accuracy_after
+    assert less.accuracy_after == pytest.approx(plain.accuracy_after - 0.1)
+    assert less.accuracy_sd >= 0.05
+
+
+configs = st.builds(
+    RetrainConfig,
+    st.sampled_from([1, 4, 32]),
+    st.just(16),
+    st.just(0),
+    st.just(1),
+    st.sampled_from([0.25, 1.0]),
+)
+
+
+@given(st.sets(configs, min_size=1), st.floats(0, 1), st.floats(-1, 1), st.integers(1, 500))
+def test_options_stay_in_range_and_rise_with_work(asked, serving, gain, crops):
+    options = promised(*asked, serving=serving, correction=replace(NONE, gain=gain), crops=crops)
+    assert list(options) == sorted(asked)
+    for config, option in options.items():
+        assert 0.0 <= option.accuracy_after <= 1.0
+        assert 0.0 <= option.early_part < 1.0
+        for more in options:
+            if more.epochs >= config.epochs and more.data_fraction >= config.data_fraction:
+                assert options[more].accuracy_after >= option.accuracy_after - 1e-9
+
+
+CURVE = FamilyCurve(16, 0, 1, 64, (0.5, 0.58, 0.63, 0.66), epoch_gpu_s=0.5, prepare_gpu_s=0.2)
+TIMED = FamilyCurve(16, 0, 3, 16, (), 0.5, 0.2, None, 0.3, 0.1)
 """Blocks that were only timed."""
 
 
-def test_options_of_timed_family_follow_other_families():
-    head = replace(SHORT, trainable_blocks=0)
-    low, high = (
-        {
-            o.config: o
-            for o in estimate_options([replace(ALL_LABELS, accuracies=points), TIMED], [head, SHORT], 64)
-        }
-        for points in ((0.4, 0.5, 0.5), (0.4, 0.7, 0.75))
-    )
-    assert low[SHORT].accuracy_after < high[SHORT].accuracy_after
-    assert low[head].accuracy_after < low[SHORT].accuracy_after
-    assert low[SHORT].accuracy_sd > low[head].accuracy_sd > 0.0
-    assert low[SHORT].gpu_s == pytest.approx(0.3 + 2 * 0.2 + 4 * (0.1 + 2 * 0.5))
+def test_options_of_the_paper_are_the_plain_curve():
+    """No uncertainty, and no estimate for a family without a curve."""
+    options = estimate_as_in_the_paper([CURVE, TIMED], [SHORT, OTHER], 64)
+    assert [option.config for option in options] == [SHORT]
+    curve = fit_optimus([64.0 * epoch for epoch in range(4)], CURVE.accuracies)
+    assert options[0].accuracy_after == curve.accuracy_at(4 * 32)
+    assert (options[0].accuracy_sd, options[0].estimated_accuracy) == (0.0, None)
 
 
-def test_options_with_more_crops_have_smaller_sd():
-    few, many = (
-        estimate_options(
-            [replace(ALL_LABELS, validation_crops=crops)], [replace(SHORT, trainable_blocks=0)], 64
-        )[0]
-        for crops in (16, 1600)
-    )
-    assert many.accuracy_sd < few.accuracy_sd
+def test_options_of_the_paper_cost_in_proportion_to_crops_and_epochs():
+    fixed = replace(CURVE, fixed_prepare_gpu_s=0.3, fixed_epoch_gpu_s=0.1)
+    short, long = estimate_as_in_the_paper([fixed], [SHORT, LONG], 128)
+    assert short.gpu_s == pytest.approx(0.3 + 4 * 0.1 + 0.2 + 4 * 0.5)
+    assert long.gpu_s == pytest.approx(0.3 + 12 * 0.1 + 2 * (0.2 + 12 * 0.5))
 
 
-def test_options_of_blocks_gain_with_more_objects():
-    head = replace(SHORT, trainable_blocks=0)
-    ratios = []
-    for crops in (15, 30, 120):
-        promised = estimate_options([replace(ALL_LABELS, validation_crops=crops), TIMED], [head, SHORT], 64)
-        by_config = {o.config: 1.0 - o.accuracy_after for o in promised}
-        ratios.append(by_config[SHORT] / by_config[head])
-    assert ratios == sorted(ratios, reverse=True)
-    assert ratios[-1] < 0.8 * ratios[0]
-
-
-def test_options_after_surprises_have_larger_sd():
-    surprised, confirmed = history(0.4, -0.4, 0.4, -0.4), history(0.0, 0.0, 0.0, 0.0)
-    sds = [
-        estimate_options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)
-    ]
-    assert sds[0] < sds[1]
-
-
-def test_outcome_sd_shrinks_with_objects_not_gain():
-    none, option = history(), RetrainOption(SHORT, 0.6, 1.0)
-    sds = [outcome_sd(none, objects) for objects in (5, 15, 60, 6000)]
-    assert sds[0] == sds[1] > sds[2] > sds[3] > 0.0
-    served = [
-        served_after(replace(option, accuracy_sd=(sd**2 + 0.1**2) ** 0.5), 0.6, none, objects)
-        for sd, objects in ((sds[1], 15), (sds[2], 60))
-    ]
-    assert served[0] == pytest.approx(served[1])
+def test_options_of_the_paper_need_one_curve_a_family_and_a_crop():
+    with pytest.raises(ValueError, match="two curves"):
+        estimate_as_in_the_paper([CURVE, CURVE], [SHORT], 128)
+    with pytest.raises(ValueError, match="at least one crop"):
+        estimate_as_in_the_paper([CURVE], [SHORT], 0)
 
 
 @given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
 def test_served_after_is_at_least_both_accuracies(accuracy, serving, sd):
     """The expected accuracy afterwards is neither below the serving weights' nor below the new weights'."""
-    now, none = serving / 20, history()
-    option = RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
-    served = served_after(option, now, none)
-    if option.accuracy_sd <= outcome_sd(none):
-        assert served == option.accuracy_after, "what only the next window will tell is no chance to gain"
+    now, option = serving / 20, RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
+    served = served_after(option, now)
+    if sd == 0:
+        assert served == option.accuracy_after
     else:
         assert max(now, option.accuracy_after) < served + 1e-9
-        surer = replace(option, accuracy_sd=(sd - 1) / 20)
-        assert surer.accuracy_sd <= outcome_sd(none) or served_after(surer, now, none) <= served + 1e-9
+        assert sd == 1 or served_after(replace(option, accuracy_sd=(sd - 1) / 20), now) <= served + 1e-9
 
 
-@given(
-    points=st.lists(st.integers(0, 20), min_size=1, max_size=9),
-    crops=st.sampled_from([8, 64, None]),
-    timed=st.booleans(),
-)
-def test_options_stay_in_range_and_rise_with_work(points, crops, timed):
-    curve = replace(ALL_LABELS, accuracies=tuple(point / 20 for point in points), validation_crops=crops)
-    asked = [
-        RetrainConfig(epochs, 16, 0, blocks, part)
-        for blocks in (0, 1)
-        for part in (0.25, 1.0)
-        for epochs in (1, 4, 32)
-    ]
-    curves = [curve, TIMED] if timed else [curve]
-    promised = {o.config: o for o in estimate_options(curves, asked, 60, validation_crops=15)}
-    assert len(promised) == (12 if timed else 6)
-    for config, option in promised.items():
-        assert 0.0 <= option.accuracy_after <= 1.0
-        for more in (replace(config, epochs=32), replace(config, data_fraction=1.0)):
-            assert promised[more].accuracy_after >= option.accuracy_after - 1e-9
-
-
-def test_options_of_paper_profiler_are_the_plain_curve():
-    """The paper's version: no uncertainty, and no estimate for a family without a curve."""
-    promised = estimate_options(
-        [ALL_LABELS, TIMED], [SHORT, replace(SHORT, trainable_blocks=0)], 64, profiler=Profiler.PAPER
-    )
-    assert [option.config.trainable_blocks for option in promised] == [0]
-    curve = fit_optimus([64.0 * epoch for epoch in range(6)], ALL_LABELS.accuracies)
-    assert promised[0].accuracy_after == curve.accuracy_at(4 * 32)
-    assert promised[0].accuracy_sd == 0.0
-
-
-def history(*errors, config=SHORT):
+def history(*errors, config=SHORT, crops=1000):
     found = ProfileHistory()
     for window, error in enumerate(errors):
-        found = found.with_observation(Observation(window, config, 0.1 + error, 1.0, predicted_gain=0.1))
+        seen = Observation(window, config, 0.1 + error, 1.0, predicted_gain=0.1, validation_crops=crops)
+        found = found.with_observation(seen)
     return found
 
 
-def test_options_correct_lasting_bias_not_one_surprise():
-    lasting, single = history(-0.1, -0.1, -0.1, -0.1, -0.1), history(-0.1)
-    plain = estimate_options([CURVE], [SHORT], 128)[0].accuracy_after
-    after_many = estimate_options([CURVE], [SHORT], 128, history=lasting)[0].accuracy_after
-    after_one = estimate_options([CURVE], [SHORT], 128, history=single)[0].accuracy_after
-    assert -0.1 < after_many - plain < -0.06
-    assert -0.05 < after_one - plain < 0.0
+def correction(histories, stream=A, config=SHORT):
+    return learn_outcomes(histories).correction_for(stream, family_of(config))
 
 
-def test_bias_correction_ignores_one_outlier():
-    assert bias_correction(history(0.0, 0.0, 0.5, 0.0, 0.0)).correction_for_family(family_of(SHORT)) == 0.0
+def test_nothing_is_corrected_before_anything_is_known():
+    profiled = ProfileHistory((Observation(1, SHORT, 0.3, 1.0),))
+    for known in ({}, {A: profiled}):
+        found = correction(known)
+        assert found.gain == 0.0
+        assert found.gain_sd == pytest.approx(math.hypot(FLEET_SD, STREAM_SD))
 
 
-def test_bias_correction_without_history_uses_all():
-    bias = bias_correction(history(-0.1, -0.1, -0.1))
-    assert bias.correction_for_family(family_of(OTHER)) == pytest.approx(-0.05)
-    assert bias.correction_for_family(family_of(SHORT)) < bias.correction_for_family(family_of(OTHER))
+def test_a_lasting_bias_is_corrected_and_a_lucky_retraining_on_few_labels_is_not():
+    lasting, lucky = history(*[-0.1] * 5), history(0.4, crops=4)
+    assert correction({A: lasting}).gain == pytest.approx(-0.1, abs=0.005)
+    assert 0.0 < correction({A: lucky}).gain < 0.08
+    assert correction({A: lasting}).gain_sd < 0.5 * correction({A: lucky}).gain_sd
 
 
-def test_options_with_two_curves_of_a_family_raise():
-    with pytest.raises(ValueError, match="two curves"):
-        estimate_options([CURVE, CURVE], [SHORT], 128)
+def test_a_stream_without_a_retraining_has_what_the_others_have_shown():
+    others = {A: history(-0.1, -0.1), B: ProfileHistory()}
+    assert -0.1 < correction(others, B).gain < -0.05
+    assert correction(others, B).gain_sd > correction(others, A).gain_sd
+    assert correction(others, B, OTHER).gain == 0.0, "of this family"
+
+
+def test_streams_that_differ_are_corrected_differently():
+    both = {A: history(*[-0.1] * 6), B: history(*[0.1] * 6)}
+    assert correction(both, A).gain < -0.05 < 0.05 < correction(both, B).gain
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 200)), min_size=1, max_size=5))
+def test_a_correction_is_never_beyond_what_was_missed(checks):
+    seen = tuple(
+        Observation(window, SHORT, miss, 1.0, predicted_gain=0.0, validation_crops=crops)
+        for window, (miss, crops) in enumerate(checks)
+    )
+    found = correction({A: ProfileHistory(seen)}).gain
+    misses = [0.0, *(miss for miss, _ in checks)]
+    assert min(misses) - 1e-9 <= found <= max(misses) + 1e-9
 
 
 def test_with_observation_replaces_and_forgets_old_windows():
@@ -299,5 +275,5 @@ def test_select_is_never_empty_and_covers_all(configs, rows, window):
 
 
 def test_in_need_sorts_worst_first_and_skips_accurate():
-    accuracies = {StreamId("a"): 0.9, StreamId("b"): 1.0, StreamId("c"): 0.4, StreamId("d"): 0.95}
+    accuracies = {A: 0.9, B: 1.0, StreamId("c"): 0.4, StreamId("d"): 0.95}
     assert in_need(accuracies) == ("c", "a")

@@ -23,9 +23,7 @@ from ekya.results.storage.segmented_journal import (
     segment_state,
 )
 
-ALL = replace(
-    OPTIONS, reacts_to_drift=True, pools_labels=True, zoo=3, preparation_bursts=False, doses=2, windows=6
-)
+ALL = replace(OPTIONS, reacts_to_drift=True, pools_labels=True, zoo=3, doses=2, windows=6)
 
 
 @pytest.fixture

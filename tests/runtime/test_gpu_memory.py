@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fake_actors import labels_ready, start_retraining
-from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
+from script import CAM_1, CAM_2, CAM_3, OPTIONS, TRIALS, three_cameras
 from scripted import ScriptedFleet
 
 from ekya.config.fleet_reading import load_fleet
@@ -266,13 +266,6 @@ class LargerPooled(JobSizes):
         return (300 if pooled else 100) * MIB
 
 
-def test_pooled_labels_that_do_not_fit_are_left_out_of_the_preparation():
-    rig = Rig(0, 299, sizes=LargerPooled)
-    rig.budget.execute_commands([POOLING])
-    assert rig.behind.executed == [PREPARATION], "the trials of its own labels are made"
-    assert rig.events() == [], "no γ is set aside"
-
-
 def test_preparation_claims_the_trial_with_pooled_labels():
     rig = Rig(0, 300 + 100 + CONTEXT_MIB - 1, sizes=LargerPooled)
     rig.budget.execute_commands([POOLING])
@@ -318,7 +311,7 @@ class SmallTrials(JobSizes):
 )
 def test_whole_run_trains_only_what_fits(name, sizes):
     """From window 2 on there is no memory for blocks; heads are trained, and the run goes on to its end."""
-    fleet = ScriptedFleet(OPTIONS, three_cameras(), 1, ())
+    fleet = ScriptedFleet(TRIALS, three_cameras(), 1, ())
     memory, kept, chosen = Memory(99_999), Kept(), make_scheduler(name)
     places = JobPlaces({CAM_1: 0, CAM_2: 0, CAM_3: 0}, 0)
 
@@ -331,7 +324,7 @@ def test_whole_run_trains_only_what_fits(name, sizes):
         if batch.now_us >= 2 * OPTIONS.window_us - OPTIONS.window_us // 10:
             memory.free_mib = [4000]
 
-    run_loop(budget, kept, chosen.plan, chosen.needs, OPTIONS, observe)
+    run_loop(budget, kept, chosen.plan, chosen.needs, TRIALS, observe)
     starts = [one for one in kept.commands if isinstance(one, cmd.StartRetraining)]
     short = [one for one in kept.events if isinstance(one, ev.MemoryShort)]
     failed = {one.job for one in kept.events if isinstance(one, ev.RetrainFailed)}

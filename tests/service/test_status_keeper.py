@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from kept_status import BEGAN_UNIX_S, CAMERAS, Clock, make_keeper, scripted_run
+from kept_status import BEGAN_UNIX_S, CAMERAS, EVENTS, Clock, make_keeper, scripted_run
 from script import CAM_1, CAM_2, CAM_3, S
 
 from ekya.control.loop_state import LoopState
@@ -33,7 +33,9 @@ GAMMA = RetrainConfig(3, 16, 0, 1, 1.0)
 @pytest.fixture(scope="module")
 def ran():
     """A run of three cameras with misfortunes, and the keeper that followed it."""
-    return scripted_run()
+    early = ev.WorkerDied(61 * S, CAM_2, ev.Role.RETRAINING, "killed")
+    killed = [one for one in EVENTS if isinstance(one, ev.WorkerDied) and one.role is early.role]
+    return scripted_run("uniform", (*(one for one in EVENTS if one not in killed), early))
 
 
 def test_status_shows_the_loops_last_state(ran):

@@ -56,7 +56,7 @@ class World:
         self.executor.execute_commands([cmd.BeginPreparation(window, 1000, (asked,))])
         events = []
         while not any(isinstance(event, ev.PreparationEnded) for event in events):
-            events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
+            events.extend(self.executor.wait((window + 2) * WINDOW_US).events)
         return {type(event): event for event in events}
 
 

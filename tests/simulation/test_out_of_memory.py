@@ -1,12 +1,12 @@
 """Tests of a trainer that runs out of memory, on virtual time: its γ is dropped, and all else goes on."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 
-import ekya.models.training.microprofile
 import ekya.simulation.emulated.world
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
@@ -14,7 +14,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.gpus import DidNotFit
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, Profiler, family_of
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model
@@ -42,12 +42,16 @@ OPTIONS = LoopOptions(
     quantum_milli=100,
     steal_milli=100,
     min_accuracy=0.0,
-    preparation_share_milli=500,
+    preparation_share_milli=1000,
     preparation_us=WINDOW_US // 2,
     checkpoint_delay_us=1000,
     retrain_configs=(HEAD, BLOCK),
     inference_configs=(LAMBDA,),
-    family_costs=CARD.family_costs((HEAD, BLOCK), SIDE),
+    # So little that both are expected to end in a window.
+    family_costs=tuple(
+        replace(cost, prepare_gpu_s=0.0, epoch_gpu_s=cost.epoch_gpu_s / 100)
+        for cost in CARD.family_costs((HEAD, BLOCK), SIDE)
+    ),
 )
 ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
@@ -107,12 +111,13 @@ def camera(place):
     )
 
 
-def played(scheduler="thief"):
+def played(scheduler="uniform", options=OPTIONS):
+    """Returns what a run told; ``uniform`` takes the dearest γ that its share can finish."""
     told = RunHistory()
     cameras = {cam: camera(place) for place, cam in enumerate(CAMS)}
-    executor = VirtualExecutor(EmulatedWorld(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli), 1000)
+    executor = VirtualExecutor(EmulatedWorld(cameras, Golden(), CARD, 0, options.capacity_milli), 1000)
     chosen = make_scheduler(scheduler)
-    run_loop(executor, told, chosen.plan, chosen.needs, OPTIONS, lambda *_: None)
+    run_loop(executor, told, chosen.plan, chosen.needs, options, lambda *_: None)
     return told
 
 
@@ -177,8 +182,7 @@ def test_out_of_memory_trial_drops_its_family(monkeypatch):
         return run(trial, *rest)
 
     monkeypatch.setattr(MicroProfile, "run", breaks)
-    monkeypatch.setattr(ekya.models.training.microprofile, "INFORMATIVE_CROPS", 0)
-    told = played()
+    told = played("thief", replace(OPTIONS, profiler=Profiler.PAPER))
     assert {one.what for one in told.of(ev.MemoryShort)} == {DidNotFit(family_of(BLOCK), 0.0)}
     assert {one.curve.family for one in told.of(ev.ProfileReady)} == {Family(0, 0, 8)}
     assert {one.config for one in told.of(cmd.StartRetraining)} == {HEAD}

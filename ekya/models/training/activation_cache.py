@@ -1,18 +1,12 @@
 """Caches activations and features of frozen blocks, for reuse between micro-profiling and retraining."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from ekya.models.edge.model import EdgeModel, clone, split_at, to_input
-from ekya.models.edge.predictor import FORWARD_BATCH
-from ekya.models.training.labelled import Examples
 
 
 class ActivationCache:
@@ -82,36 +76,3 @@ class ActivationCache:
 
 def _keys(crops: NDArray[np.uint8]) -> list[bytes]:
     return [blake2b(crop.tobytes(), digest_size=16).digest() for crop in crops]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownFeatures:
-    """Features of crops that have already passed all blocks.
-
-    Attributes:
-        training, validation: of N and of M images, as ``features_of`` returns them.
-        weights: (M,) weight of each validation crop.
-    """
-
-    training: Tensor
-    validation: Tensor
-    weights: NDArray[np.float64]
-
-
-@torch.no_grad()
-def features_of(
-    model: EdgeModel,
-    examples: Examples,
-    device: str,
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Tensor:
-    """Returns the inputs of the model's head for N images, on the device.
-
-    Those of a classifier are (N, F), those of a detector (N, F, h, w).
-    """
-    blocks, _ = split_at(clone(model).to(device).eval(), 0)
-    parts = []
-    for part in torch.split(to_input(examples.images, device), FORWARD_BATCH):
-        with scope():
-            parts.append(blocks(part))
-    return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Examples that are tried, and their weights in accuracy: one vote per object, more for late labels.
+"""Examples that a model is measured on, and their weights: one vote per object, more for late labels.
 
 A window's accuracy is measured to predict the next window. So an object counts once, however long it stayed,
 and if the scene changed while labels were taken, those of the later half count more (``weights_now``).
@@ -14,12 +14,11 @@ from ekya.models.training.goals import Judged
 from ekya.models.training.labelled import Examples, LabelledCrops
 
 CROPS_OF_ONE = 3
-"""Maximum number of crops of one object in a trial: a fourth adds next to nothing to three, and crops are the
-cost of a trial: each passes the frozen blocks, and a batch of them is a step of SGD."""
+"""Maximum number of crops of one object that are measured on: a fourth adds next to nothing to three."""
 
 ENOUGH_CROPS = 100
-"""Target number of crops in a trial on folds. If more are available, fewer are taken of each object, but one
-at least: the variance of a measurement, and what can be learned, depend on the number of objects."""
+"""Target number of crops that are measured on. If more are available, fewer are taken of each object, but one
+at least: the variance of a measurement depends on the number of objects."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +35,7 @@ class Weighed:
 
 
 def tried_of(labelled: Examples) -> NDArray[np.int64]:
-    """Returns the positions of the examples that a trial uses: all frames, or a few crops of each object."""
+    """Returns the positions of examples that are measured on: all frames, or a few crops of each object."""
     if not isinstance(labelled, LabelledCrops):
         return np.arange(len(labelled))
     crops_of_one = min(CROPS_OF_ONE, max(1, ENOUGH_CROPS // len(np.unique(labelled.tracks))))
@@ -192,18 +191,3 @@ def weights_by_object(
         _, place, crops = np.unique(tracks[standing[members]], return_inverse=True, return_counts=True)
         weights[members] = (classes == index).sum() / counts.sum() / len(crops) / crops[place]
     return weights
-
-
-def folds_of_tracks(tracks: NDArray[np.int64], folds: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Assigns crops to folds: each is held out in one fold, with all crops of its object.
-
-    Args:
-        tracks: (N,) object of each crop.
-        folds: number of folds; fewer if there are fewer objects.
-        seed: of the assignment of objects.
-
-    Returns:
-        For each fold (N,) bool: which crops are held out.
-    """
-    drawn = np.random.default_rng((seed, folds)).permutation(np.unique(tracks))
-    return [np.isin(tracks, drawn[first::folds]) for first in range(min(folds, len(drawn)))]

@@ -13,7 +13,7 @@ from torch import Tensor
 from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.objects import SURE
 from ekya.models.edge.model import EdgeModel
-from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
+from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.answered import Answered
 from ekya.models.training.augmentation import copies_of, versions_of
 from ekya.models.training.epochs import epoch_batches
@@ -134,8 +134,6 @@ class Retraining:
         data: to learn from.
         compute: where it computes.
         method: how it trains.
-        known: features of the crops, if the caller has them already. Then only the head may be trained, on
-            all data and without exemplars.
         passed: activations of crops that passed the same blocks before; these are not passed again.
     """
 
@@ -147,14 +145,10 @@ class Retraining:
         compute: Compute = _ON_CPU,
         method: TrainingMethod = _AS_IN_A_RUN,
         *,
-        known: KnownFeatures | None = None,
         passed: ActivationCache | None = None,
     ) -> None:
         if len(data.training) == 0:
             raise ValueError("a retraining needs at least one training crop")
-        if known is not None and (config.trainable_blocks or config.data_fraction < 1.0 or data.memory):
-            raise ValueError("features are for a head that trains on all data and no exemplars")
-        self._features = known
         self.config = config
         self.epochs_done = 0
         self._compute, self._method, self._seed = compute, method, data.seed
@@ -162,12 +156,11 @@ class Retraining:
         self._start, self._classes = start, data.classes
         learnt = [data.training] if data.pooled is None else [data.training, data.pooled]
         self._fresh = concatenate([fraction_of_tracks(of, config.data_fraction, data.seed) for of in learnt])
-        # Known features are of the frames as they are.
-        self._versions = 1 if known is not None else versions_of(data.training)
+        self._versions = versions_of(data.training)
         self._replay = usable_exemplars(data.memory, data.validation)
         self._validation = data.validation
         self._threshold = SURE
-        self._weights = data.validation.mix_weights(data.training) if known is None else known.weights
+        self._weights = data.validation.mix_weights(data.training)
 
     @property
     def architecture(self) -> str:
@@ -238,9 +231,8 @@ class Retraining:
         self._recipe = self._method.recipe or recipe_of(self._start.architecture)
         self._optimizer = optimizer_of(self._trainee.suffix, self._recipe)
         everything = self._trained_on
-        known = self._features
-        inputs = self._inputs_of(everything) if known is None else known.training
-        self._validation_inputs = self._inputs_of(self._validation) if known is None else known.validation
+        inputs = self._inputs_of(everything)
+        self._validation_inputs = self._inputs_of(self._validation)
         goal = self._trainee.goal(everything)
         self._lesson = self._trainee.lesson(inputs, goal, self._method.distillation_weight)
         self._validation_goal = self._trainee.goal(self._validation)

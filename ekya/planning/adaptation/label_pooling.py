@@ -3,7 +3,6 @@
 A few seconds of a street show few objects, and a model that learns from these alone is wrong about the next.
 """
 
-import math
 from collections.abc import Mapping
 
 from ekya.core.units import US_PER_S, StreamId
@@ -40,16 +39,3 @@ def same_scene(stream: StreamId, scenes: Mapping[StreamId, int | None]) -> tuple
     }
     together = [scene for scene, apart in apart_us.items() if apart <= TOGETHER_US]
     return (SceneOf(stream, since_us), *sorted(together, key=lambda one: (apart_us[one], one.stream)))
-
-
-def pooling_pays(accuracy: float, alone: float, objects: int) -> bool:
-    """Returns whether a retraining learns from pooled labels: unless they do harm beyond chance.
-
-    Scenes are the same until shown otherwise. The margin is two standard errors of an accuracy of one half on
-    as many objects; with those of a few seconds it refuses only the worst.
-
-    Args:
-        accuracy, alone: of a trial on a stream's newest labels, with the pooled ones and without.
-        objects: effective number of objects in the newest labels.
-    """
-    return accuracy >= alone - 1.0 / math.sqrt(max(objects, 1))

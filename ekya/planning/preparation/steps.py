@@ -8,7 +8,6 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.profile import Family
 from ekya.core.state import StreamState
 from ekya.core.units import StreamId
-from ekya.core.weights import SceneOf
 from ekya.planning.profiling.pruning import in_need
 
 
@@ -29,23 +28,13 @@ class InferenceStep:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """Micro-profiles a family of γ on a stream's labels; ``first``: nothing was tried on them before."""
+    """Micro-profiles a family of γ on a stream's labels."""
 
     stream: StreamId
     family: Family
-    first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStep:
-    """Tries a stream's first family again, with other labels of the same scene if there are any."""
-
-    stream: StreamId
-    family: Family
-    scenes: tuple[SceneOf, ...]
-
-
-PreparationStep = LabelStep | InferenceStep | TrialStep | PoolStep
+PreparationStep = LabelStep | InferenceStep | TrialStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +75,7 @@ def next_prepared(streams: Sequence[StreamState], places: int) -> tuple[StreamId
 def preparation_steps(
     streams: Sequence[PrepareStream], labelled: Mapping[StreamId, Labelled]
 ) -> Iterator[PreparationStep]:
-    """Yields labels of all streams, one family of γ for those in need, again with pooled labels, λ of all,
-    then the other families.
+    """Yields labels of all streams, one family of γ for those in need, λ of all, then the other families.
 
     Steps that are unfinished when the time is up are not done, so the most valuable come first: without
     labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has priors.
@@ -104,10 +92,6 @@ def preparation_steps(
     accuracies = {stream: known.accuracy for stream, known in labelled.items() if known.can_train}
     needy = in_need(accuracies)
     yield from _trials(needy, families, 0)
-    scenes = {of.stream: of.scenes for of in streams}
-    for stream in needy:
-        if families[stream] and scenes[stream]:
-            yield PoolStep(stream, families[stream][0], scenes[stream])
     for of in streams:
         if of.inference and of.stream in labelled:
             yield InferenceStep(of.stream, of.inference)
@@ -120,4 +104,4 @@ def _trials(
 ) -> Iterator[TrialStep]:
     for stream in needy:
         if rank < len(families[stream]):
-            yield TrialStep(stream, families[stream][rank], first=rank == 0)
+            yield TrialStep(stream, families[stream][rank])

@@ -1,4 +1,4 @@
-"""Learning curve of the micro-profiler, fitted to the points of a short training (paper §4.3).
+"""Learning curve of a retraining in progress, or of the paper's micro-profile (paper §4.3, §5).
 
     error(x) = (b0 · x + b1)^-c + b2        with b0, b1, b2 ≥ 0 and 0 < c ≤ 1
 
@@ -8,7 +8,7 @@ small subset for a few epochs also predicts more data and more epochs.
 With c = 1 this is the curve of Optimus (the paper's reference 64), and ``fit_optimus`` is the paper's plain
 version: the one (b0, b1, b2) that meets the points best. A few points do not determine how the error goes on
 to fall, though. The best inverse may put a floor b2 right below the last point, or none at all, and its
-forecasts differ by tenths. So ``fit_mixture``, the default, considers several shapes: slow power laws and
+forecasts differ by tenths. So ``fit_mixture``, for retrainings, considers several shapes: slow power laws and
 the inverse, each with no floor, and with a low one. Each is fitted, and they are averaged by
 
     weight = prior · exp(−squared residuals / 2 σ²)

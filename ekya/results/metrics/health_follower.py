@@ -10,7 +10,6 @@ from ekya.core import requests as rq
 from ekya.core.commands import StepRecord
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import JobId, StreamId
-from ekya.core.weights import PooledLabels
 from ekya.results.metrics.health import (
     FEWEST_FRAMES,
     WELL,
@@ -259,8 +258,6 @@ class _Stream:
                 asked = event.training_crops + event.validation_crops > 0
                 in_time = LabelState.EMPTY if asked and event.objects == 0 else LabelState.IN_TIME
                 facts.labels = LabelState.LATE if facts.labels is LabelState.MISSING else in_time
-            case ev.ProfileReady(pooled=PooledLabels(learns=False)):
-                pass
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
                 gain = max(event.curve.accuracies) - event.curve.accuracies[0]
                 facts.missed_gain = max(facts.missed_gain, gain)

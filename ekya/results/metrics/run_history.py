@@ -157,7 +157,7 @@ class RunHistory:
         labelling_gpu_s, profiling_gpu_s: of the whole run.
         adopted: by stream, the one whose kept model it took over, unless the base model serves again.
         drifts: changes of scenes that inference noticed, or that a later dose of labels shows, in order.
-        pooled: trials with other labels of the same scene, in order.
+        pooled: labels with others of the same scene, in order.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
@@ -183,7 +183,7 @@ class RunHistory:
     labelled_frames: int
     adopted: Mapping[StreamId, StreamId]
     drifts: tuple[ev.DriftDetected, ...]
-    pooled: tuple[ev.ProfileReady, ...]
+    pooled: tuple[ev.LabelsReady, ...]
 
     @property
     def span_us(self) -> int:
@@ -248,7 +248,7 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
         ),
         adopted=_adopted(events),
         drifts=tuple(_drifts(events)),
-        pooled=tuple(event for event in events if isinstance(event, ev.ProfileReady) and event.pooled),
+        pooled=tuple(event for event in labelled if event.pooled),
     )
 
 

@@ -212,10 +212,6 @@ def pooled_values(t_us: int, pooled: PooledLabels) -> dict[str, Any]:
         "at_s": round(us_to_seconds(t_us), 3),
         "streams": list(pooled.streams),
         "labels": pooled.labels,
-        "accuracy": rounded(pooled.accuracy),
-        "alone": rounded(pooled.alone),
-        "objects": pooled.objects,
-        "learns": pooled.learns,
     }
 
 

@@ -15,7 +15,7 @@ from ekya.core.weights import KeptModel
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
 from ekya.models.edge.multi_model import Predictors
-from ekya.models.training.microprofile import MicroProfile, Price, Trying
+from ekya.models.training.microprofile import MicroProfile, Price
 from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.inference import Serving, serving
 from ekya.pipeline.labelling import Scope
@@ -217,8 +217,6 @@ class _LiveWorld:
 
     def run_trial(self, step: TrialStep, trial: MicroProfile) -> tuple[FamilyCurve, float]:
         """Returns the curve of a trial, which measures its own cost."""
-        if trial.way is Trying.NOT_AT_ALL:
-            return trial.untried(self._work.prices[step.family]), 0.0
         return trial.run(), 0.0
 
     def give_up_step(self, step: PreparationStep, error: Exception) -> None:

@@ -207,8 +207,6 @@ class RayExecutor:
         match command:
             case cmd.BeginPreparation():
                 self._profiler.start_preparation(command)
-            case cmd.SkipPreparation():
-                _LOG.info("%s: %s", ", ".join(command.streams), command.reason)
             case cmd.EndPreparation():
                 self._profiler.end_preparation(command)
             case cmd.SetInference():
@@ -343,8 +341,6 @@ class RayExecutor:
             case ev.LabelsReady():
                 self._inputs.fetch_labels(event.stream, event.window)
             case ev.ProfileReady():
-                if event.pooled is not None and event.pooled.learns:
-                    self._inputs.use_pooled_labels(event.stream, event.window)
                 ask = self._actors.preparation.forward_passes.options(num_returns=2)
                 self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
             case ev.RetrainFinished() | ev.RetrainFailed():

@@ -112,10 +112,6 @@ class RetrainInputs:
         if labels is not None:
             self._keep_labels(stream, labels)
 
-    def use_pooled_labels(self, stream: StreamId, window: int) -> None:
-        """Makes retrainings use the labels that the micro-profiler has now, with pooled ones among them."""
-        self._labels[stream] = self._actors.preparation.newest_labels.remote(window, stream)
-
     def labels(self, stream: StreamId) -> Any:
         """Returns the reference to the window's labels; None before they exist."""
         return self._labels.get(stream)

@@ -138,16 +138,14 @@ class BudgetedExecutor:
         return False
 
     def _trials_that_fit(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
-        """Removes trials that do not fit, and claims memory for the largest: they run one by one.
-
-        A family is removed altogether, or its labels of the same scene alone.
-        """
+        """Removes trials that do not fit, and claims memory for the largest: they run one by one."""
         gpu = self._places.preparation
         free = self._memory.free_bytes(gpu)
         if free is None:
             return command
         families = sorted({family for asked in command.streams for family in asked.families})
-        needed = {family: self._trial_bytes(family) for family in families}
+        pooled = any(asked.scenes for asked in command.streams)
+        needed = {family: self._trial_bytes(family, pooled) for family in families}
         fitting = {family for family in families if self._book.has_room(gpu, needed[family], free)}
         for asked in command.streams:
             for family in asked.families:
@@ -160,19 +158,11 @@ class BudgetedExecutor:
         streams = []
         for asked in command.streams:
             left = replace(asked, families=tuple(family for family in asked.families if family in fitting))
-            if left.families and left.scenes:
-                with_pooled = self._trial_bytes(left.families[0], pooled=True)
-                if self._book.has_room(gpu, with_pooled, free):
-                    claimed.append(with_pooled)
-                else:
-                    job = "a micro-profile with pooled labels"
-                    _LOG.warning("%s: %s", left.stream, self._short_of(job, gpu, with_pooled, free))
-                    left = replace(left, scenes=())
             streams.append(left)
         self._book = self._book.with_claim(_PREPARATION, gpu, max(claimed, default=0))
         return replace(command, streams=tuple(streams))
 
-    def _trial_bytes(self, family: Family, pooled: bool = False) -> int:
+    def _trial_bytes(self, family: Family, pooled: bool) -> int:
         return self._marks.corrected_estimate(family, self._sizes.estimate_micro_profile(family, pooled))
 
     def _refuse(
@@ -196,11 +186,8 @@ class BudgetedExecutor:
                 self._places = replace(self._places, streams=homes)
             case ev.LabelsReady():
                 remembered = self._sizes.exemplars if event.stream in self._with_context else 0
-                self._crops[event.stream] = JobCrops(event.training_crops, event.validation_crops, remembered)
-            case ev.ProfileReady() if event.pooled is not None and event.pooled.learns:
-                crops = self._crops[event.stream]
-                more = event.pooled.labels
-                self._crops[event.stream] = replace(crops, training=crops.training + more)
+                learnt = event.training_crops + (0 if event.pooled is None else event.pooled.labels)
+                self._crops[event.stream] = JobCrops(learnt, event.validation_crops, remembered)
             case ev.PreparationEnded():
                 self._book = self._book.without_claim(_PREPARATION)
             case ev.RetrainProgress():

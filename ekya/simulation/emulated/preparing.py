@@ -37,7 +37,7 @@ from ekya.pipeline.window_preparation import (
     WindowPreparation,
 )
 from ekya.pipeline.zoo_folder import ZooFolder
-from ekya.planning.preparation.steps import LabelStep, PoolStep, PreparationStep, TrialStep
+from ekya.planning.preparation.steps import LabelStep, PreparationStep, TrialStep
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.executor import PreparedStep
@@ -199,11 +199,10 @@ class PreparingWindows:
         return step
 
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
-        """Stores labels as the newest of a stream; those with pooled ones are recorded already."""
+        """Stores labels as the newest of a stream."""
         camera = self._cameras[stream]
         camera.labels = labels
-        if labels.pooled is None:
-            camera.models.add_labels(labels)
+        camera.models.add_labels(labels)
 
     def load_kept_models(self, stream: StreamId) -> tuple[list[OtherModel], KeptModel | None]:
         """Returns the kept models; those that cannot be read are left out."""
@@ -229,7 +228,7 @@ class PreparingWindows:
 
     def give_up_step(self, step: PreparationStep, error: Exception) -> None:
         """Raises all errors but that a trial needs more memory than there is."""
-        if not (isinstance(step, TrialStep | PoolStep) and is_out_of_memory(error)):
+        if not (isinstance(step, TrialStep) and is_out_of_memory(error)):
             raise error
         _LOG.warning("%s: a trial does not fit into the GPU's memory: %s", step.stream, error)
 

@@ -44,7 +44,7 @@ from ekya.pipeline.window_preparation import (
     label_stream,
     profile_inference,
 )
-from ekya.planning.profiling.estimate import estimate_options as estimated_options
+from ekya.planning.profiling.estimate import estimate_as_in_the_paper
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.simulation.emulated.answers import ImageBatch, image_batch
@@ -136,7 +136,6 @@ class StreamRecorder:
         exemplars: int,
         labels: StreamLabels,
         passed: ActivationCache,
-        profiler: Profiler,
     ) -> Iterator[Trial]:
         """Yields the micro-profile of every family for one model, with the prediction for each γ.
 
@@ -147,24 +146,14 @@ class StreamRecorder:
             exemplars: size of its stream's exemplar memory.
             labels: of the window.
             passed: cache of the frozen blocks' outputs for the crops of the trials.
-            profiler: method by which γ are tried.
         """
-        preparation = replace(
-            self._preparation(window, model),
-            settings=replace(self.settings, profiler=profiler),
-            exemplars=exemplars,
-            passed=passed,
-        )
-        tried = []
-        for rank, family in enumerate(self.common.families):
-            trial = preparation.trial(family, labels, clock=float, first=rank == 0)
-            tried.append(counted_curve(trial, self.common.card))
-        promised = estimated_options(
-            [curve for curve, _ in tried],
-            self.common.retrain_configs,
-            len(labels.training.examples),
-            validation_crops=len(labels.validation.examples),
-            profiler=profiler,
+        preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
+        tried = [
+            counted_curve(preparation.trial(family, labels, clock=float), self.common.card)
+            for family in self.common.families
+        ]
+        promised = estimate_as_in_the_paper(
+            [curve for curve, _ in tried], self.common.retrain_configs, len(labels.training.examples)
         )
         for curve, gpu_s in tried:
             said = tuple(
@@ -172,7 +161,7 @@ class StreamRecorder:
                 for option in promised
                 if family_of(option.config) == curve.family
             )
-            yield Trial(curve.family, gpu_s, curve, said, origin, profiler)
+            yield Trial(curve.family, gpu_s, curve, said, origin, Profiler.PAPER)
 
     def _window(self, labelled: LabelledStream | None, exams: Sequence[_Exams]) -> StreamWindow:
         """Records the window of the first exam; the others are later windows."""
@@ -226,7 +215,11 @@ class StreamRecorder:
         for start in self._candidates.starts():
             passed = ActivationCache()
             if self.common.every_start or start.needed:
-                trials += self._all_trials(known.window, start, labels, passed)
+                # Retrainings go on from what the fleet's own trials have passed through the frozen blocks.
+                cache = passed if self.settings.profiler is Profiler.PAPER else ActivationCache()
+                trials += self.trials(
+                    known.window, start.model, start.origin, start.memory.size, labels, cache
+                )
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) or exam.sampled for exam in exams]
             serving = accuracies[start.origin]
@@ -249,16 +242,6 @@ class StreamRecorder:
                     following[origin] = Candidate(origin, best.model, memory, needed)
         self._candidates.add(following.values())
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
-
-    def _all_trials(
-        self, window: int, start: Candidate, labels: StreamLabels, passed: ActivationCache
-    ) -> Iterator[Trial]:
-        """Yields the trials of every profiler; retrainings go on from what the fleet's own has passed."""
-        for profiler in Profiler:
-            cache = passed if profiler is self.settings.profiler else ActivationCache()
-            yield from self.trials(
-                window, start.model, start.origin, start.memory.size, labels, cache, profiler
-            )
 
     def _run(
         self,

@@ -14,10 +14,9 @@ head alone rises sooner and ends lower, and the curves cross. The error under th
 fraction^−0.35 with less data. Cost is proportional to epochs, data and family: by default the most expensive
 of 18 γ costs 210 times the cheapest.
 
-**Trials.** Each family is micro-profiled from each model that may serve, as the micro-profiler does it: the
-head alone for six epochs on two thirds of the labels, blocks for five epochs on a tenth. The curve follows
-the law above, with the lower ceiling of less data, and all its points are measured on the same few objects.
-So planners see estimates, made of these curves by the estimator of every world.
+**Trials.** Each family is micro-profiled from each model that may serve, as in the paper: for five epochs on
+a tenth of the labels. The curve follows the law above, with the lower ceiling of less data, and all its
+points are measured on the same few objects.
 
 **λ** that analyses every k-th frame keeps k^−m of the accuracy and needs 1/k of the share; half the
 resolution keeps a fixed part and needs about a third. m is spread as on the five real cameras that the
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.profile import FamilyCurve
+from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.trace import (
     BASE,
@@ -48,7 +47,13 @@ from ekya.core.trace import (
 from ekya.core.units import FULL_GPU_MILLI, StreamId, seconds_to_us
 from ekya.core.view import InferenceOption
 from ekya.planning.profiling.inference_profile import oldest_result_us
-from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS, GeneratorParameters, Range
+from ekya.simulation.trace.generator_parameters import (
+    DEFAULT_PARAMETERS,
+    TRIAL_EPOCHS,
+    TRIAL_PART,
+    GeneratorParameters,
+    Range,
+)
 
 Floats = NDArray[np.float64]
 
@@ -236,8 +241,8 @@ class _Stream:
         luck = rng.standard_normal()
         labels = parameters.crops - parameters.crops // 5
         made = []
+        epochs, fraction = TRIAL_EPOCHS, TRIAL_PART
         for which, of in enumerate(parameters.families):
-            epochs, fraction = of.trial
             subset = max(1, round(fraction * labels))
             rise = self._rise(which, np.arange(epochs + 1) * fraction)
             wobble = rng.normal(0.0, parameters.training_noise, epochs + 1)
@@ -256,7 +261,9 @@ class _Stream:
                     validation_crops=parameters.objects,
                 )
                 gpu_s = parameters.trial_part * self._epoch_gpu_s[which]
-                made.append(Trial(of.family, gpu_s, curve, started_from=start.origin))
+                made.append(
+                    Trial(of.family, gpu_s, curve, started_from=start.origin, profiler=Profiler.PAPER)
+                )
         return made
 
     def _ceiling(self, which: int, fraction: float, best: float) -> float:

@@ -11,8 +11,8 @@ from ekya.core.speed import LINEAR, SpeedCurve
 Range = tuple[float, float]
 """Bounds of a uniform distribution, drawn once per stream."""
 
-_HEAD_TRIAL, _BLOCKS_TRIAL = (6, 2 / 3), (5, 0.1)
-"""Epochs of a trial and their part of the labels, of which the head's sees two folds of three."""
+TRIAL_EPOCHS, TRIAL_PART = 5, 0.1
+"""Epochs of a trial and their part of the labels, as in the paper (§4.3, §6.4)."""
 
 V100_EPOCH_S = (15.19, 10.73, 8.42, 7.35, 6.56, 6.37, 6.32, 5.61, 5.58, 5.46)
 """Seconds of an epoch at 10, 20, … 100% of a V100, measured by the public implementation."""
@@ -53,11 +53,6 @@ class FamilyShape:
     def family(self) -> Family:
         """The family."""
         return Family(self.trainable_blocks, self.head_width, self.batch_size)
-
-    @property
-    def trial(self) -> tuple[int, float]:
-        """Epochs of its trial, and the part of the training labels that they see."""
-        return _BLOCKS_TRIAL if self.trainable_blocks else _HEAD_TRIAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import WindowView
 from ekya.planning.placement.pack import Packing
-from ekya.planning.schedulers.registry import placement_of, preset_of
+from ekya.planning.schedulers.registry import preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.run_history import summarize_steps
 from ekya.results.metrics.summary import window_values
@@ -36,8 +36,7 @@ class Conditions:
         windows: number of windows; None takes all.
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
         preparation_fraction: longest part of the window for labelling and profiling.
-        preparation_share_milli: their largest share; at most six tenths of the GPUs.
-        burst: whether they hold all of it whatever inference needs.
+        preparation_share_milli: their largest share; at most half of the GPUs.
         checkpoint_delay_us, planning_us: charges for a checkpoint and a plan; None: no checkpoint serves.
         placement: how shares are packed on GPUs.
         profiler: how γ are tried, and estimates made of the trials; those that a trace has of no method or
@@ -53,8 +52,7 @@ class Conditions:
     steal_milli: int = 100
     min_accuracy: float = 0.4
     preparation_fraction: float = 0.15
-    preparation_share_milli: int = 500
-    burst: bool = False
+    preparation_share_milli: int = FULL_GPU_MILLI
     checkpoint_delay_us: int | None = CHECKPOINT_DELAY_US
     planning_us: int = PLANNING_US
     placement: Packing = Packing.POOL
@@ -63,20 +61,17 @@ class Conditions:
     relative_error: float = 0.0
     seed: int = 0
 
+    @property
+    def _has_errors(self) -> bool:
+        """True if estimates are to be the truth with an error: they come as those of trials do."""
+        return self.error_sd is not None or self.relative_error != 0.0
+
     def with_preset(self, scheduler: str) -> "Conditions":
         """Returns the conditions with the settings of a scheduler's preset; windows are the trace's."""
         preset = preset_of(scheduler)
         if preset is None:
             return self
-        delay_us = self.checkpoint_delay_us if preset.checkpoints else None
-        placement = placement_of(scheduler, self.placement)
-        return replace(
-            self,
-            placement=placement,
-            profiler=preset.profiler,
-            burst=preset.prepares_in_burst,
-            checkpoint_delay_us=delay_us,
-        )
+        return replace(self, profiler=preset.profiler)
 
     def loop_options(self, trace: Trace) -> LoopOptions:
         """Returns the loop's constants for a trace; γ of families without known costs are left out."""
@@ -92,9 +87,7 @@ class Conditions:
             quantum_milli=quantum,
             steal_milli=self.steal_milli,
             min_accuracy=self.min_accuracy,
-            preparation_share_milli=min(
-                self.preparation_share_milli, capacity * 6 // 10 // quantum * quantum
-            ),
+            preparation_share_milli=min(self.preparation_share_milli, capacity // 2 // quantum * quantum),
             preparation_us=int(window_us * self.preparation_fraction),
             checkpoint_delay_us=self.checkpoint_delay_us,
             retrain_configs=tuple(one for one in trace.retrain_configs if family_of(one) in known),
@@ -102,11 +95,10 @@ class Conditions:
             family_costs=costs,
             share_step_milli=quantum,
             packing=self.placement,
-            profiler=self.profiler,
+            profiler=Profiler.PAPER if self._has_errors else self.profiler,
             training_speed=trace.training_speed,
             inference_speed=trace.inference_speed,
             seed=self.seed,
-            preparation_bursts=self.burst,
         )
 
 

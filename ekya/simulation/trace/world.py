@@ -27,7 +27,7 @@ from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
     LabelStep,
-    PoolStep,
+    PreparationStep,
     TrialStep,
     preparation_steps,
 )
@@ -46,8 +46,6 @@ from ekya.simulation.trace.stream import (
     reported_accuracy,
     training_for,
 )
-
-_RecordedStep = LabelStep | InferenceStep | TrialStep
 
 
 class TraceWorld:
@@ -175,12 +173,10 @@ class TraceWorld:
         labelled: dict[StreamId, Labelled] = {}
         self._asked = {asked.stream: asked for asked in command.streams}
         for step in preparation_steps(command.streams, labelled):
-            if isinstance(step, PoolStep):
-                continue  # a trace has no labels, only what was learned from them
             work = ShareWork(self.training_speed, 0, command.share_milli, self._gpu_s(step))
             yield PreparedStep(work.due_us, partial(self._outcome, step, labelled))
 
-    def _gpu_s(self, step: _RecordedStep) -> float:
+    def _gpu_s(self, step: PreparationStep) -> float:
         window = self._window_of(step.stream)
         match step:
             case LabelStep():
@@ -193,7 +189,7 @@ class TraceWorld:
                 trial = self._estimates.trial(step.family, window, self._streams[step.stream].origin)
                 return 0.0 if trial is None else trial.gpu_s
 
-    def _outcome(self, step: _RecordedStep, labelled: dict[StreamId, Labelled], t_us: int) -> ev.Event:
+    def _outcome(self, step: PreparationStep, labelled: dict[StreamId, Labelled], t_us: int) -> ev.Event:
         window, stream = self._window_of(step.stream), self._streams[step.stream]
         match step:
             case LabelStep():
