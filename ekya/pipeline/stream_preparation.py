@@ -208,7 +208,7 @@ class StreamPreparation(LabellingInputs):
         """Returns the serving model's accuracy on what examples show in the end; see ``label_weights``."""
         tried = tried_of(examples)
         judged = judged_by(self.serving, examples.select_rows(tried))
-        return judged.accuracy(weighed_now(examples, tried, judged, self.golden.background).weights)
+        return judged.accuracy(weighed_now(examples, tried, judged, self.golden.background))
 
     def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
         """Returns the classes of a retrained model: those it knows, then new ones in the labels."""

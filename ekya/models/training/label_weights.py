@@ -4,8 +4,6 @@ A window's accuracy is measured to predict the next window. So an object counts 
 and if the scene changed while labels were taken, those of the later half count more (``weights_now``).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,19 +19,6 @@ ENOUGH_CROPS = 100
 at least: the variance of a measurement depends on the number of objects."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Weighed:
-    """Weights of N examples in the accuracy on the scene at the end of the window.
-
-    Attributes:
-        weights: (N,) at least 0.
-        independent: effective number of independent objects.
-    """
-
-    weights: NDArray[np.float64]
-    independent: int
-
-
 def tried_of(labelled: Examples) -> NDArray[np.int64]:
     """Returns the positions of examples that are measured on: all frames, or a few crops of each object."""
     if not isinstance(labelled, LabelledCrops):
@@ -44,8 +29,8 @@ def tried_of(labelled: Examples) -> NDArray[np.int64]:
 
 def weighed_now(
     labelled: Examples, tried: NDArray[np.int64], judged: Judged, background: int | None
-) -> Weighed:
-    """Returns the weights of tried examples.
+) -> NDArray[np.float64]:
+    """Returns (N,) weights, at least 0, for the accuracy of tried examples on the scene at the window's end.
 
     Args:
         labelled: all labels of the window.
@@ -55,27 +40,25 @@ def weighed_now(
     """
     match labelled:
         case LabelledCrops():
-            weights = weights_now(labelled, tried, judged.correct > 0, background)
-            return Weighed(weights, independent_crops(weights, labelled.tracks[tried]))
+            return weights_now(labelled, tried, judged.correct > 0, background)
         case LabelledFrames():
             return _frames_now(labelled.select_rows(tried), judged)
         case _:
             raise TypeError(f"{type(labelled).__name__} has no weights")
 
 
-def _frames_now(frames: LabelledFrames, judged: Judged) -> Weighed:
+def _frames_now(frames: LabelledFrames, judged: Judged) -> NDArray[np.float64]:
     """Returns the weights of frames; the later half counts more if the scene changed."""
     every = np.ones(len(frames))
     later = frames.t_us > np.median(frames.t_us)
     halves = [np.flatnonzero(~later), np.flatnonzero(later)]
     objects = [max(1, distinct_objects(frames.select_rows(half))) for half in halves]
     if not all(judged.counted[half].any() for half in halves):
-        return Weighed(every, max(1, distinct_objects(frames)))
+        return every
     before, after = (judged.accuracy(of.astype(np.float64)) for of in (~later, later))
     part = _part_of_later(after - before, judged.accuracy(every), sum(1.0 / count for count in objects))
     # With ``part`` 1 the earlier half has no weight.
-    weights = np.where(later, 1.0, 1.0 - part)
-    return Weighed(weights, max(1, round((1.0 - part) * distinct_objects(frames) + part * objects[1])))
+    return np.where(later, 1.0, 1.0 - part)
 
 
 def _part_of_later(difference: float, mean: float, variance: float) -> float:

@@ -96,29 +96,16 @@ class LearningCurve:
         last_x: work at the last measured point.
         reliability: part of the gain beyond ``last_x`` that is believed, in [0, 1].
         doubling_gain: the most that a doubling of the work adds beyond ``last_x``; infinite for no limit.
-        level_sd: standard deviation of the curve where it was measured.
     """
 
     shapes: tuple[Shape, ...]
     last_x: float
     reliability: float = 1.0
     doubling_gain: float = math.inf
-    level_sd: float = 0.0
 
     def accuracy_at(self, x: float) -> float:
         """Returns the validation accuracy after ``x`` crops seen, in [0, 1]."""
         return sum(shape.weight * accuracy for shape, accuracy in self._each(x))
-
-    def sd_at(self, x: float) -> float:
-        """Returns the standard deviation of ``accuracy_at``.
-
-        It adds up the level's, the disagreement of shapes, and the gain that is not believed.
-        """
-        each, mean = self._each(x), self.accuracy_at(x)
-        between = sum(shape.weight * (accuracy - mean) ** 2 for shape, accuracy in each)
-        unseen = mean - self.accuracy_at(min(x, self.last_x))
-        doubted = unseen * (1.0 / self.reliability - 1.0) if self.reliability > 0.0 else 0.0
-        return math.sqrt(self.level_sd**2 + between + min(doubted, 1.0) ** 2 / 4)
 
     def _each(self, x: float) -> list[tuple[Shape, float]]:
         return [(shape, _clip(self._of(shape, x))) for shape in self.shapes]
@@ -159,11 +146,10 @@ def fit_mixture(
     shapes = _mixed(points, noise)
     last_x = float(x[-1])
     # The same crops measure every point: more points do not make up for few crops.
-    level_sd = noise if validation_crops is not None else 0.0
-    curve = LearningCurve(shapes, last_x, level_sd=level_sd)
+    curve = LearningCurve(shapes, last_x)
     seen = max(0.0, curve.accuracy_at(last_x) - max(curve.accuracy_at(float(x[0])), float(y[0])))
     reliability = _reliability(seen, y, validation_crops)
-    return LearningCurve(shapes, last_x, reliability, GAIN_PER_DOUBLING * seen, level_sd)
+    return LearningCurve(shapes, last_x, reliability, GAIN_PER_DOUBLING * seen)
 
 
 def fit_optimus(
@@ -219,8 +205,12 @@ def _mixed(points: _Points, noise: float) -> tuple[Shape, ...]:
     least = float(points.error.min())
     solutions = [(_solve(points, c, part * least), prior) for c in SHAPES for part, prior in FLOORS.items()]
     lowest = min(cost for (_, cost), _ in solutions)
-    # Relative to the best cost: otherwise all of them might be 0.
-    beliefs = [prior * math.exp(-(cost - lowest) / (2.0 * noise**2)) for (_, cost), prior in solutions]
+    # Relative to the best cost: otherwise all of them might be 0. Where no shape goes through the points, all
+    # are flat, and none is better than another.
+    beliefs = [
+        prior if math.isinf(lowest) else prior * math.exp(-(cost - lowest) / (2.0 * noise**2))
+        for (_, cost), prior in solutions
+    ]
     total = sum(beliefs)
     return tuple(
         replace(shape, weight=belief / total)
