@@ -115,7 +115,11 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             stream = state.stream(command.stream)
             accuracy = command.validation_accuracy
             state = replace(state, zoo=mark_used(state.zoo, command.kept))
-            return state.with_stream(replace(stream, accuracy=accuracy, adopting_over=stream.accuracy))
+            # What was measured on all labels is of the weights that served until now.
+            labels = replace(stream.labels, accuracy_on_all=None)
+            return state.with_stream(
+                replace(stream, accuracy=accuracy, adopting_over=stream.accuracy, labels=labels)
+            )
         case cmd.KeepModel():
             stream, number = state.stream(command.stream), command.model.number
             others = tuple(model for model in state.zoo if model.number not in command.forget)

@@ -150,9 +150,12 @@ def test_weights_rolled_back_to_are_no_kept_ones():
 def adopting():
     """Stream ``a`` was labelled again, and is about to serve the kept model."""
     hand = keeping()
-    hand.give(131 * S, replace(labels(131 * S, A, accuracy=0.5), since_us=130 * S))
+    known = replace(labels(131 * S, A, accuracy=0.5), since_us=130 * S, accuracy_on_all=0.4)
+    hand.give(131 * S, known)
+    assert hand.stream().labels.accuracy_on_all == 0.4
     assert only(cmd.AdoptModel, hand.give(132 * S, offered(132 * S, 7)))
     assert hand.stream().accuracy == 0.77, "the next plan must know it"
+    assert hand.stream().labels.accuracy_on_all is None, "that was of the weights before"
     assert hand.stream().version == 0
     return hand
 

@@ -1,10 +1,10 @@
-"""What the retrainings of past windows brought beside what was expected of them.
+"""Outcomes of the retrainings of past windows, beside what was expected of them.
 
 Two effects are learnt for each family of γ: one of the whole fleet, and one of each stream beside it. Each is
 a mean of what was missed, weighted by how well it was measured, and shrunk towards none while there is little
 of it: the posterior mean of a normal effect under normal noise. So a camera without a retraining has what the
-others have shown, and one lucky retraining changes little. An accuracy
-is measured on a few validation labels, which is where most of its noise comes from.
+others have shown, and one lucky retraining changes little. An accuracy is measured on a few validation
+labels, which is where most of its noise comes from.
 """
 
 import math
@@ -44,13 +44,13 @@ class _Effect:
     total: float = 0.0
     weight: float = 0.0
 
-    def add(self, missed: float, weight: float) -> "_Effect":
+    def add_missed(self, missed: float, weight: float) -> "_Effect":
         return _Effect(self.total + weight * missed, self.weight + weight)
 
-    def mean(self, sd: float) -> float:
+    def shrunk_mean(self, sd: float) -> float:
         return self.total / (self.weight + sd**-2)
 
-    def variance(self, sd: float) -> float:
+    def variance_left(self, sd: float) -> float:
         return 1.0 / (self.weight + sd**-2)
 
 
@@ -73,9 +73,9 @@ class Outcomes:
         """Returns the correction of a family's estimates on a stream."""
         fleet = self.of_family.get(family, NOTHING_YET)
         own = self.of_stream.get((stream, family), NOTHING_YET)
-        variance = fleet.variance(FLEET_SD) + own.variance(STREAM_SD)
+        variance = fleet.variance_left(FLEET_SD) + own.variance_left(STREAM_SD)
         return Correction(
-            fleet.mean(FLEET_SD) + own.mean(STREAM_SD),
+            fleet.shrunk_mean(FLEET_SD) + own.shrunk_mean(STREAM_SD),
             math.sqrt(variance),
         )
 
@@ -87,12 +87,12 @@ def learn_outcomes(histories: Mapping[StreamId, ProfileHistory]) -> Outcomes:
     checked = [(stream, one) for stream, history in histories.items() for one in _checked(history)]
     for _, one in checked:
         family = family_of(one.config)
-        of_family[family] = of_family.get(family, NOTHING_YET).add(*_missed(one))
+        of_family[family] = of_family.get(family, NOTHING_YET).add_missed(*_missed(one))
     for stream, one in checked:
         key = stream, family_of(one.config)
         missed, weight = _missed(one)
-        rest = missed - of_family[key[1]].mean(FLEET_SD)
-        of_stream[key] = of_stream.get(key, NOTHING_YET).add(rest, weight)
+        rest = missed - of_family[key[1]].shrunk_mean(FLEET_SD)
+        of_stream[key] = of_stream.get(key, NOTHING_YET).add_missed(rest, weight)
     return Outcomes(of_family, of_stream)
 
 
