@@ -1,14 +1,19 @@
-"""``ekya compare``: runs the same frames under several schedulers, on virtual time."""
+"""``ekya compare``: runs the same frames under several schedulers, on virtual time or live."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, remember_ctrl_c
 from ekya.cli.options import Clock, parse_integers, refuse_repeats
+from ekya.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ekya.config.fleet_file import FleetConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +29,9 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
     ] = "0"
     windows: opt.Windows = None
     card: opt.Card = None
+    live: Annotated[
+        bool, typer.Option("--live", help="Run on Ray and the wall clock, one scheduler after the other.")
+    ] = False
     json_to: opt.Json = None
 
 
@@ -33,28 +41,92 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
     "ekya compare --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx",
     "ekya compare --schedulers ekya,paper,uniform@paper,no-retrain",
     "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json",
+    "ekya compare --live --schedulers ekya,thief,uniform --seeds 0,1,2",
 )
 def compare(config: CompareConfig, output: Output) -> None:
-    """Run the same frames under several schedulers, on virtual time, and print one table."""
-    from ekya.cli.fleet_from_options import fit_to_card, make_run_options, read_fleet, require_world
-    from ekya.results.report.tables import compare_table
-    from ekya.simulation.emulated.compare import compare
+    """Run the same frames under several schedulers, and print one table.
+
+    On virtual time a result is the same every time. Live, sizes are measured in the first run and stay.
+    """
+    from ekya.cli.fleet_from_options import read_fleet, require_world
+    from ekya.results.report.tables import compare_table, difference_lines
 
     schedulers, seeds = tuple(config.schedulers.split(",")), parse_integers(config.seeds)
     refuse_repeats("--schedulers", schedulers)
     refuse_repeats("--seeds", seeds)
     fleet = read_fleet(config)
     for name in schedulers:
-        require_world(fleet, name, Clock.VIRTUAL)
-    fleet = fit_to_card(fleet, config.card, config.overload, output)
+        require_world(fleet, name, Clock.WALL if config.live else Clock.VIRTUAL)
+    if config.live and config.card is not None:
+        raise UserError("--card: a live run plans with what it measures here; leave out --live")
+    compare_all = _compare_live if config.live else _compare_on_virtual_time
     with remember_ctrl_c():
-        result = compare(fleet, schedulers, seeds, make_run_options(config, fleet))
+        result = compare_all(config, fleet, schedulers, seeds, output)
         output.write_json(result)
         table = compare_table(
             [_mean_of([run for run in result["runs"] if run["scheduler"] == name]) for name in schedulers]
         )
         table.caption = f"Means over {len(seeds)} seed{'' if len(seeds) == 1 else 's'}, on the same frames"
         output.console.print(table)
+        for line in difference_lines(result["pairs"], schedulers[0]):
+            output.print_text(line)
+
+
+def _compare_on_virtual_time(
+    config: CompareConfig,
+    fleet: "FleetConfig",
+    schedulers: Sequence[str],
+    seeds: Sequence[int],
+    output: Output,
+) -> dict[str, Any]:
+    from ekya.cli.fleet_from_options import fit_to_card, make_run_options
+    from ekya.simulation.emulated.compare import compare
+
+    fleet = fit_to_card(fleet, config.card, config.overload, output)
+    return compare(fleet, schedulers, seeds, make_run_options(config, fleet))
+
+
+def _compare_live(
+    config: CompareConfig,
+    fleet: "FleetConfig",
+    schedulers: Sequence[str],
+    seeds: Sequence[int],
+    output: Output,
+) -> dict[str, Any]:
+    """Runs live, all with the sizes that the first run has measured."""
+    from ekya.cli.fleet_from_options import require_credentials
+    from ekya.config.fleet_reading import load_fleet
+    from ekya.config.run_options import RunOptions
+    from ekya.pipeline.discover_classes import with_classes
+    from ekya.results.comparison import compare_schedulers
+    from ekya.results.storage.run_folder import RunFolder, plain_name
+    from ekya.runtime.driver.live import run_live
+
+    require_credentials(fleet)
+    fleet = with_classes(fleet)
+    root, sized = config.runs / f"compare-{fleet.name}-live", fleet
+
+    def play(scheduler: str, seed: int) -> Path:
+        nonlocal sized
+        options = RunOptions(
+            scheduler=scheduler,
+            seed=seed,
+            runs=root,
+            name=plain_name(f"{scheduler}-seed{seed}"),
+            dashboard=False,
+            overload=config.overload,
+        )
+        output.print_text(f"{scheduler}, seed {seed}")
+        with remember_ctrl_c():
+            path = run_live(sized.with_preset(scheduler), options, output.console)
+        if sized is fleet:
+            measured = load_fleet(RunFolder(path).fleet)
+            profiler = {"profiler": fleet.preparation.profiler}
+            preparation = measured.preparation.model_copy(update=profiler)
+            sized = measured.model_copy(update={"preparation": preparation})
+        return path
+
+    return compare_schedulers(fleet, schedulers, seeds, play)
 
 
 def _mean_of(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

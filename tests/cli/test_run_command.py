@@ -188,7 +188,7 @@ def comparing(monkeypatch):
             for seed in seeds
             for name in schedulers
         ]
-        return {"runs": runs, "mean": {}}
+        return {"runs": runs, "mean": {}, "pairs": []}
 
     monkeypatch.setattr(ekya.simulation.emulated.compare, "compare", compare)
     return asked

@@ -154,6 +154,16 @@ def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def difference_lines(pairs: Sequence[Mapping[str, Any]], scheduler: str) -> list[str]:
+    """Returns a sentence for each difference between a scheduler and another one, by several seeds."""
+    return [
+        f"{one['above']} less {one['below']}: {100 * one['difference']:+.1f} points "
+        f"(95% interval {100 * one['low']:+.1f} to {100 * one['high']:+.1f})"
+        for one in pairs
+        if one["above"] == scheduler and one["low"] is not None
+    ]
+
+
 _WORDS = {
     Happening.JOINS: "joins",
     Happening.LOST: "is lost",
