@@ -21,7 +21,7 @@ from recipe_table import Asked, FigureRecipe
 from scipy.stats import spearmanr
 
 from ekya.cli.simulate import open_trace
-from ekya.core.profile import Profiler, family_of
+from ekya.core.profile import Profiler
 from ekya.core.trace import Origin, RecordedStart, StreamWindow, Trace
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption
@@ -118,9 +118,9 @@ def estimate_window(
         curves = [trial.curve for trial in trials if trial.curve is not None]
         options = estimate_as_in_the_paper(curves, trace.retrain_configs, window.training_crops)
     elif of_model:
-        correction_for = partial(outcomes.correction_for, stream)
+        expected_error = partial(outcomes.expected_error, stream, serving=before)
         options = estimate_by_outcomes(
-            trace.retrain_configs, costs.values(), window.training_crops, before, correction_for
+            trace.retrain_configs, costs.values(), window.training_crops, before, expected_error
         )
     for option in options:
         config = option.config
@@ -129,7 +129,6 @@ def estimate_window(
             continue
         epochs = training.epochs[: config.epochs]
         best = max(reported_accuracy(epoch.standings[0], exact=False) for epoch in epochs)
-        alone = option.estimated_accuracy
         yield (
             Row(
                 name,
@@ -150,9 +149,9 @@ def estimate_window(
                 config,
                 best - before,
                 epochs[-1].gpu_s,
-                None if alone is None else alone - before,
-                costs[family_of(config)].gpu_s(config, window.training_crops),
+                option.accuracy_after - before,
                 window.validation_crops,
+                before=before,
             ),
         )
 

@@ -60,7 +60,8 @@ def immediate_commands(
             if before.preparation is not None:
                 yield cmd.EndPreparation(event.index, before.preparation.round)
             for stream in before.streams:
-                if stream.job is not None:
+                # A model that is late from the cloud serves when it arrives.
+                if stream.job is not None and not needs.elsewhere:
                     # What is to serve comes first: a stopped retraining has no weights to give.
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
                     yield from _stopping(stream)
@@ -154,8 +155,15 @@ def _adopting(fleet: FleetState, event: ev.ModelOffered) -> Iterator[cmd.AdoptMo
     is_kept = any(model.number == event.kept for model in fleet.zoo)
     reason = why_offered(event.compared, event.expected)
     if reason is not None and is_kept and _is_untouched(stream):
-        accuracy = event.validation_accuracy
-        yield cmd.AdoptModel(event.stream, event.of, event.version, accuracy, reason, event.kept)
+        yield cmd.AdoptModel(
+            event.stream,
+            event.of,
+            event.version,
+            event.validation_accuracy,
+            reason,
+            event.kept,
+            event.expected.new,
+        )
 
 
 def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) -> Iterator[cmd.KeepModel]:

@@ -70,7 +70,6 @@ def diff_plan(
                 expected_gpu_s=option.gpu_s,
                 elsewhere=assignment.elsewhere,
                 early_part=option.early_part,
-                estimated_accuracy=option.estimated_accuracy,
                 training_speed=view.training_speed,
             )
             ranked.append((_START, start))
@@ -115,8 +114,9 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             stream = state.stream(command.stream)
             accuracy = command.validation_accuracy
             state = replace(state, zoo=mark_used(state.zoo, command.kept))
-            # What was measured on all labels is of the weights that served until now.
-            labels = replace(stream.labels, accuracy_on_all=None)
+            # What was measured on all labels is of the weights that served until now, and the validation part
+            # shows few objects: where these did best by chance, plans would leave the stream alone.
+            labels = replace(stream.labels, accuracy_on_all=command.expected_accuracy)
             return state.with_stream(
                 replace(stream, accuracy=accuracy, adopting_over=stream.accuracy, labels=labels)
             )
@@ -135,7 +135,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
                 promised_accuracy=command.expected_accuracy,
                 expected_accuracy=command.expected_accuracy,
                 expected_gpu_s=command.expected_gpu_s,
-                estimated_accuracy=command.estimated_accuracy,
+                accuracy_before=stream.accuracy,
                 elsewhere=command.elsewhere,
                 early_part=command.early_part,
             )

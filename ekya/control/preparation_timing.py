@@ -117,14 +117,14 @@ def plan_mid_window_preparation(
     new_scenes = [
         stream
         for stream in serving
-        if (stream.requested and stream.more_labels_us is None)
+        if (stream.requested and more_labels_us(stream, options) is None)
         or (options.reacts_to_drift and stream.drifted_us is not None and stream.reactions < MOST_REACTIONS)
     ]
     # A new scene that is to be labelled again soon needs no dose before that.
     same_scenes = [
         stream
         for stream in serving
-        if dose_due and stream not in new_scenes and stream.more_labels_us is None
+        if dose_due and stream not in new_scenes and more_labels_us(stream, options) is None
     ]
     waiting = [*new_scenes, *same_scenes]
     if not waiting:
@@ -155,6 +155,11 @@ def plan_mid_window_preparation(
         round=fleet.rounds + 1,
         budget=fleet.label_budget,
     )
+
+
+def more_labels_us(stream: StreamState, options: LoopOptions) -> int | None:
+    """Returns when a stream's scene is to be labelled again inside the window; None where it is not to be."""
+    return stream.more_labels_us if options.reacts_to_drift or stream.requested else None
 
 
 def _may_learn(stream: StreamState) -> bool:

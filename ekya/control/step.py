@@ -8,7 +8,7 @@ from ekya.control.immediate_commands import immediate_commands
 from ekya.control.loop_state import LoopState, as_asked, options_known
 from ekya.control.options import LoopOptions
 from ekya.control.plan_commands import after_command, at_granted_shares, diff_plan
-from ekya.control.preparation_timing import plan_mid_window_preparation, time_limit_us
+from ekya.control.preparation_timing import more_labels_us, plan_mid_window_preparation, time_limit_us
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     falls_behind,
@@ -187,7 +187,7 @@ def loop_events_due(state: FleetState, now_us: int, options: LoopOptions) -> tup
     more = tuple(
         ev.MoreLabelsDue(now_us, stream.stream, state.window)
         for stream in state.streams
-        if stream.more_labels_us is not None and stream.more_labels_us <= now_us
+        if (due_us := more_labels_us(stream, options)) is not None and due_us <= now_us
     )
     is_due = state.preparation is None and _next_dose_us(state, options) <= now_us
     passed = (now_us - state.window_open_us) * options.doses
@@ -218,8 +218,9 @@ def next_due_us(state: FleetState, options: LoopOptions) -> int:
     if state.preparation is not None:
         limit_us = time_limit_us(state.preparation.share_milli, options)
         return min(state.preparation.began_us + limit_us, state.window_end_us)
-    labelled = (stream.more_labels_us for stream in state.streams if stream.more_labels_us is not None)
-    return min((state.window_end_us, _next_dose_us(state, options), *labelled))
+    labelled = (more_labels_us(stream, options) for stream in state.streams)
+    known = (due_us for due_us in labelled if due_us is not None)
+    return min((state.window_end_us, _next_dose_us(state, options), *known))
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
@@ -233,6 +234,10 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
             return _without_removed(learnt)
         case ev.PreparationEnded() if needs.micro_profile and options.profiler is Profiler.PAPER:
             return _remember_profiles(learnt, options, needs)
+        case ev.LabelsReady() if event.compared is not None and event.stream in state.histories:
+            seen, own = event.compared, state.histories[event.stream]
+            checked = own.with_comparison(seen.old, seen.new, seen.objects)
+            return replace(learnt, histories={**state.histories, event.stream: checked})
         case ev.RetrainFinished():
             before, after = state.fleet.stream(event.stream), learnt.fleet.stream(event.stream)
             if before.job is not None and after.job is None:
@@ -267,16 +272,18 @@ def _remember_profiles(state: LoopState, options: LoopOptions, needs: Needs) -> 
 
 
 def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob, gpu_s: float) -> LoopState:
-    accuracy = before.accuracy or 0.0
+    # Its checkpoints may have served since.
+    accuracy = job.accuracy_before or 0.0
     observation = Observation(
         window=state.fleet.window,
         config=job.config,
         gain=job.best_accuracy - accuracy,
         # Remote retrainings do not report their use, so the expected cost is kept.
         gpu_s=gpu_s if job.elsewhere is None else job.expected_gpu_s,
-        predicted_gain=None if job.estimated_accuracy is None else job.estimated_accuracy - accuracy,
+        predicted_gain=job.promised_accuracy - accuracy,
         validation_crops=before.labels.validation_crops,
         elsewhere=job.elsewhere is not None,
+        before=job.accuracy_before,
     )
     history = history_of(state.histories, before.stream).with_observation(observation)
     return replace(state, histories={**state.histories, before.stream: history})

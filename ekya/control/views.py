@@ -26,6 +26,9 @@ from ekya.planning.schedulers.scheduler import Needs
 Histories = Mapping[StreamId, ProfileHistory]
 """Results of γ per stream in past windows."""
 
+AFTER_PART = 0.5
+"""Part of a window for which an accuracy still counts after its end: until the next window's retrainings."""
+
 UNKNOWN_ACCURACY = 0.8
 """Assumed accuracy of a model before its first measurement, since it was judged good enough to serve."""
 
@@ -72,6 +75,7 @@ def window_view(
         seed=options.seed,
         previous=previous,
         inference_speed=options.inference_speed,
+        after_us=round(AFTER_PART * options.window_us),
     )
 
 
@@ -274,9 +278,9 @@ def retrain_options(
         # Without an accuracy of the model that serves it is unknown what there is to gain.
         if stream.accuracy is None or labels.validation_crops == 0:
             return ()
-        correction_for = partial(outcomes.correction_for, stream.stream)
+        expected_error = partial(outcomes.expected_error, stream.stream, serving=accuracy)
         return estimate_by_outcomes(
-            options.retrain_configs, options.family_costs, labels.learnt_crops, accuracy, correction_for
+            options.retrain_configs, options.family_costs, labels.learnt_crops, accuracy, expected_error
         )
     # Without estimates only the costs of γ are available, not their gains.
     costs = {cost.family: cost for cost in options.family_costs}

@@ -84,10 +84,10 @@ class SetInference:
 class StartRetraining:
     """Retrain the serving model of a stream on the labels of a window's preparation.
 
-    ``expected_accuracy``, ``expected_gpu_s``, ``early_part`` and ``estimated_accuracy`` are the plan's
-    estimates. With ``elsewhere`` nothing is trained here: all weights have arrived at its time, and their
-    accuracies are reported as they arrive; in a live run only other servers send them. GPU-seconds are
-    converted by ``training_speed``, the curve with which the window is planned.
+    ``expected_accuracy``, ``expected_gpu_s`` and ``early_part`` are the plan's estimates. With ``elsewhere``
+    nothing is trained here: all weights have arrived at its time, and their accuracies are reported as they
+    arrive; in a live run only other servers send them. GPU-seconds are converted by ``training_speed``, the
+    curve with which the window is planned.
     """
 
     stream: StreamId
@@ -99,7 +99,6 @@ class StartRetraining:
     expected_gpu_s: float
     elsewhere: Elsewhere | None = None
     early_part: float = 0.0
-    estimated_accuracy: float | None = None
     plan_epoch: int = 0
     training_speed: SpeedCurve = LINEAR
 
@@ -157,6 +156,7 @@ class AdoptModel:
         validation_accuracy: of these weights on the labels here.
         reason: in one sentence.
         kept: their number in the zoo.
+        expected_accuracy: of these weights, with what was known of them before; None if that is unknown.
     """
 
     stream: StreamId
@@ -165,6 +165,7 @@ class AdoptModel:
     validation_accuracy: float
     reason: str
     kept: int
+    expected_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,15 @@ from ekya.core.weights import Scene
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
 
+FIRST_LABELS_US = 4 * US_PER_S
+"""Time after which a camera that has just begun is labelled: its window ends much later."""
+
+FIRST_AGAIN_US = 3 * FIRST_LABELS_US
+"""Time after which it is labelled once more: the first seconds have shown few objects."""
+
+WELL = 0.9
+"""Accuracy on its first labels with which a camera is not labelled again before its first window ends."""
+
 MOST_FORGOTTEN = 1000
 """Number of removed streams that are remembered: their late events change nothing, others' are an error.
 
@@ -28,6 +37,7 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
     match event:
         case ev.WindowOpened():
             labels, profiles = WindowLabels(), WindowProfiles()
+            first_labels_us = event.t_us + FIRST_LABELS_US if event.index == 0 else None
             newest_us = _newest_us(event.t_us, event.end_us)
             return replace(
                 state,
@@ -36,13 +46,14 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
                         stream,
                         labels=labels,
                         profiles=profiles,
-                        job=None,
+                        # A model from elsewhere may still be on its way; other jobs were stopped.
+                        job=stream.job if stream.job is not None and stream.job.elsewhere else None,
                         finished=None,
                         paces=(),
                         drifted_us=_still_new_us(stream, newest_us),
                         relabelling=False,
                         reactions=0,
-                        more_labels_us=None,
+                        more_labels_us=first_labels_us,
                     )
                     for stream in state.streams
                     if not stream.removed
@@ -86,6 +97,7 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
                     event.stream,
                     event.inference_options,
                     added_in=_window_at(state, event.t_us),
+                    more_labels_us=event.t_us + FIRST_LABELS_US,
                     gpu=event.gpu,
                 )
             )
@@ -166,14 +178,19 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 return _of_same_scene(labelled)
             return _of_new_scene(labelled, event, stream.requested)
         case ev.DriftDetected():
-            noticed = replace(stream, scene_us=max(stream.scene_us or 0, event.since_us))
+            # The labels of a first scene were no answer to a drift.
+            reactions = 0 if stream.scene_us is None else stream.reactions
+            scene_us = max(stream.scene_us or 0, event.since_us)
+            noticed = replace(stream, scene_us=scene_us, reactions=reactions)
             newest_us = _newest_us(state.window_open_us, state.window_end_us)
             if event.window != state.window and event.since_us <= newest_us:
                 return noticed  # the labels of this window show the new scene
             shown = event.picture or stream.picture
             return replace(noticed, drifted_us=event.since_us, more_labels_us=None, picture=shown)
         case ev.MoreLabelsDue() if event.window == state.window:
-            return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
+            began_us = (stream.more_labels_us or event.t_us) - FIRST_LABELS_US
+            since_us = began_us if stream.labels.since_us is None else stream.labels.since_us
+            return replace(stream, drifted_us=since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options, inference_measured=True)
         case ev.ProfileReady() if event.window == state.window:
@@ -267,12 +284,15 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady, requested: bool) -
     """
     since_us = event.since_us or 0
     newer = stream.drifted_us is not None and stream.drifted_us > since_us
-    again_us = None if newer else shown_enough_us(event)
+    # Cameras that begin together need not show the same, so this is no scene whose labels are pooled.
+    is_first = stream.scene_us is None and not requested and event.probe is None
+    enough_us = FIRST_AGAIN_US if is_first else ENOUGH_SCENE_US
+    again_us = None if newer or (is_first and _shows_well(event)) else shown_enough_us(event, enough_us)
     return replace(
         stream,
         profiles=WindowProfiles(did_not_fit=stream.profiles.did_not_fit),
         finished=None,
-        scene_us=max(stream.scene_us or 0, since_us),
+        scene_us=stream.scene_us if is_first else max(stream.scene_us or 0, since_us),
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
         more_labels_us=again_us,
@@ -280,9 +300,15 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady, requested: bool) -
     )
 
 
-def shown_enough_us(event: ev.LabelsReady) -> int | None:
-    """Returns when a new scene has shown enough for its labels; None if it had when these were made."""
-    enough_us = (event.since_us or 0) + ENOUGH_SCENE_US
+def _shows_well(event: ev.LabelsReady) -> bool:
+    """Returns whether the serving model does so well on labels that more of them would change nothing."""
+    known = event.serving_accuracy if event.accuracy_on_all is None else event.accuracy_on_all
+    return known >= WELL
+
+
+def shown_enough_us(event: ev.LabelsReady, shown_us: int = ENOUGH_SCENE_US) -> int | None:
+    """Returns when a new scene has been shown for ``shown_us``; None if it had when these were labelled."""
+    enough_us = (event.since_us or 0) + shown_us
     return enough_us if event.t_us < enough_us else None
 
 
@@ -337,7 +363,13 @@ def _not_adopting(stream: StreamState) -> StreamState:
     """Returns the stream without weights that were about to serve, and without their profiles."""
     if stream.adopting_over is None:
         return stream
-    return replace(stream, accuracy=stream.adopting_over, adopting_over=None, profiles=WindowProfiles())
+    return replace(
+        stream,
+        accuracy=stream.adopting_over,
+        adopting_over=None,
+        profiles=WindowProfiles(),
+        labels=replace(stream.labels, accuracy_on_all=None),
+    )
 
 
 def _not_serving(stream: StreamState, **fault: Any) -> StreamState:

@@ -33,12 +33,12 @@ class RetrainJob:
         gpu_s: GPU-seconds used so far.
         first_epoch_gpu_s: GPU-seconds used by the end of the first epoch, preparation included.
         served_epoch: the epoch of the checkpoint that serves; 0 for none.
+        accuracy_before: of the model that served when it began; None if that was unknown.
         elsewhere: arrival of its weights, where they are not trained here.
         early_part: expected part of the gain before its end; see ``RetrainOption``.
         held_milli: the share at which it works, as its handle reported; 0 while unknown.
         epoch_since_us: begin of the epoch in progress; None where its time is distorted, by a change of
             share, a checkpoint, or the job's preparation in the first epoch.
-        estimated_accuracy: see ``RetrainOption``.
     """
 
     job: JobId
@@ -52,11 +52,11 @@ class RetrainJob:
     gpu_s: float = 0.0
     first_epoch_gpu_s: float = 0.0
     served_epoch: int = 0
+    accuracy_before: float | None = None
     elsewhere: Elsewhere | None = None
     early_part: float = 0.0
     held_milli: int = 0
     epoch_since_us: int | None = None
-    estimated_accuracy: float | None = None
 
     @property
     def best_epoch(self) -> int:

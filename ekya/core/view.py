@@ -22,8 +22,6 @@ class RetrainOption:
         early_part: mean part of the gain, in [0, 1), that checkpoints serve during the retraining (paper §5)
             at a constant share; 0 where nothing serves before the end. In an estimate outside a view, the
             mean part of the gain that the model in training has.
-        estimated_accuracy: accuracy by the estimate alone, before what past outcomes correct, so that the
-            outcome is compared with it; None where nothing is to be learnt from this γ.
     """
 
     config: RetrainConfig
@@ -31,7 +29,6 @@ class RetrainOption:
     gpu_s: float
     accuracy_sd: float = 0.0
     early_part: float = 0.0
-    estimated_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +115,8 @@ class WindowView:
         min_accuracy: a_MIN (paper §4.2).
         streams: sorted by stream id.
         training_speed, inference_speed: speed of a job at a share.
+        after_us: time after the window's end for which an accuracy reached in it still counts, until the next
+            window's retrainings are done; 0 where the objective ends with the window, as in the paper.
         seed: for randomised schedulers; the same view gives the same plan.
         previous: the phases of the last plan, whose first is being carried out; they may not fit this view
             any more.
@@ -134,3 +133,4 @@ class WindowView:
     seed: int = 0
     previous: tuple[Phase, ...] = ()
     inference_speed: SpeedCurve = LINEAR
+    after_us: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from ekya.core.objects import DOUBTFUL
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
 from ekya.core.weights import SceneOf
+from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.frames import LabelledFrames
@@ -255,22 +257,41 @@ class LabelPool:
 
     def __init__(self) -> None:
         self._newest_first: dict[StreamId, list[StreamLabels]] = {}
+        self._served: dict[StreamId, tuple[ref[EdgeModel], int]] = {}
 
-    def add(self, stream: StreamId, labels: StreamLabels) -> None:
-        """Adds new labels of a stream; the oldest ones are dropped."""
+    def add(self, stream: StreamId, labels: StreamLabels, model: EdgeModel | None = None) -> None:
+        """Adds new labels of a stream, which ``model`` serves, if that is known; the oldest are dropped."""
         self._newest_first[stream] = [labels, *self._newest_first.get(stream, [])][:LABELLINGS]
+        if model is None:
+            self._served.pop(stream, None)
+        else:
+            self._served[stream] = ref(model), self._not_learnt(stream, model) + 1
 
     def forget_stream(self, stream: StreamId) -> None:
         """Forgets the labels of a stream."""
         self._newest_first.pop(stream, None)
+        self._served.pop(stream, None)
 
-    def not_shown_before(self, stream: StreamId, labels: StreamLabels) -> Examples:
-        """Returns new labels without those of objects that earlier ones of a stream have shown.
+    def _not_learnt(self, stream: StreamId, model: EdgeModel) -> int:
+        """Returns the number of newest labellings that were added while a model served, and goes on to."""
+        served, count = self._served.get(stream, (None, 0))
+        return count if served is not None and served() is model else 0
 
-        The model that serves may have learnt from these. Labels come before they are added.
+    def not_learnt(
+        self, stream: StreamId, labels: StreamLabels, model: EdgeModel, since_us: int | None = None
+    ) -> Examples:
+        """Returns new labels without those of objects from which the model that serves may have learnt.
+
+        These are what earlier labels of a stream have shown, but for those that were added while this model
+        served: of a scene that is new since a time, these show it as well. Labels come before they are added.
         """
-        examples = labels.examples
-        for earlier in self._newest_first.get(stream, []):
+        before, served = self._newest_first.get(stream, []), self._not_learnt(stream, model)
+        parts = [labels.examples]
+        if since_us is not None:
+            same = (one.examples for one in before[:served])
+            parts += [one.select_rows(np.flatnonzero(one.t_us >= since_us)) for one in same]
+        examples = concatenate(parts)
+        for earlier in before[served:]:
             examples = examples.select_rows(np.flatnonzero(examples.apart_from(earlier.examples)))
         return examples
 

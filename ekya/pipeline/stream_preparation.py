@@ -205,10 +205,13 @@ class StreamPreparation(LabellingInputs):
         return judged_by(self.serving, validation).accuracy(validation.mix_weights(training))
 
     def accuracy_now(self, examples: Examples) -> float:
-        """Returns the serving model's accuracy on what examples show in the end; see ``label_weights``."""
-        tried = tried_of(examples)
+        """Returns the serving model's accuracy on what examples show in the end; see ``label_weights``.
+
+        Labels of a scene that is new since a time show that scene alone, so none of them counts more.
+        """
+        tried, changes = tried_of(examples), self.material.since_us is None
         judged = judged_by(self.serving, examples.select_rows(tried))
-        return judged.accuracy(weighed_now(examples, tried, judged, self.golden.background))
+        return judged.accuracy(weighed_now(examples, tried, judged, self.golden.background, changes))
 
     def outputs(self, labels: StreamLabels) -> tuple[str, ...]:
         """Returns the classes of a retrained model: those it knows, then new ones in the labels."""

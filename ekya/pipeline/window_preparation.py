@@ -190,7 +190,8 @@ def measure_on_all(made: LabelledStream, stream: StreamId, pool: LabelPool) -> L
 
     Without more than validate that accuracy is theirs.
     """
-    fresh = pool.not_shown_before(stream, made.labels)
+    since_us = made.prepared.material.since_us
+    fresh = pool.not_learnt(stream, made.labels, made.prepared.model, since_us)
     if len(fresh) <= len(made.labels.validation.examples):
         return made
     images = (len(tried_of(fresh)), made.prepared.settings.side)
@@ -303,7 +304,7 @@ class WindowPreparation:
                     made = check_teacher(made, stream)
             except Exception as error:
                 world.give_up_step(LabelStep(stream), error)  # the labels stay
-        self._memory.pool.add(stream, made.labels)
+        self._memory.pool.add(stream, made.labels, made.prepared.model)
         made = join_pooled(made, stream, scenes, self._memory.pool)
         world.streams[stream], self._labels[stream] = made.prepared, made.labels
         world.keep_labels(stream, made.labels)

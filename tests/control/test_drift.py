@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from byhand import (
+    LAMBDAS,
     LONG,
     OPTIONS,
     SHORT,
@@ -29,10 +30,11 @@ from ekya.control.step import loop_events_due, next_due_us
 from ekya.control.views import lendable_milli
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.effects import ENOUGH_SCENE_US
-from ekya.core.units import JobId
+from ekya.core.effects import ENOUGH_SCENE_US, FIRST_AGAIN_US, FIRST_LABELS_US
+from ekya.core.units import JobId, StreamId
 
 REACTS = replace(OPTIONS, reacts_to_drift=True)
+C = StreamId("c")
 WHY = "confidence fell from 0.9 to 0.5"
 
 
@@ -82,6 +84,58 @@ def test_drift_in_first_window_gives_it_labels_and_a_retraining():
     turn = hand.end_preparation(24, 0, 1)
     (start,) = only(cmd.StartRetraining, turn)
     assert (start.stream, start.window) == (A, 0)
+
+
+def give_due(hand, at_us):
+    """Gives the loop its own events of a moment, which is the next that it has any at."""
+    assert next_due_us(hand.state.fleet, hand.options) == at_us
+    return hand.give(at_us, *loop_events_due(hand.state.fleet, at_us, hand.options))
+
+
+def begun():
+    """Both cameras have been labelled twice in window 0, as new ones."""
+    hand = started(options=REACTS)
+    for round, at_us in ((1, FIRST_LABELS_US), (2, FIRST_AGAIN_US)):
+        give_due(hand, at_us)
+        hand.give(at_us + S, *(new_labels(at_us + S, 0, one, window=0) for one in (A, B)))
+        hand.end_preparation((at_us + 2 * S) // S, 0, round)
+    return hand
+
+
+def test_cameras_that_begin_are_labelled_and_retrained_before_their_first_window_ends():
+    hand = started(options=REACTS)
+    hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=400)
+    assert asked_since(give_due(hand, FIRST_LABELS_US)) == [(A, 0), (B, 0)]
+    hand.give(5 * S, new_labels(5 * S, 0, window=0), new_labels(5 * S, 0, B, window=0))
+    (start,) = only(cmd.StartRetraining, hand.end_preparation(6, 0, 1))
+    assert (start.stream, start.window) == (A, 0)
+    assert asked_since(give_due(hand, FIRST_AGAIN_US)) == [(A, 0), (B, 0)]
+
+
+def test_cameras_that_begin_together_need_not_show_the_same_scene():
+    assert [begun().stream(one).scene_us for one in (A, B)] == [None, None]
+
+
+def test_first_labels_are_no_answer_to_a_drift():
+    hand = begun()
+    hand.give(30 * S, drift(30 * S, window=0))
+    assert hand.stream().reactions == 1
+    hand.give(31 * S, new_labels(31 * S, 28 * S, window=0))
+    hand.end_preparation(32, 0, 3)
+    assert asked_since(give_due(hand, 34 * S)) == [(A, 28 * S)]
+
+
+def test_without_reactions_window_0_passes_without_labels():
+    hand = started()
+    assert next_due_us(hand.state.fleet, OPTIONS) == 100 * S
+    assert loop_events_due(hand.state.fleet, 99 * S, OPTIONS) == ()
+
+
+def test_camera_that_joins_is_labelled_on_what_it_has_shown():
+    hand = begun()
+    hand.wishes[C] = Wish()
+    hand.give(30 * S, ev.StreamAdded(30 * S, C, LAMBDAS))
+    assert asked_since(give_due(hand, 30 * S + FIRST_LABELS_US)) == [(C, 30 * S)]
 
 
 def test_labels_of_new_scene_stop_the_retraining_unserved():

@@ -83,6 +83,20 @@ def test_cloud_needs_no_labels_and_keeps_arrival(monkeypatch):
     assert hand.stream().accuracy == 0.4
 
 
+def test_cloud_model_that_comes_late_serves_in_the_next_window(monkeypatch):
+    monkeypatch.setattr(Scheduled, "name", "cloud:up=0.5")
+    hand = Scheduled(needs=make_scheduler("cloud").needs)
+    hand.state = opened_1(needs=hand.needs).state
+    first = hand.give(100 * S, ev.StreamBack(100 * S, B))
+    (due, _) = [c.elsewhere.arrives_us for c in first.commands if isinstance(c, cmd.StartRetraining)]
+    assert due > 200 * S
+    opened = hand.open_window(2)
+    assert [c for c in opened.commands if isinstance(c, cmd.StopRetraining | cmd.StartRetraining)] == []
+    progress = ev.RetrainProgress(due, A, JobId(1), 1, 0.4, 0.0)
+    arrived = hand.give(due, progress, ev.RetrainFinished(due, A, JobId(1), 0.0))
+    assert arrived.commands == (cmd.ServeModel(A, JobId(1), 1),)
+
+
 def test_cloud_model_is_served_once_even_early(monkeypatch):
     monkeypatch.setattr(Scheduled, "name", "cloud")
     hand = Scheduled(needs=make_scheduler("cloud").needs)

@@ -147,7 +147,7 @@ def test_preparation_begins_with_window_and_ends_in_time(name, misfortunes):
         began_us = event.window * OPTIONS.window_us
         assert began_us < event.t_us <= began_us + OPTIONS.preparation_us + PLANNING_US
     families = [len(asked.families) for c in done.commands(cmd.BeginPreparation) for asked in c.streams]
-    assert set(families) == ({2} if name == "thief" else {0})
+    assert max(families) == (2 if name == "thief" else 0)
 
 
 def test_preparation_cut_off_keeps_finished_parts():
@@ -155,7 +155,9 @@ def test_preparation_cut_off_keeps_finished_parts():
     done = run("thief", options=TRIALS)
     assert 0 < len(done.events(ev.ProfileReady)) < 2 * 9
     deadlines = [k * OPTIONS.window_us + OPTIONS.preparation_us for k in (1, 2, 3)]
-    assert [event.t_us for event in done.events(ev.PreparationEnded)] == deadlines
+    ended = [event.t_us for event in done.events(ev.PreparationEnded)]
+    assert ended[0] == deadlines[0]
+    assert all(at_us <= deadline for at_us, deadline in zip(ended, deadlines, strict=True))
     profiled = {(e.stream, e.window, e.curve.family) for e in done.events(ev.ProfileReady)}
     for start in done.commands(cmd.StartRetraining):
         assert any((start.stream, start.window) == known[:2] for known in profiled)
@@ -163,7 +165,9 @@ def test_preparation_cut_off_keeps_finished_parts():
 
 def test_preparation_done_early_ends_early():
     done = run("thief", options=replace(TRIALS, preparation_us=15 * S))
-    assert len(done.events(ev.ProfileReady)) == 2 * 9
+    families = [asked.families for c in done.commands(cmd.BeginPreparation) for asked in c.streams]
+    assert len(done.events(ev.ProfileReady)) == sum(len(of) for of in families)
+    assert all(len(of) == 2 for of in families[:3]), "later ones may be pruned"
     for event in done.events(ev.PreparationEnded):
         assert event.t_us < event.window * OPTIONS.window_us + 10 * S
 
@@ -176,15 +180,13 @@ def test_no_retrain_prepares_and_retrains_nothing():
     }
 
 
-def test_cloud_serves_timely_models_and_drops_late_ones():
-    """A model takes 23 s down the link: one arrives in each window of 30 s, and serves."""
+def test_cloud_serves_models_also_those_that_come_late():
+    """A model takes 23 s down the link: one arrives in each window of 30 s, the others later."""
     done = run("cloud", after_turn=check_turn)
-    assert len(done.commands(cmd.StartRetraining)) == 9
-    assert len(done.events(ev.RetrainFinished)) == 3
-    assert len(done.commands(cmd.StopRetraining)) == 6
-    for event in done.events(ev.RetrainFinished):
-        assert event.t_us % OPTIONS.window_us == pytest.approx(25.1 * S, abs=0.2 * S)
-    assert {event.stream for event in done.events(ev.ModelSwapped)} == {CAM_1}
+    assert not done.commands(cmd.StopRetraining)
+    arrived_us = [event.t_us for event in done.events(ev.RetrainFinished)]
+    assert arrived_us == pytest.approx([55.1 * S, 77.84 * S, 100.6 * S], abs=0.2 * S)
+    assert [event.stream for event in done.events(ev.ModelSwapped)] == [CAM_1, CAM_2, CAM_3]
     assert not done.commands(cmd.BeginPreparation)
 
 

@@ -79,9 +79,13 @@ class BrightPredictor:
         return BoxCandidates(boxes, scores, outputs)
 
 
+class Namespace(SimpleNamespace):
+    """A namespace that can be referred to weakly, as a model can."""
+
+
 def serving_detector(sees=NAMES):
     """Returns an edge model that finds the rectangles, ready to serve."""
-    model = SimpleNamespace(classes=NAMES, detector=object(), threshold=SURE)
+    model = Namespace(classes=NAMES, detector=object(), threshold=SURE)
     return ServingDetector(model, FLEET, SimpleNamespace(predictor_for=lambda _model: BrightPredictor(sees)))
 
 

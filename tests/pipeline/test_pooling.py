@@ -5,6 +5,7 @@ import pytest
 
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import SceneOf
+from ekya.models.edge.model import build_edge_model
 from ekya.models.training.frames import NOTHING, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels
@@ -33,6 +34,10 @@ def labelled(tracks, t_s, of_class=0, window=1):
         part(crops(tracks[:-1], t_s * S, of_class)),
         part(crops(tracks[-1:], t_s * S, of_class)),
     )
+
+
+def a_model():
+    return build_edge_model(("car", "bus"), 0, 3)
 
 
 @pytest.fixture
@@ -119,7 +124,20 @@ def test_beside_is_bounded_and_takes_the_first_scenes_first():
     assert np.bincount(both.pooled.classes).tolist() == [20, 10]
 
 
-def test_not_shown_before_leaves_out_objects_of_earlier_labels(pool):
+def test_not_learnt_leaves_out_objects_of_earlier_labels(pool):
     """The model that serves may have learnt from these."""
-    assert pool.not_shown_before(A, labelled([3, 7, 8, 9], 50)).tracks.tolist() == [8, 9]
-    assert pool.not_shown_before(StreamId("new"), labelled([3, 7], 50)).tracks.tolist() == [3, 7]
+    model = a_model()
+    assert pool.not_learnt(A, labelled([3, 7, 8, 9], 50), model).tracks.tolist() == [8, 9]
+    assert pool.not_learnt(StreamId("new"), labelled([3, 7], 50), model).tracks.tolist() == [3, 7]
+
+
+def test_not_learnt_keeps_what_was_labelled_while_this_model_served(pool):
+    model, newer = a_model(), a_model()
+    pool.add(A, labelled([8, 10], 45), model)
+    newest = labelled([3, 8, 9], 50)
+    assert pool.not_learnt(A, newest, model).tracks.tolist() == [8, 9]
+    assert pool.not_learnt(A, newest, newer).tracks.tolist() == [9]
+    assert pool.not_learnt(A, newest, model, since_us=44 * S).tracks.tolist() == [8, 9, 8, 10]
+    assert pool.not_learnt(A, newest, model, since_us=46 * S).tracks.tolist() == [8, 9]
+    pool.add(A, labelled([11], 47))
+    assert pool.not_learnt(A, newest, model).tracks.tolist() == [9], "it is not known who made the newest"

@@ -10,7 +10,7 @@ from views import V100, paper_view, window_views
 
 from ekya.core.speed import LINEAR
 from ekya.planning.schedulers.ekya import best_remainder
-from ekya.planning.schedulers.objective import evaluate_phases
+from ekya.planning.schedulers.objective import worth_of_phases
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.registry import make_scheduler
 
@@ -63,8 +63,8 @@ def test_remainder_is_worth_at_least_what_plan_forecast(view):
     plan = make_scheduler("serial").plan(view)
     remainder = best_remainder(replace(view, previous=plan.phases))
     if view.streams:
-        assert remainder.score >= plan.expected_accuracy - SAME
-        assert evaluate_phases(view, remainder.phases).score == remainder.score
+        assert remainder.worth >= plan.expected_accuracy - SAME
+        assert worth_of_phases(view, remainder.phases) == remainder.worth
 
 
 def test_remainder_that_no_longer_fits_is_dropped():

@@ -10,8 +10,7 @@ from ekya.core.profile import FamilyCost, FamilyCurve, family_of
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption
 from ekya.planning.profiling.estimate import (
-    DATA_EXPONENT,
-    EPOCHS_EXPONENT,
+    SHAPE_SD,
     estimate_as_in_the_paper,
     estimate_by_outcomes,
     reestimated_accuracy,
@@ -19,7 +18,7 @@ from ekya.planning.profiling.estimate import (
 )
 from ekya.planning.profiling.history import MEMORY_WINDOWS, Observation, ProfileHistory
 from ekya.planning.profiling.learning_curve import fit_optimus
-from ekya.planning.profiling.outcomes import FLEET_SD, STREAM_SD, Correction, learn_outcomes
+from ekya.planning.profiling.outcomes import DATA_EXPONENT, EPOCHS_EXPONENT
 from ekya.planning.profiling.pruning import RETRY_EVERY, in_need, pareto_distances, select_families
 
 SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
@@ -27,11 +26,10 @@ LONG = replace(SHORT, epochs=12, data_fraction=1.0)
 OTHER = replace(SHORT, trainable_blocks=3)
 A, B = StreamId("a"), StreamId("b")
 COST = FamilyCost(family_of(SHORT), 0.002, 0.005)
-NONE = Correction(0.0, 0.1)
 
 
-def promised(*configs, serving=0.5, correction=NONE, cost=COST, crops=100):
-    options = estimate_by_outcomes(configs, [cost], crops, serving, lambda _: correction)
+def promised(*configs, serving=0.5, error=0.3, sd=0.1, cost=COST, crops=100):
+    options = estimate_by_outcomes(configs, [cost], crops, serving, lambda _: (error, sd))
     return {option.config: option for option in options}
 
 
@@ -57,11 +55,11 @@ def test_options_early_part_excludes_preparation():
     assert promised(SHORT, serving=0.99)[SHORT].early_part == 0.0, "it gains nothing"
 
 
-def test_options_remember_what_was_estimated_before_it_was_corrected():
-    (plain,), (less,) = (promised(LONG, correction=Correction(gain, 0.05)).values() for gain in (0, -0.1))
-    assert less.estimated_accuracy == plain.estimated_accuracy == plain.accuracy_after
-    assert less.accuracy_after == pytest.approx(plain.accuracy_after - 0.1)
-    assert less.accuracy_sd >= 0.05
+def test_options_are_as_uncertain_as_their_family_and_a_little_more():
+    exact, unsure = (promised(LONG, sd=sd)[LONG] for sd in (0.0, 0.1))
+    part = (1.0 - exact.accuracy_after) / 0.3
+    assert exact.accuracy_sd == pytest.approx(SHAPE_SD * 0.3 * part)
+    assert unsure.accuracy_sd == pytest.approx(part * math.hypot(0.1, SHAPE_SD * 0.3))
 
 
 configs = st.builds(
@@ -74,9 +72,9 @@ configs = st.builds(
 )
 
 
-@given(st.sets(configs, min_size=1), st.floats(0, 1), st.floats(-1, 1), st.integers(1, 500))
-def test_options_stay_in_range_and_rise_with_work(asked, serving, gain, crops):
-    options = promised(*asked, serving=serving, correction=replace(NONE, gain=gain), crops=crops)
+@given(st.sets(configs, min_size=1), st.floats(0, 1), st.floats(0, 2), st.integers(1, 500))
+def test_options_stay_in_range_and_rise_with_work(asked, serving, error, crops):
+    options = promised(*asked, serving=serving, error=error, crops=crops)
     assert list(options) == sorted(asked)
     for config, option in options.items():
         assert 0.0 <= option.accuracy_after <= 1.0
@@ -97,7 +95,7 @@ def test_options_of_the_paper_are_the_plain_curve():
     assert [option.config for option in options] == [SHORT]
     curve = fit_optimus([64.0 * epoch for epoch in range(4)], CURVE.accuracies)
     assert options[0].accuracy_after == curve.accuracy_at(4 * 32)
-    assert (options[0].accuracy_sd, options[0].estimated_accuracy) == (0.0, None)
+    assert options[0].accuracy_sd == 0.0
 
 
 def test_options_of_the_paper_cost_in_proportion_to_crops_and_epochs():
@@ -126,56 +124,6 @@ def test_served_after_is_at_least_both_accuracies(accuracy, serving, sd):
         assert sd == 1 or served_after(replace(option, accuracy_sd=(sd - 1) / 20), now) <= served + 1e-9
 
 
-def history(*errors, config=SHORT, crops=1000):
-    found = ProfileHistory()
-    for window, error in enumerate(errors):
-        seen = Observation(window, config, 0.1 + error, 1.0, predicted_gain=0.1, validation_crops=crops)
-        found = found.with_observation(seen)
-    return found
-
-
-def correction(histories, stream=A, config=SHORT):
-    return learn_outcomes(histories).correction_for(stream, family_of(config))
-
-
-def test_nothing_is_corrected_before_anything_is_known():
-    profiled = ProfileHistory((Observation(1, SHORT, 0.3, 1.0),))
-    for known in ({}, {A: profiled}):
-        found = correction(known)
-        assert found.gain == 0.0
-        assert found.gain_sd == pytest.approx(math.hypot(FLEET_SD, STREAM_SD))
-
-
-def test_a_lasting_bias_is_corrected_and_a_lucky_retraining_on_few_labels_is_not():
-    lasting, lucky = history(*[-0.1] * 5), history(0.4, crops=4)
-    assert correction({A: lasting}).gain == pytest.approx(-0.1, abs=0.005)
-    assert 0.0 < correction({A: lucky}).gain < 0.08
-    assert correction({A: lasting}).gain_sd < 0.5 * correction({A: lucky}).gain_sd
-
-
-def test_a_stream_without_a_retraining_has_what_the_others_have_shown():
-    others = {A: history(-0.1, -0.1), B: ProfileHistory()}
-    assert -0.1 < correction(others, B).gain < -0.05
-    assert correction(others, B).gain_sd > correction(others, A).gain_sd
-    assert correction(others, B, OTHER).gain == 0.0, "of this family"
-
-
-def test_streams_that_differ_are_corrected_differently():
-    both = {A: history(*[-0.1] * 6), B: history(*[0.1] * 6)}
-    assert correction(both, A).gain < -0.05 < 0.05 < correction(both, B).gain
-
-
-@given(st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 200)), min_size=1, max_size=5))
-def test_a_correction_is_never_beyond_what_was_missed(checks):
-    seen = tuple(
-        Observation(window, SHORT, miss, 1.0, predicted_gain=0.0, validation_crops=crops)
-        for window, (miss, crops) in enumerate(checks)
-    )
-    found = correction({A: ProfileHistory(seen)}).gain
-    misses = [0.0, *(miss for miss, _ in checks)]
-    assert min(misses) - 1e-9 <= found <= max(misses) + 1e-9
-
-
 def test_with_observation_replaces_and_forgets_old_windows():
     found = ProfileHistory()
     for window in range(8):
@@ -183,6 +131,16 @@ def test_with_observation_replaces_and_forgets_old_windows():
     found = found.with_observation(Observation(7, SHORT, 0.1, 2.0, predicted_gain=0.3))
     assert [(o.window, o.gain) for o in found.observations][-2:] == [(6, 0.3), (7, 0.1)]
     assert len(found.observations) == MEMORY_WINDOWS
+
+
+def test_comparison_on_later_labels_takes_the_place_of_the_newest_measured_gain():
+    retrained = Observation(1, SHORT, 0.3, 1.0, before=0.5, validation_crops=4)
+    found = ProfileHistory((retrained,)).with_comparison(0.6, 0.65, 15)
+    (again,) = found.observations
+    assert (again.before, again.gain, again.validation_crops) == (0.6, pytest.approx(0.05), 15)
+    profiled = ProfileHistory((Observation(1, SHORT, 0.3, 1.0),))
+    assert profiled.with_comparison(0.6, 0.65, 15) == profiled
+    assert ProfileHistory().with_comparison(0.6, 0.65, 15) == ProfileHistory()
 
 
 def test_reestimate_of_a_flat_retraining_falls_with_each_epoch():

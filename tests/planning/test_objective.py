@@ -22,7 +22,12 @@ from ekya.planning.schedulers.checkpoint_gain import (
     mean_parts,
     part_in_steps,
 )
-from ekya.planning.schedulers.objective import analysed_part, evaluate_phases, mean_after_retraining
+from ekya.planning.schedulers.objective import (
+    analysed_part,
+    evaluate_phases,
+    mean_after_retraining,
+    worth_of_phases,
+)
 
 EVERY = InferenceConfig(1, 32)
 
@@ -54,6 +59,14 @@ def test_evaluate_reports_accuracy_at_end():
     assert evaluate_phases(one_stream(), [phase(500, 400)]).at_end == pytest.approx(0.9 * 0.8)
     assert evaluate_phases(one_stream(), [phase(500, 400), phase(0, 100)]).at_end == pytest.approx(0.9 * 0.2)
     assert evaluate_phases(one_stream(gpu_s=60.0), [phase(500, 400)]).at_end == pytest.approx(0.5 * 0.8)
+
+
+def test_worth_of_phases_adds_what_serves_on_after_the_window():
+    view, phases = one_stream(), [phase(500, 400)]
+    found = evaluate_phases(view, phases)
+    assert worth_of_phases(view, phases) == found.score
+    longer = replace(view, after_us=50_000_000)
+    assert worth_of_phases(longer, phases) == pytest.approx(found.score + 0.5 * 0.9 * 0.8)
 
 
 def test_evaluate_at_end_includes_checkpoints():

@@ -28,7 +28,11 @@ def tried_of(labelled: Examples) -> NDArray[np.int64]:
 
 
 def weighed_now(
-    labelled: Examples, tried: NDArray[np.int64], judged: Judged, background: int | None
+    labelled: Examples,
+    tried: NDArray[np.int64],
+    judged: Judged,
+    background: int | None,
+    changes: bool = True,
 ) -> NDArray[np.float64]:
     """Returns (N,) weights, at least 0, for the accuracy of tried examples on the scene at the window's end.
 
@@ -37,8 +41,13 @@ def weighed_now(
         tried: (N,) positions of the examples that are measured on.
         judged: how right the serving model is on these.
         background: a class of crops that does not count; None if there is none.
+        changes: the scene may have changed while labels were taken.
     """
     match labelled:
+        case LabelledCrops() if not changes:
+            return weights_by_object(labelled.classes, labelled.tracks, background, tried)
+        case LabelledFrames() if not changes:
+            return np.ones(len(tried))
         case LabelledCrops():
             return weights_now(labelled, tried, judged.correct > 0, background)
         case LabelledFrames():

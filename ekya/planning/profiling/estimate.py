@@ -21,27 +21,10 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
 from ekya.core.view import RetrainOption
 from ekya.planning.profiling.learning_curve import fit_mixture, fit_optimus
-from ekya.planning.profiling.outcomes import Correction
+from ekya.planning.profiling.outcomes import EPOCHS_EXPONENT, error_part
 
-DATA_EXPONENT = 0.35
-"""Exponent of the error in the number of labels: error ~ labels^-0.35, as learning curves of deep networks
-do at their steepest."""
-
-EPOCHS_EXPONENT = 0.1
-"""Exponent of the error in epochs between 4 and 16, measured on streets that no reported figure uses."""
-
-DEPTH_EXPONENT = 0.15
-"""Exponent of the error in 1 + trained blocks."""
-
-USUAL_EPOCHS = 16
-"""Epochs that the level refers to."""
-
-USUAL_LEVEL, LEFT_PART = 0.3, 0.8
-"""Upper bounds of the level: an error, and a part of the error of the model that serves. Where a retraining
-would leave more, that model goes on to serve."""
-
-SHAPE_SD = 0.03
-"""Standard deviation of a single γ from its family."""
+SHAPE_SD = 0.12
+"""Standard deviation of the error of a single γ from that of its family, as a part of that."""
 
 ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
 """Parts of a γ's epochs at which its gain so far is sampled."""
@@ -52,7 +35,7 @@ def estimate_by_outcomes(
     costs: Iterable[FamilyCost],
     training_crops: int,
     serving_accuracy: float,
-    correction_for: Callable[[Family], Correction],
+    expected_error: Callable[[Family], tuple[float, float]],
 ) -> tuple[RetrainOption, ...]:
     """Returns every γ of a family with a known cost, by what is usual and what past outcomes have shown.
 
@@ -61,23 +44,16 @@ def estimate_by_outcomes(
         costs: usual costs of families.
         training_crops: labels that a retraining on all data learns from.
         serving_accuracy: of the model that serves, on the newest labels.
-        correction_for: what past outcomes say of a family.
+        expected_error: error that a family's usual γ leaves, and its standard deviation.
 
     Returns:
         Options sorted by γ.
     """
     known = {cost.family: cost for cost in costs}
-    corrections = {family: correction_for(family) for family in known}
-    level = min(USUAL_LEVEL, LEFT_PART * (1.0 - serving_accuracy))
-    # No γ, not even the worst, has an error above 1.
+    errors = {family: expected_error(family) for family in known}
     return tuple(
         _expected_option(
-            config,
-            min(level * error_part(config), 1.0),
-            known[family_of(config)],
-            training_crops,
-            serving_accuracy,
-            corrections[family_of(config)],
+            config, *errors[family_of(config)], known[family_of(config)], training_crops, serving_accuracy
         )
         for config in sorted(set(configs))
         if family_of(config) in known
@@ -85,31 +61,19 @@ def estimate_by_outcomes(
 
 
 def _expected_option(
-    config: RetrainConfig,
-    error: float,
-    cost: FamilyCost,
-    crops: int,
-    before: float,
-    correction: Correction,
+    config: RetrainConfig, usual: float, usual_sd: float, cost: FamilyCost, crops: int, before: float
 ) -> RetrainOption:
-    accuracy = 1.0 - error
+    # No γ, not even the worst, has an error above 1.
+    error = min(usual * error_part(config), 1.0)
     epochs_part = cost.epoch_gpu_s * config.epochs
     whole = cost.prepare_gpu_s + epochs_part
     return RetrainOption(
         config,
-        min(1.0, max(0.0, accuracy + correction.gain)),
+        1.0 - error,
         cost.gpu_s(config, crops),
-        accuracy_sd=math.hypot(correction.gain_sd, SHAPE_SD),
+        accuracy_sd=error_part(config) * math.hypot(usual_sd, SHAPE_SD * usual),
         early_part=_early_part(error, before) * (epochs_part / whole if whole > 0.0 else 0.0),
-        estimated_accuracy=accuracy,
     )
-
-
-def error_part(config: RetrainConfig) -> float:
-    """Returns the error that γ usually leaves, as a part of the level."""
-    data = config.data_fraction**-DATA_EXPONENT
-    epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
-    return float(data * epochs * (1.0 + config.trainable_blocks) ** -DEPTH_EXPONENT)
 
 
 def _early_part(error: float, before: float) -> float:

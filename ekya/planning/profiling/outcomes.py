@@ -1,105 +1,162 @@
-"""Outcomes of the retrainings of past windows, beside what was expected of them.
+"""What a retraining leaves of the errors of the model that served, learnt from the outcomes of past ones.
 
-Two effects are learnt for each family of γ: one of the whole fleet, and one of each stream beside it. Each is
-a mean of what was missed, weighted by how well it was measured, and shrunk towards none while there is little
-of it: the posterior mean of a normal effect under normal noise. So a camera without a retraining has what the
-others have shown, and one lucky retraining changes little. An accuracy is measured on a few validation
-labels, which is where most of its noise comes from.
+A retraining whose γ has the part p (``error_part``) of the error that γ usually leave is expected to leave
+
+    p · min(L, κ · error of the model that serves)
+
+of errors: where that model is poor, what the labels can teach (L), and where it is good, only a part of its
+errors (κ). How far labels teach differs from fleet to fleet: on some streets any model gets to L = 0.25, on
+others a dozen objects take off a fifth of the errors, wherever they begin. So L and κ are learnt: each pair
+is a hypothesis, which the outcomes of all streams make more or less likely. Beside these a family of γ, and
+a stream with it, may leave a multiple of that error: the posterior mean of a normal slope, which is 1 while
+nothing is known.
+
+An outcome is the accuracy before and after on the same labels (``Observation``). First these are the
+retraining's own validation labels, of which its best epoch was chosen, and so a little too good; when the
+next labels come, on which old and new weights are compared, they take their place.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
+from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, family_of
 from ekya.core.units import StreamId
 from ekya.planning.profiling.history import Observation, ProfileHistory
 
-FLEET_SD, STREAM_SD = 0.08, 0.06
-"""Standard deviation of a family's effect on accuracy before anything is known: in a fleet, and on one stream
-of it."""
+REACHED = (0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+"""Hypotheses of L."""
+
+LEFT = (0.6, 0.7, 0.8, 0.9, 1.0)
+"""Hypotheses of κ."""
+
+USUALLY_REACHED, USUALLY_LEFT = 0.3, 0.8
+"""The likeliest L and κ before anything is known."""
+
+REACHED_SPREAD, LEFT_SD = 0.5, 0.1
+"""Standard deviations before anything is known: of the logarithm of L, and of κ."""
+
+FAMILY_SD, STREAM_SD = 0.2, 0.2
+"""Standard deviations of the multiple of a family in a fleet, and of a stream beside it, around 1."""
 
 NOISE_OF_ONE = 0.3
-"""Variance of an accuracy that is measured on one validation label: that of an answer that is right in four
-of five, and about as much because labels of one object are alike."""
+"""Variance of an accuracy that is measured on one label: that of an answer that is right in four of five, and
+about as much because labels of one object are alike."""
+
+DATA_EXPONENT = 0.35
+"""Exponent of the error in the number of labels: error ~ labels^-0.35, as learning curves of deep networks
+do at their steepest."""
+
+EPOCHS_EXPONENT = 0.1
+"""Exponent of the error in epochs between 4 and 16, measured on streets that no reported figure uses."""
+
+DEPTH_EXPONENT = 0.15
+"""Exponent of the error in 1 + trained blocks."""
+
+USUAL_EPOCHS = 16
+"""Epochs of a γ that trains the head on all labels, for which ``error_part`` is 1."""
+
+
+def error_part(config: RetrainConfig) -> float:
+    """Returns the error that γ usually leaves, as a part of what the head alone leaves of all labels."""
+    data = config.data_fraction**-DATA_EXPONENT
+    epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
+    return float(data * epochs * (1.0 + config.trainable_blocks) ** -DEPTH_EXPONENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
-    """What past retrainings say of the estimates of a family's γ on a stream.
+class Slope:
+    """Multiple of an expected error, with the standard deviation that is left."""
 
-    Attributes:
-        gain: to be added to the expected accuracy.
-        gain_sd: standard deviation that is left.
-    """
-
-    gain: float
-    gain_sd: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """A mean so far: the weighted sum of what was missed, and the sum of the weights."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def add_missed(self, missed: float, weight: float) -> "_Effect":
-        return _Effect(self.total + weight * missed, self.weight + weight)
-
-    def shrunk_mean(self, sd: float) -> float:
-        return self.total / (self.weight + sd**-2)
-
-    def variance_left(self, sd: float) -> float:
-        return 1.0 / (self.weight + sd**-2)
-
-
-NOTHING_YET = _Effect()
+    mean: float = 1.0
+    sd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Effects that were learnt from the outcomes of retrainings.
+    """What was learnt from the outcomes of retrainings.
 
     Attributes:
-        of_family: on accuracy, of the whole fleet.
-        of_stream: on accuracy, of a stream beside the fleet's.
+        hypotheses: L, κ and how likely they are; the likelihoods add up to 1.
+        of_family: multiples of families, of the whole fleet.
+        of_stream: multiples of streams beside these.
     """
 
-    of_family: Mapping[Family, _Effect]
-    of_stream: Mapping[tuple[StreamId, Family], _Effect]
+    hypotheses: tuple[tuple[float, float, float], ...]
+    of_family: Mapping[Family, Slope]
+    of_stream: Mapping[tuple[StreamId, Family], Slope]
 
-    def correction_for(self, stream: StreamId, family: Family) -> Correction:
-        """Returns the correction of a family's estimates on a stream."""
-        fleet = self.of_family.get(family, NOTHING_YET)
-        own = self.of_stream.get((stream, family), NOTHING_YET)
-        variance = fleet.variance_left(FLEET_SD) + own.variance_left(STREAM_SD)
-        return Correction(
-            fleet.shrunk_mean(FLEET_SD) + own.shrunk_mean(STREAM_SD),
-            math.sqrt(variance),
-        )
+    def expected_error(self, stream: StreamId, family: Family, serving: float) -> tuple[float, float]:
+        """Returns the error that a family's usual γ is expected to leave, and its standard deviation.
+
+        Args:
+            stream: the stream.
+            family: of γ.
+            serving: accuracy of the model that serves.
+        """
+        mean, sd = _mixture(self.hypotheses, 1.0 - serving)
+        fleet = self.of_family.get(family, Slope(1.0, FAMILY_SD))
+        own = self.of_stream.get((stream, family), Slope(1.0, STREAM_SD))
+        return mean * fleet.mean * own.mean, math.hypot(sd, mean * fleet.sd, mean * own.sd)
+
+
+def _mixture(hypotheses: Iterable[tuple[float, float, float]], error: float) -> tuple[float, float]:
+    """Returns mean and standard deviation of the error that is left, of γ whose part is 1."""
+    left = [(min(reached, part * error), weight) for reached, part, weight in hypotheses]
+    mean = sum(value * weight for value, weight in left)
+    return mean, math.sqrt(max(sum(value**2 * weight for value, weight in left) - mean**2, 0.0))
 
 
 def learn_outcomes(histories: Mapping[StreamId, ProfileHistory]) -> Outcomes:
     """Returns what the retrainings of all streams have shown."""
-    of_family: dict[Family, _Effect] = {}
-    of_stream: dict[tuple[StreamId, Family], _Effect] = {}
-    checked = [(stream, one) for stream, history in histories.items() for one in _checked(history)]
-    for _, one in checked:
+    seen = [
+        (stream, one, error_part(one.config))
+        for stream, history in histories.items()
+        for one in history.observations
+        if one.before is not None
+    ]
+    hypotheses = _weighed([(one, part) for _, one, part in seen])
+    expected = [part * _mixture(hypotheses, 1.0 - (one.before or 0.0))[0] for _, one, part in seen]
+    families = {family_of(one.config) for _, one, _ in seen}
+    rows = list(zip(seen, expected, strict=True))
+    of_family = {
+        family: _slope(
+            ((error, one) for (_, one, _), error in rows if family_of(one.config) == family), FAMILY_SD
+        )
+        for family in families
+    }
+    by_stream: dict[tuple[StreamId, Family], list[tuple[float, Observation]]] = {}
+    for (stream, one, _), error in rows:
         family = family_of(one.config)
-        of_family[family] = of_family.get(family, NOTHING_YET).add_missed(*_missed(one))
-    for stream, one in checked:
-        key = stream, family_of(one.config)
-        missed, weight = _missed(one)
-        rest = missed - of_family[key[1]].shrunk_mean(FLEET_SD)
-        of_stream[key] = of_stream.get(key, NOTHING_YET).add_missed(rest, weight)
-    return Outcomes(of_family, of_stream)
+        by_stream.setdefault((stream, family), []).append((error * of_family[family].mean, one))
+    return Outcomes(hypotheses, of_family, {key: _slope(own, STREAM_SD) for key, own in by_stream.items()})
 
 
-def _checked(history: ProfileHistory) -> Iterable[Observation]:
-    return (one for one in history.observations if one.predicted_gain is not None)
+def _weighed(seen: Iterable[tuple[Observation, float]]) -> tuple[tuple[float, float, float], ...]:
+    """Returns the hypotheses with how likely they are after what was seen."""
+    logs = {
+        (reached, left): -0.5 * (math.log(reached / USUALLY_REACHED) / REACHED_SPREAD) ** 2
+        - 0.5 * ((left - USUALLY_LEFT) / LEFT_SD) ** 2
+        for reached, left in product(REACHED, LEFT)
+    }
+    for one, part in seen:
+        before, after = 1.0 - (one.before or 0.0), 1.0 - (one.before or 0.0) - one.gain
+        precision = max(one.validation_crops, 1) / NOISE_OF_ONE
+        for reached, left in logs:
+            logs[reached, left] -= 0.5 * precision * (after - part * min(reached, left * before)) ** 2
+    most = max(logs.values())
+    weights = {key: math.exp(log - most) for key, log in logs.items()}
+    total = sum(weights.values())
+    return tuple((*key, weight / total) for key, weight in weights.items())
 
 
-def _missed(one: Observation) -> tuple[float, float]:
-    """Returns by how much a gain was off, and the weight of that."""
-    return one.gain - (one.predicted_gain or 0.0), max(one.validation_crops, 1) / NOISE_OF_ONE
+def _slope(seen: Iterable[tuple[float, Observation]], sd: float) -> Slope:
+    """Returns the multiple of expected errors that was seen, with 1 as its mean before."""
+    total, weight = sd**-2, sd**-2
+    for expected, one in seen:
+        precision = max(one.validation_crops, 1) / NOISE_OF_ONE
+        total += precision * expected * (1.0 - (one.before or 0.0) - one.gain)
+        weight += precision * expected**2
+    return Slope(total / weight, weight**-0.5)

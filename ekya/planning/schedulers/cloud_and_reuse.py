@@ -142,7 +142,8 @@ class Cloud:
 
     Uploads begin when the window opens, and the golden model labels in the cloud as well. A stream that
     comes back later waits until the models under way have arrived, and sends less, since it has seen less. A
-    model that has not arrived when the window ends is out of date and is given up.
+    model that has not arrived when the window ends serves when it arrives, and only then its stream sends
+    data again.
 
     Attributes:
         network: the network to the cloud.

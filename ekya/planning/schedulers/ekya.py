@@ -1,10 +1,10 @@
-"""Default scheduler: the best plan of its planners, never below the thief.
+"""Default scheduler: the best plan of its planners, never worth less than the thief's.
 
-Plans are compared by the objective over all their phases. The candidates are ``serial``, which is nearly
-always the best, ``exact``, and the remainder of the plan in progress. ``exact`` is the best plan of one
-phase and so never below the paper's ``thief``, which need not plan as well. With the remainder as a
-candidate each plan is worth at least the rest of the one before it. So, if estimates hold, a window is never
-worth less in the end than any of its forecasts, nor than the thief's plan at that time.
+Plans are compared by the objective over all their phases, and what serves on after the window
+(``worth_of_phases``). The candidates are ``serial``, which is nearly always the best, ``exact``, and the
+remainder of the plan in progress. ``exact`` is the best plan of one phase within the window, and so never
+below the paper's ``thief`` there. With the remainder as a candidate each plan is worth at least the rest of
+the one before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.exact import Exact
-from ekya.planning.schedulers.objective import evaluate_phases
+from ekya.planning.schedulers.objective import evaluate_phases, worth_of_phases
 from ekya.planning.schedulers.phases import AssignmentWriter, written_phase
 from ekya.planning.schedulers.pick import StreamChoices
 from ekya.planning.schedulers.scheduler import Needs
@@ -30,13 +30,14 @@ class Ekya:
     needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
-        """Returns the plan with the highest objective; on a tie, the one in progress."""
+        """Returns the plan that is worth most; on a tie, the one in progress."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
         planners = (Serial(), Exact())
-        fresh = max((planner.plan(view) for planner in planners), key=lambda plan: plan.expected_accuracy)
+        plans = [planner.plan(view) for planner in planners]
+        fresh = max(plans, key=lambda plan: worth_of_phases(view, plan.phases))
         remainder = best_remainder(view)
-        if remainder is None or remainder.score < fresh.expected_accuracy:
+        if remainder is None or remainder.worth < worth_of_phases(view, fresh.phases):
             return fresh
         return plan_of_remainder(view, remainder)
 
@@ -48,12 +49,12 @@ class Remainder:
     Attributes:
         phases: without reasons.
         options: the γ of each stream, by id.
-        score: the objective.
+        worth: by ``worth_of_phases``.
     """
 
     phases: tuple[Phase, ...]
     options: tuple[RetrainOption | None, ...]
-    score: float
+    worth: float
 
 
 def best_remainder(view: WindowView) -> Remainder | None:
@@ -63,7 +64,7 @@ def best_remainder(view: WindowView) -> Remainder | None:
     """
     found = [_remainder(view, view.previous[skipped:]) for skipped in (0, 1)]
     fitting = [remainder for remainder in found if remainder is not None]
-    return max(fitting, key=lambda remainder: remainder.score, default=None)
+    return max(fitting, key=lambda remainder: remainder.worth, default=None)
 
 
 def plan_of_remainder(view: WindowView, remainder: Remainder) -> Plan:
@@ -105,7 +106,7 @@ def _remainder(view: WindowView, phases: Sequence[Phase]) -> Remainder | None:
     )
     if not all(_fits(view, phase) for phase in renewed):
         return None
-    return Remainder(renewed, options, evaluate_phases(view, renewed).score)
+    return Remainder(renewed, options, worth_of_phases(view, renewed))
 
 
 def _option(stream: StreamView, given: Sequence[Mapping[StreamId, Assignment]]) -> RetrainOption | None:

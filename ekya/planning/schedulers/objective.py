@@ -137,6 +137,12 @@ def evaluate_phases(view: WindowView, phases: Sequence[Phase]) -> Evaluation:
     )
 
 
+def worth_of_phases(view: WindowView, phases: Sequence[Phase]) -> float:
+    """Returns the objective for phases, and what the accuracy at the window's end is worth after it."""
+    found = evaluate_phases(view, phases)
+    return found.score + view.after_us / max(view.window_end_us - view.now_us, 1) * found.at_end
+
+
 class _PlayedPhases:
     """Plays phases forward, from completion to completion.
 

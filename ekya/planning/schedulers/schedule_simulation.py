@@ -73,6 +73,7 @@ class Courses:
         values: (C, V) each stream's mean inference accuracy until the window's end.
         done_us: (C, V) completion times of retrainings, from now; infinite if not in this window.
         unfinished: (C, V) retrainings that gain something by their checkpoints but do not complete.
+        reached: (C, V) accuracy of the serving model at the window's end, every frame analysed.
         parts: (C, V) part of the accuracy that inference leaves at the end.
         stretches: in order of time.
     """
@@ -82,6 +83,7 @@ class Courses:
     values: Floats
     done_us: Floats
     unfinished: Flags
+    reached: Floats
     parts: Floats
     stretches: tuple[Stretch, ...]
 
@@ -110,7 +112,16 @@ def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_e
         stretches.append(played.advance_to_next_end(shares, ends_each))
         going_on = bool(stretches[-1].ends.any())
     values = played.area / arrays.left_us
-    return Courses(states, worths, values, played.done_us, played.unfinished(), played.part, tuple(stretches))
+    return Courses(
+        states,
+        worths,
+        values,
+        played.done_us,
+        played.unfinished(),
+        played.reached(),
+        played.part,
+        tuple(stretches),
+    )
 
 
 class _PlayedCourses:
@@ -167,6 +178,10 @@ class _PlayedCourses:
         if self._early is None:
             return np.zeros(self.area.shape, np.bool_)
         return self._early.unfinished()
+
+    def reached(self) -> Floats:
+        """Returns ``Courses.reached``; checkpoints of a retraining that does not complete are left out."""
+        return self._accuracy
 
     def _left(self, at_us: Floats) -> Floats:
         """(C, V) GPU-seconds to do, at moments of the stretch in progress."""

@@ -126,7 +126,7 @@ def first_order_gains(arrays: WindowArrays, courses: Courses, worths: Floats) ->
     now = arrays.accuracy[stream, courses.states]
     more = (arrays.accuracy - now[:, :, None]) * (arrays.weight * courses.parts)[:, :, None]
     completes = np.isfinite(courses.done_us)
-    served_s = np.where(completes, arrays.left_us - courses.done_us, 0.0) / US_PER_S
+    served_s = np.where(completes, arrays.left_us + arrays.after_us - courses.done_us, 0.0) / US_PER_S
     work = np.minimum(arrays.work_gpu_s, NEVER)
     extra = np.where(completes[:, :, None], work - work[stream, courses.states][:, :, None], 0.0)
     gains: Floats = more * served_s[:, :, None] - worths[:, :, None] * extra
@@ -193,10 +193,11 @@ def _joining(
     places = runs[np.argsort(-settled[runs], kind="stable")]
     if not len(places):
         worth = np.maximum(gain / np.maximum(work_s, 1e-9), 0.0)
-        return gain * arrays.left_us / US_PER_S, worth * 2.0
+        return gain * (arrays.left_us + arrays.after_us) / US_PER_S, worth * 2.0
     after_s = course.done_us[0][places] / US_PER_S
     waits_s = work_s * (1.0 - arrays.early_part[out])
-    served_s = np.maximum(arrays.left_us / US_PER_S - after_s - waits_s[:, :, None], 0.0)
+    left_s = arrays.left_us / US_PER_S - after_s - waits_s[:, :, None]
+    served_s = np.where(left_s > 0.0, left_s + arrays.after_us / US_PER_S, 0.0)
     promise = gain[:, :, None] * served_s - settled[places] * work_s[:, :, None]
     return promise.max(axis=2), settled[places][promise.argmax(axis=2)]
 
@@ -258,7 +259,7 @@ def effort_for(streams: int) -> Effort:
     With many streams on few GPUs inference leaves little to retraining, so paces are lower.
     """
     if streams <= 16:
-        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, ends_each=1)
+        return Effort((0.05, 0.3), kept=3, settlings=1, rounds=2, changes=10, ends_each=1)
     paces = (0.03, 0.1, 0.3)
     if streams <= 160:
         return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, ends_each=4)
@@ -293,7 +294,9 @@ def best_course(arrays: WindowArrays, effort: Effort) -> FoundCourse:
 
 
 def _scores(courses: Courses, arrays: WindowArrays) -> Floats:
-    return courses.values @ arrays.weight
+    after = arrays.after_us / arrays.left_us * _first_parts(arrays)
+    scores: Floats = (courses.values + after * courses.reached) @ arrays.weight
+    return scores
 
 
 def _best_of(courses: Courses, arrays: WindowArrays) -> FoundCourse:

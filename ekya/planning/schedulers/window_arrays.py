@@ -78,6 +78,7 @@ class WindowArrays:
         locked: (V,) whether the stream has a retraining in progress, whose γ is its only one.
         quanta: the capacity.
         left_us: until the window's end, at least 1.
+        after_us: time after it for which the accuracy at its end counts (``WindowView.after_us``).
         weight: (V,) weights of the streams; they add up to 1.
         accuracy: (V, states) of the serving model, every frame analysed.
         work_gpu_s: (V, states) to reach the state from now; infinite for states that a stream does not have.
@@ -98,6 +99,7 @@ class WindowArrays:
     locked: NDArray[np.bool_]
     quanta: int
     left_us: int
+    after_us: int
     weight: Floats
     accuracy: Floats
     work_gpu_s: Floats
@@ -144,6 +146,7 @@ def window_arrays_of(view: WindowView) -> WindowArrays:
         locked=np.array([stream.running is not None for stream in streams]),
         quanta=view.capacity_milli // view.quantum_milli,
         left_us=max(view.window_end_us - view.now_us, 1),
+        after_us=view.after_us,
         weight=weight / weight.sum(),
         accuracy=accuracy,
         work_gpu_s=work_gpu_s,
