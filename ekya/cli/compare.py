@@ -39,7 +39,7 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
     CompareConfig,
     "ekya compare",
     "ekya compare --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx",
-    "ekya compare --schedulers ekya,paper,uniform@paper,no-retrain",
+    "ekya compare --schedulers ekya,paper,ekya@paper,no-retrain",
     "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json",
     "ekya compare --live --schedulers ekya,thief,uniform --seeds 0,1,2",
 )

@@ -90,7 +90,7 @@ class SimulateConfig:
     "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4",
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -",
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35",
-    "ekya simulate --generate 7 --scheduler ekya,paper,uniform,uniform@paper,no-retrain",
+    "ekya simulate --generate 7 --scheduler ekya,paper,ekya@paper,uniform,no-retrain",
     "ekya simulate profiles.parquet --window 30 --error 0.1 --seeds 0,1,2",
     "ekya simulate --generate 7 --gpus 2,4 --placement quantised",
     "ekya simulate public-profiles/ --streams cologne,bremen",

@@ -29,6 +29,7 @@ from ekya.results.pictures import StreamRecords, stream_pictures
 from ekya.results.report.figures import draw_timeline
 from ekya.results.report.html import ReportFigure, ReportPictures, render_report
 from ekya.results.report.panels import RunTimeline, StreamCurves
+from ekya.results.report.promises import FEWEST, draw_promises
 from ekya.results.report.themes import DARK, LIGHT
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
@@ -221,9 +222,17 @@ def _draw(
         f"{measure} of every stream over time, and which job held which share. Without retraining: the base "
         "model on the frames that were sampled for labelling."
     )
-    figure = ReportFigure("Accuracy and shares over time", caption, light, dark)
+    figures = [ReportFigure("Accuracy and shares over time", caption, light, dark)]
+    if len(summary["promises"]) >= FEWEST:
+        said = (
+            "Each point is a retraining whose weights served: the gain that was promised when it began, and "
+            "that over the weights before on the next labels, which neither had learnt from; larger with "
+            "more objects. On the line what came is as promised."
+        )
+        drawn = (draw_promises(summary["promises"], theme) for theme in (LIGHT, DARK))
+        figures.append(ReportFigure("What retrainings promised, and what came", said, *drawn))
     # Last of all: a run with summary and report counts as complete, and is not finished again.
-    write_text_atomic(folder.report, render_report(folder.name, summary, [figure], pictures))
+    write_text_atomic(folder.report, render_report(folder.name, summary, figures, pictures))
 
 
 def _decoded(folder: RunFolder, stream: StreamId) -> int:

@@ -103,6 +103,7 @@ def test_summary_has_exactly_the_documented_fields() -> None:
         "streams",
         "frames",
         "retrainings",
+        "promises",
         "profiling_gpu_s",
         "labelling_gpu_s",
         "golden_gpu_s",

@@ -10,6 +10,7 @@ from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.weights import DoseProbe
+from ekya.results.metrics.promises import CheckedPromise, check_promises
 from ekya.results.metrics.retrainings import FAILED, FINISHED, RetrainRun, retrainings_of
 
 
@@ -158,6 +159,7 @@ class RunHistory:
         adopted: by stream, the one whose kept model it took over, unless the base model serves again.
         drifts: changes of scenes that inference noticed, or that a later dose of labels shows, in order.
         pooled: labels with others of the same scene, in order.
+        promises: gains that were promised and checked, in order.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
@@ -184,6 +186,7 @@ class RunHistory:
     adopted: Mapping[StreamId, StreamId]
     drifts: tuple[ev.DriftDetected, ...]
     pooled: tuple[ev.LabelsReady, ...]
+    promises: tuple[CheckedPromise, ...]
 
     @property
     def span_us(self) -> int:
@@ -249,6 +252,7 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
         adopted=_adopted(events),
         drifts=tuple(_drifts(events)),
         pooled=tuple(event for event in labelled if event.pooled),
+        promises=tuple(check_promises(steps)),
     )
 
 

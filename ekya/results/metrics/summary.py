@@ -10,6 +10,7 @@ from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.health import WindowHealth, health_values
+from ekya.results.metrics.promises import promise_values
 from ekya.results.metrics.run_history import RunHistory
 from ekya.results.metrics.window_outcomes import WindowOutcome
 
@@ -130,6 +131,7 @@ def build_summary(
             for name in ("arrived", "analysed", "skipped", "lost")
         },
         "retrainings": facts.history.retraining_counts(),
+        "promises": [promise_values(promise) for promise in facts.history.promises],
         "profiling_gpu_s": rounded(facts.history.profiling_gpu_s),
         "labelling_gpu_s": rounded(facts.history.labelling_gpu_s),
         "golden_gpu_s": rounded(facts.history.golden_gpu_s),
