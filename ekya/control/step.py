@@ -38,7 +38,11 @@ NEARLY_OVER_PART = 0.02
 """A retraining with less GPU time left than this part of a window ends before a new plan could help it."""
 
 ESTIMATE_EVERY_EPOCHS = 2
-"""Epochs between two estimates of a running retraining's result (paper §5: every few epochs)."""
+"""Epochs between two estimates of a running retraining's result (paper §5: every few epochs).
+
+Only with the paper's profiler: beside estimates by outcomes, a few validation labels told nothing more, and
+where GPUs are plenty their noise ended retrainings that would have gained.
+"""
 
 
 PLANNED_AGAIN_AFTER = (
@@ -101,7 +105,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         for command in immediate_commands(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command, event.t_us))
-        if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
+        if isinstance(event, ev.RetrainProgress) and options.profiler is Profiler.PAPER:
             state, matters = _estimate_again(state, event, options.window_us)
         if isinstance(event, ev.NeedMeasured):
             old, new = (one.fleet.stream(event.stream) for one in (before, state))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from weakref import ref
 
 import numpy as np
@@ -11,7 +12,6 @@ from ekya.core.objects import DOUBTFUL
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
 from ekya.core.weights import SceneOf
-from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.frames import LabelledFrames
@@ -25,6 +25,9 @@ from ekya.models.training.labelled import (
 )
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
 from ekya.planning.adaptation.label_pooling import AGEING, LABELLINGS, MOST_POOLED
+
+if TYPE_CHECKING:
+    from ekya.models.edge.model import EdgeModel
 
 LABELLED_TRACKS = 0.6
 """Part of a window's objects that may be labelled; labelled objects never count in accuracy."""
@@ -259,7 +262,7 @@ class LabelPool:
         self._newest_first: dict[StreamId, list[StreamLabels]] = {}
         self._served: dict[StreamId, tuple[ref[EdgeModel], int]] = {}
 
-    def add(self, stream: StreamId, labels: StreamLabels, model: EdgeModel | None = None) -> None:
+    def add(self, stream: StreamId, labels: StreamLabels, model: "EdgeModel | None" = None) -> None:
         """Adds new labels of a stream, which ``model`` serves, if that is known; the oldest are dropped."""
         self._newest_first[stream] = [labels, *self._newest_first.get(stream, [])][:LABELLINGS]
         if model is None:
@@ -272,13 +275,13 @@ class LabelPool:
         self._newest_first.pop(stream, None)
         self._served.pop(stream, None)
 
-    def _not_learnt(self, stream: StreamId, model: EdgeModel) -> int:
+    def _not_learnt(self, stream: StreamId, model: "EdgeModel") -> int:
         """Returns the number of newest labellings that were added while a model served, and goes on to."""
         served, count = self._served.get(stream, (None, 0))
         return count if served is not None and served() is model else 0
 
     def not_learnt(
-        self, stream: StreamId, labels: StreamLabels, model: EdgeModel, since_us: int | None = None
+        self, stream: StreamId, labels: StreamLabels, model: "EdgeModel", since_us: int | None = None
     ) -> Examples:
         """Returns new labels without those of objects from which the model that serves may have learnt.
 

@@ -248,7 +248,7 @@ def test_run_without_window_limit_ends_with_streams():
 
 
 def test_changed_estimate_replans_mid_retraining():
-    done = run("thief")
+    done = run("thief", options=TRIALS)
     for turn in done.turns:
         if turn.plan is not None and {type(event) for event in turn.events} == {ev.RetrainProgress}:
             return

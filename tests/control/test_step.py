@@ -43,6 +43,9 @@ from ekya.planning.schedulers.scheduler import Needs
 
 # Planning
 
+PAPER = replace(OPTIONS, profiler=Profiler.PAPER)
+"""With the paper's profiler, whose estimates a running retraining renews."""
+
 
 def test_step_numbers_plans_and_their_commands():
     hand = started()
@@ -442,7 +445,7 @@ def test_step_serves_best_of_failed_retraining():
 
 def test_step_on_changed_estimate_plans():
     """The profile promised 0.8 after epoch 10, which the first two epochs do not suggest."""
-    hand = retraining(accuracy=0.5)
+    hand = retraining(accuracy=0.5, options=PAPER)
     promised(hand, 0.8)
     first = hand.give(120 * S, progress(120 * S, 1, 0.50))
     assert first.plan is None, "estimated every second epoch"
@@ -454,8 +457,16 @@ def test_step_on_changed_estimate_plans():
     assert hand.stream().job.promised_accuracy == 0.8
 
 
-def test_step_on_stable_estimate_plans_nothing():
+def test_step_with_estimates_by_outcomes_lets_a_retraining_go_on():
     hand = retraining(accuracy=0.5)
+    promised(hand, 0.8)
+    hand.give(120 * S, progress(120 * S, 1, 0.50))
+    assert hand.give(125 * S, progress(125 * S, 2, 0.50)).plan is None
+    assert hand.stream().job.expected_accuracy == 0.8
+
+
+def test_step_on_stable_estimate_plans_nothing():
+    hand = retraining(accuracy=0.5, options=PAPER)
     promised(hand, 0.52)
     hand.give(120 * S, progress(120 * S, 1, 0.50))
     assert hand.give(125 * S, progress(125 * S, 2, 0.50)).plan is None
@@ -464,7 +475,7 @@ def test_step_on_stable_estimate_plans_nothing():
 
 def test_step_keeps_job_that_exceeds_promise_running():
     """Its best epoch serves already; a lower estimate of its end would make further epochs look harmful."""
-    hand = retraining(accuracy=0.5)
+    hand = retraining(accuracy=0.5, options=PAPER)
     promised(hand, 0.6)
     hand.give(120 * S, progress(120 * S, 1, 0.70))
     hand.give(121 * S, ev.ModelSwapped(121 * S, A, ModelVersion(1), JobId(1), 0.70, 100))

@@ -173,7 +173,7 @@ def test_compare_schedulers_are_scored_on_same_objects(compared):
     counted = [[own["counted_objects"] for own in run["streams"].values()] for run in compared["runs"]]
     assert counted[0] == counted[1]
     first = [run["streams"]["cam-1"]["windows"][0]["accuracy"] for run in compared["runs"]]
-    assert first[0] == pytest.approx(first[1], abs=0.05)
+    assert first[0] > first[1], "the first labels have adapted it"
     assert compared["runs"][1]["retrainings"]["started"] == 0
     # It serves the base model, so on the same frames only skipped ones can differ.
     for stream in compared["runs"][1]["streams"].values():

@@ -38,7 +38,7 @@ USUALLY_REACHED, USUALLY_LEFT = 0.3, 0.8
 REACHED_SPREAD, LEFT_SD = 0.5, 0.1
 """Standard deviations before anything is known: of the logarithm of L, and of κ."""
 
-FAMILY_SD, STREAM_SD = 0.2, 0.2
+FAMILY_SD, STREAM_SD = 0.2, 0.1
 """Standard deviations of the multiple of a family in a fleet, and of a stream beside it, around 1."""
 
 NOISE_OF_ONE = 0.3
