@@ -2,15 +2,11 @@
 
 - ``ekya``, the default, tries nothing. The differences between γ are much the same in every window, while a
   short trial on the labels of one is mostly noise: sixteen validation crops miss by ten points, and the γ of
-  one stream differ by less. So every γ is offered as soon as there are labels, with the error
-
-      level · epochs^-0.1 · (part of the labels)^-0.35 · (1 + trained blocks)^-0.15
-
-  relative to that of ``USUAL_EPOCHS``, all labels and the head alone, and what past retrainings have shown
-  beside what was expected of them corrects it (``outcomes.py``). The retraining itself is the trial: its own
-  epochs renew the estimate (``reestimated_accuracy``), its best weights serve whatever becomes of it, and
-  nothing that was learnt is thrown away. A γ costs what the cost card says.
-- ``paper``: Optimus' curve through each family's micro-profile, at the crops that γ sees.
+  one stream differ by less. So every γ is offered as soon as there are labels, with the error that past
+  retrainings of the fleet let expect (``outcomes.py``). The retraining itself is the trial: its best weights
+  serve whatever becomes of it, and nothing that was learnt is thrown away. A γ costs what the cost card says.
+- ``paper``: Optimus' curve through each family's micro-profile, at the crops that γ sees. While a retraining
+  runs its own epochs renew its estimate (``reestimated_accuracy``).
 """
 
 import math
