@@ -259,7 +259,8 @@ class PreparationActor:
             return
         finally:
             for stream in preparation.unlabelled:
-                if stream not in preparation.streams:
+                # In window 0 this process may be loading still, and the next window is labelled anyway.
+                if stream not in preparation.streams and window > 0:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.finish_job()
             give_back_freed()
