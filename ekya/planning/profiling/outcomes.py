@@ -1,4 +1,4 @@
-"""What a retraining leaves of the errors of the model that served, learnt from the outcomes of past ones.
+"""Learns from past retrainings how much of a model's errors the next one leaves.
 
 A retraining whose γ has the part p (``error_part``) of the error that γ usually leave is expected to leave
 

@@ -118,7 +118,7 @@ def simulate_schedule(arrays: WindowArrays, states: Ints, worths: Floats, ends_e
         values,
         played.done_us,
         played.unfinished(),
-        played.reached(),
+        played.accuracies_at_end(),
         played.part,
         tuple(stretches),
     )
@@ -179,7 +179,7 @@ class _PlayedCourses:
             return np.zeros(self.area.shape, np.bool_)
         return self._early.unfinished()
 
-    def reached(self) -> Floats:
+    def accuracies_at_end(self) -> Floats:
         """Returns ``Courses.reached``; checkpoints of a retraining that does not complete are left out."""
         return self._accuracy
 

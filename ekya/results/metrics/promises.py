@@ -1,4 +1,4 @@
-"""What retrainings promised, beside what came: gains of their weights on labels that were made after them."""
+"""Checks what retrainings promised: gains of their weights on labels that were made after them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
