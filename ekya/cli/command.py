@@ -91,13 +91,16 @@ def open_bars(console: Console) -> Iterator[Progress]:
 
 @contextmanager
 def remember_ctrl_c() -> Iterator[None]:
-    """Raises ``KeyboardInterrupt`` after the block if Ctrl-C came in it, even if the block handled it."""
+    """Raises ``KeyboardInterrupt`` after the block if Ctrl-C came in it, even if the block handled it.
+
+    Blocks may be nested; each then raises.
+    """
     came = False
 
     def notice(number: int, frame: FrameType | None) -> None:
         nonlocal came
         came = True
-        signal.default_int_handler(number, frame)
+        (before if callable(before) else signal.default_int_handler)(number, frame)
 
     before = signal.signal(signal.SIGINT, notice)
     try:

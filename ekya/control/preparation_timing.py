@@ -108,10 +108,11 @@ def plan_mid_window_preparation(
     """Returns a preparation inside the window; None without a stream that wants one and has time for it.
 
     It is of the streams that have drifted and, where a dose is due, of the others after them. One at a time
-    runs; what drifts meanwhile is prepared after it. A drift without a preparation is labelled with the next
+    runs; what drifts meanwhile is prepared after it, and what drifts while the micro-profiler loads is
+    prepared as soon as that is done. A drift without a preparation is labelled with the next
     window, or after its preparation if that labels mostly the scene before.
     """
-    if not needs.labels or fleet.preparing or fleet.window < 0:
+    if not needs.labels or fleet.preparing or fleet.profiler_down or fleet.window < 0:
         return None
     serving = [stream for stream in fleet.streams if _may_learn(stream)]
     new_scenes = [

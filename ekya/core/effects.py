@@ -71,8 +71,10 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return state.without_preparation() if state.ends_preparation(event) else state
-        case ev.ProfilerBack() | rq.RestartRequested():
+        case rq.RestartRequested():
             return state
+        case ev.ProfilerDown() | ev.ProfilerBack():
+            return replace(state, profiler_down=isinstance(event, ev.ProfilerDown))
         case ev.DoseDue():
             return replace(state, dose=event.dose) if event.window == state.window else state
         case ev.CapacityLent():

@@ -17,6 +17,7 @@ from ekya.core.preparation_events import (
     MoreLabelsDue,
     PreparationEnded,
     ProfilerBack,
+    ProfilerDown,
     ProfileReady,
     RetrainProfiled,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "PreparationEnded",
     "ProfileReady",
     "ProfilerBack",
+    "ProfilerDown",
     "RetrainFailed",
     "RetrainFinished",
     "RetrainProfiled",
@@ -310,6 +312,7 @@ Event = (
     | RetrainProfiled
     | AccuracyAudited
     | PreparationEnded
+    | ProfilerDown
     | ProfilerBack
     | WindowClosed
     | WindowOpened

@@ -182,8 +182,15 @@ class DoseDue:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilerDown:
+    """The micro-profiler is loading, as the run begins or after it died: nothing is labelled until it is back."""
+
+    t_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProfilerBack:
-    """The micro-profiler, which had died, has loaded its models again."""
+    """The micro-profiler has loaded its models."""
 
     t_us: int
 

@@ -245,6 +245,7 @@ class FleetState:
         preparation: makes labels and profiles of this window; None if none is running.
         rounds: number of preparations of this window after its own.
         dose: number of its newest dose of labels.
+        profiler_down: the micro-profiler is loading its models.
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
         zoo: kept models, the least recently used first.
         next_kept: number of the next one.
@@ -263,6 +264,7 @@ class FleetState:
     preparation: RunningPreparation | None = None
     rounds: int = 0
     dose: int = 0
+    profiler_down: bool = False
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0
     zoo: tuple[KeptModel, ...] = ()

@@ -212,6 +212,14 @@ def test_drift_that_was_not_labelled_in_time_is_prepared_again():
     assert only(cmd.BeginPreparation, turn)[0].round == 2
 
 
+def test_drift_is_labelled_once_the_micro_profiler_has_loaded():
+    hand = prepared(options=REACTS)
+    hand.give(119 * S, ev.ProfilerDown(119 * S))
+    assert only(cmd.BeginPreparation, hand.give(120 * S, drift(120 * S))) == []
+    assert next_due_us(hand.state.fleet, REACTS) == 200 * S
+    assert asked_since(hand.give(127 * S, ev.ProfilerBack(127 * S))) == [(A, 118 * S)]
+
+
 def test_scene_labelled_at_once_is_labelled_again_when_it_has_shown_more():
     hand = prepared(options=REACTS)
     hand.wishes[A] = Wish(retrain=LONG, retrain_milli=400)

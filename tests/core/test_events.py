@@ -47,6 +47,7 @@ def one_of_each(t_us):
         ev.MoreLabelsDue(t_us, A, 0),
         ev.DoseDue(t_us, 0, 1),
         ev.Warned(t_us, "inference/A", "why"),
+        ev.ProfilerDown(t_us),
         ev.ProfilerBack(t_us),
         ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),
         ev.ModelCached(t_us, A, None),

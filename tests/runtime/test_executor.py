@@ -207,7 +207,7 @@ def test_failed_hand_in_to_a_dead_micro_profiler_is_dropped(executor, actors):
 
 def test_window_is_not_prepared_until_the_micro_profiler_is_back(executor, actors, caplog):
     actors.kill(actors.preparation)
-    assert events_of(executor, actors) == ()
+    assert events_of(executor, actors) == (ev.ProfilerDown(0),)
     executor.execute_commands([prepare(1)])
     assert actors.calls("start_preparation") == []
     assert [type(event) for event in events_of(executor, actors)] == [ev.PreparationEnded]
@@ -220,22 +220,20 @@ def test_window_is_not_prepared_until_the_micro_profiler_is_back(executor, actor
     assert len(actors.calls("start_preparation")) == 1
 
 
-def test_drift_is_not_answered_until_the_micro_profiler_is_back(executor, actors):
-    actors.kill(actors.preparation)
-    events_of(executor, actors)
-    executor.execute_commands([replace(prepare(1), round=1)])
-    assert events_of(executor, actors) == (), "the loop would ask again at once, and so on"
-    actors.calls("start_run")[0].reply()
+def test_micro_profiler_tells_when_it_has_loaded_at_first(executor, actors):
+    executor.load_profiler()
+    assert events_of(executor, actors) == (ev.ProfilerDown(0),)
+    actors.calls("confirm_ready", actors.preparation)[0].reply()
+    assert events_of(executor, actors) == ()
     actors.calls("load_model", actors.preparation)[0].reply()
-    ended, back = events_of(executor, actors)
-    assert (type(ended), ended.window, ended.round) == (ev.PreparationEnded, 1, 1)
+    (back,) = events_of(executor, actors)
     assert type(back) is ev.ProfilerBack
 
 
 def test_death_of_the_micro_profiler_ends_the_preparation(executor, actors):
     executor.execute_commands([prepare(1)])
     actors.kill(actors.preparation)
-    assert events_of(executor, actors) == (ev.PreparationEnded(0, 1),)
+    assert events_of(executor, actors) == (ev.ProfilerDown(0), ev.PreparationEnded(0, 1))
 
 
 # Weights that a retraining starts from
@@ -305,7 +303,7 @@ def test_roll_back_serves_earlier_weights_from_the_object_store(executor, actors
     assert actors.arguments("roll_back") == [(CAM, "base", ModelVersion(2), BASE_VERSION)]
     assert (own.version, own.newest_weights) == (2, "base")
     known = [arguments[2:] for arguments in actors.arguments("load_model")]
-    assert known == [(0, "base"), (1, newer), (2, "base")]
+    assert known == [(1, newer), (2, "base")]
     executor.execute_commands([start_retraining(job=2)])
     assert actors.arguments("start_retraining")[-1][2] == "base", "what serves is what is retrained"
 

@@ -192,7 +192,7 @@ def test_stream_that_does_not_open_leaves_a_process_of_others(shared):
 
 def test_micro_profiler_that_dies_while_a_stream_is_added_knows_it_later(run):
     call, told = run.add()
-    assert run.kill(run.profiler) == []
+    assert [type(event) for event in run.kill(run.profiler)] == [ev.ProfilerDown]
     assert run.profiler.name == "micro-profiler again"
     known = run.actors.calls("load_model", run.profiler)
     assert [one.arguments[0] for one in known] == [CAM, OTHER]

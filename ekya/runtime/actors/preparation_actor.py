@@ -259,8 +259,7 @@ class PreparationActor:
             return
         finally:
             for stream in preparation.unlabelled:
-                # In window 0 this process may be loading still, and the next window is labelled anyway.
-                if stream not in preparation.streams and window > 0:
+                if stream not in preparation.streams:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.finish_job()
             give_back_freed()

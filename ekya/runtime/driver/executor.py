@@ -141,7 +141,10 @@ class RayExecutor:
         self._workers.poll_actor(actors.preparation)
         for stream in actors.streams:
             self._workers.poll_stream(stream)
-            self._profiler.load_newest_model(stream)
+
+    def load_profiler(self) -> None:
+        """Has the micro-profiler load the models that serve; nothing is labelled until it has."""
+        self._profiler.follow_loading(self._actors.preparation.confirm_ready.remote())
 
     def post_call(self, call: Callable[[], None]) -> None:
         """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""

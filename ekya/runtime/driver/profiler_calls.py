@@ -60,10 +60,8 @@ class ProfilerCalls:
         self._shares, self._inputs, self._weights, self._zoo = shares, inputs, weights, zoo
         self._emit = emit
         self._preparing: cmd.BeginPreparation | None = None
-        # Start-up calls of a micro-profiler that was started again.
+        # Start-up calls of the micro-profiler that are not over.
         self._starts: set[Any] = set()
-        # Answer to a drift that the loop asked for meanwhile.
-        self._refused: cmd.BeginPreparation | None = None
 
     def end_preparation(self, command: cmd.EndPreparation) -> None:
         """Ends a preparation, which drops unfinished work."""
@@ -83,11 +81,7 @@ class ProfilerCalls:
         if self._starts:
             # The loop asks again when the micro-profiler is back.
             _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
-            if command.round == 0:
-                self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
-            else:
-                # The loop would ask at once for what was not labelled.
-                self._refused = command
+            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
             return
         self._preparing = command
         holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
@@ -151,6 +145,17 @@ class ProfilerCalls:
         self._calls.add_call(known, partial(log_failure, "load_model"))
         return known
 
+    def follow_loading(self, begun: Any) -> None:
+        """Has a new micro-profiler load the models that serve, and tells the loop when it has.
+
+        Args:
+            begun: call to it that returns once it has started.
+        """
+        self._emit(ev.ProfilerDown(max(self._clock.now_us(), 0)))
+        self._starts = {begun, *(self.load_newest_model(stream) for stream in self._ready)}
+        for start in self._starts:
+            self._calls.add_call(start, partial(self._started, start))
+
     def restart_profiler(self, error: RayError) -> None:
         """Starts the micro-profiler again after its death, with the models that serve."""
         self._shares.release_worker(Work.PREPARATION, None)
@@ -158,21 +163,16 @@ class ProfilerCalls:
         self._actors.preparation = self._actors.make_preparation()
         begun = self._actors.preparation.start_run.remote(self._clock.started_monotonic_ns)
         self._workers.poll_actor(self._actors.preparation)
-        self._starts = {begun, *(self.load_newest_model(stream) for stream in self._ready)}
-        for start in self._starts:
-            self._calls.add_call(start, partial(self._started, start))
+        self.follow_loading(begun)
         if self._preparing is not None:
             ended = self._preparing
             self._emit(ev.PreparationEnded(self._clock.now_us(), ended.window, ended.round))
             self._preparing = None
 
     def _started(self, start: Any, value: None, error: RayError | None) -> None:
-        """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
+        """Emits ProfilerBack when all start-up calls of the micro-profiler have ended."""
         log_failure("the start of the micro-profiler", value, error)
         if start in self._starts:
             self._starts.remove(start)
             if not self._starts:
-                if self._refused is not None:
-                    refused, self._refused = self._refused, None
-                    self._emit(ev.PreparationEnded(self._clock.now_us(), refused.window, refused.round))
                 self._emit(ev.ProfilerBack(self._clock.now_us()))

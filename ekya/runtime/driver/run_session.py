@@ -188,6 +188,7 @@ class RunSession:
                 self.alive,
                 self.may_go_on,
             )
+            on_ray.load_profiler()
             limits = RunLimits(fleet, constants, opened.host.costs, opened.machine)
             control = OperatorControl(on_ray, actors, clock, opened.folder, store, limits)
             stack.callback(control.close)
