@@ -6,6 +6,7 @@ from operator import attrgetter
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, frame_sides
 from ekya.core.host import HostCosts
+from ekya.core.profile import Profiler
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.architecture_table import Task
 from ekya.planning.sizing.choose_sizes import choose_fleet_sizes
@@ -76,6 +77,7 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         least_epochs=min(fleet.retraining.epochs),
         least_data=min(fleet.retraining.data_fractions),
         labels=fleet.golden.frames_per_window if detects else fleet.golden.labels_per_window,
+        tries=fleet.preparation.profiler is Profiler.PAPER,
         label_gpu_s=fleet.golden.gpu_s_per_window,
         golden_every=fleet.inference.golden_every,
         usual_resolutions=usual,

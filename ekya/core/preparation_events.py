@@ -183,7 +183,7 @@ class DoseDue:
 
 @dataclass(frozen=True, slots=True)
 class ProfilerDown:
-    """The micro-profiler is loading, as the run begins or after it died: nothing is labelled until it is back."""
+    """The micro-profiler is loading, as a run begins or after its death: nothing is labelled then."""
 
     t_us: int
 

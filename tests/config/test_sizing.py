@@ -75,7 +75,13 @@ def test_fitted_prepares_few_frames_in_a_shorter_window(tmp_path, data_dir):
     golden = {"model": "onnx", "weights": data_dir / "weights" / "FastestDet.onnx"}
     windows = [
         fitted_by_card(
-            fleet_of(tmp_path, 4, edge={"task": "detect"}, golden={**golden, "frames_per_window": frames}),
+            fleet_of(
+                tmp_path,
+                4,
+                edge={"task": "detect"},
+                golden={**golden, "frames_per_window": frames},
+                preparation={"profiler": "paper"},
+            ),
             MachineSize(2000),
         )[0].window_s
         for frames in (24, 48)

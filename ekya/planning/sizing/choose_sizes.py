@@ -50,7 +50,7 @@ PREPARATION_PART = 0.6
 """Upper bounds of the preparation's share: thousandths of a GPU, and a part of the capacity."""
 
 LABELS_PART = 2 / 3
-"""Part of the preparation's time for labelling, where there is no time for all streams."""
+"""Part of the preparation's time for labelling, where γ are tried and there is no time for all streams."""
 
 DRAWN_FRAMES = 59
 """Frames of a window that are drawn for labelling, including the burst on which λ are profiled."""
@@ -213,13 +213,11 @@ def _window_s(wishes: Wishes, costs: HostCosts, preparing_milli: float, training
 
 
 def _prepared(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
-    """Returns the number of streams that are labelled within the labelling part of a budget.
-
-    The rest of the budget is for profiling those in need.
-    """
+    """Returns the number of streams that are labelled within a budget, of which trials need a part."""
     if wishes.prepared is not None:
         return min(wishes.prepared, len(costs.streams))
-    one_gpu_s, all_gpu_s = _label_gpu_s(wishes, costs), LABELS_PART * budget_gpu_s
+    part = LABELS_PART if wishes.tries else 1.0
+    one_gpu_s, all_gpu_s = _label_gpu_s(wishes, costs), part * budget_gpu_s
     if all_gpu_s >= one_gpu_s * len(costs.streams):
         return len(costs.streams)
     return max(1, int(all_gpu_s / one_gpu_s))
@@ -232,7 +230,9 @@ def _label_gpu_s(wishes: Wishes, costs: HostCosts) -> float:
 
 
 def _trial_gpu_s(wishes: Wishes, costs: HostCosts) -> float:
-    """Returns the GPU-seconds to micro-profile the cheapest family of γ on a stream's labels."""
+    """Returns the GPU-seconds to micro-profile the cheapest family of γ on a stream's labels, if any is."""
+    if not wishes.tries:
+        return 0.0
     cost = _cheapest(wishes, costs)
     return wishes.labels * (cost.prepare_gpu_s + TRIAL_EPOCHS * cost.epoch_gpu_s)
 

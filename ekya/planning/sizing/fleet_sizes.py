@@ -44,6 +44,7 @@ class Wishes:
         preparation_milli, preparation_part: the preparation's share, and the longest part of a window.
         longest_part: the largest ``preparation_part``.
         prepared: number of streams that are labelled and profiled in a window.
+        tries: whether γ are tried on the labels, as by the paper's micro-profiler.
         every, resolutions: Λ of the edge model.
         golden_every: Λ of the golden detector.
         trainable_blocks: of Γ.
@@ -60,6 +61,7 @@ class Wishes:
     least_epochs: int
     least_data: float
     labels: int
+    tries: bool = False
     label_gpu_s: float | None = None
     capacity_milli: int | None = None
     window_s: float | None = None
