@@ -27,7 +27,7 @@ def immediate_commands(
 ) -> Iterator[cmd.Command]:
     """Yields commands that an event requires independently of a plan."""
     match event:
-        case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
+        case ev.WindowOpened() if event.index > 0 and now_us < event.end_us:
             yield from _preparing(after, now_us, options, needs)
         case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
             yield from _preparing(after, now_us, options, needs)

@@ -47,7 +47,13 @@ def window_preparation(
     """
     window = fleet.window
     # A stream that was just added has no frames to label yet.
-    serving = [stream for stream in fleet.streams if _may_learn(stream) and stream.added_in < window]
+    serving = [
+        stream
+        for stream in fleet.streams
+        if _may_learn(stream)
+        and stream.added_in < window
+        and (needs.labels or _profiles_inference(stream, window, needs))
+    ]
     if not serving:
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
@@ -67,6 +73,7 @@ def window_preparation(
                 kept=stream.kept,
                 scenes=_scenes(fleet, stream, options),
                 dose=Dose(options.doses),
+                labels=needs.labels,
             )
             for stream in serving
         ),

@@ -29,6 +29,7 @@ class PrepareStream:
         scenes: streams whose labels since then are tried beside its newest ones: itself, and those that
             drifted together with it.
         dose: part of the window's labels that is made; an answer to a drift has all of them.
+        labels: whether it is labelled at all.
     """
 
     stream: StreamId
@@ -39,6 +40,7 @@ class PrepareStream:
     kept: int | None = None
     scenes: tuple[SceneOf, ...] = ()
     dose: Dose = WHOLE
+    labels: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,6 +282,8 @@ class ScriptedFleet:
     def _steps(self, command: cmd.BeginPreparation) -> list[tuple[float, Callable[[], ev.Event]]]:
         window, steps = command.window, []
         for asked in command.streams:
+            if not asked.labels:
+                continue
             camera = self.cameras[asked.stream]
             steps.append((LABEL_GPU_S, lambda c=camera, of=asked: self._labels(c, window, of)))
         for asked in command.streams:

@@ -331,7 +331,9 @@ def test_lent_capacity_leaves_room_for_a_reaction():
 def test_schedulers_without_labels_never_react(stream):
     options = replace(SCRIPTED, reacts_to_drift=True)
     done = run(stream, options=options, misfortunes=(drift(40 * S, CAM_1),))
-    assert done.commands(cmd.BeginPreparation) == []
+    (profiled,) = done.commands(cmd.BeginPreparation)
+    assert (profiled.window, profiled.round) == (1, 0)
+    assert not any(asked.labels for asked in profiled.streams)
 
 
 def test_journal_without_the_option_has_no_newer_keys(tmp_path):

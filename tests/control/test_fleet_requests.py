@@ -68,7 +68,7 @@ def test_changed_scheduler_decides_from_the_step_of_its_change(tmp_path):
 def test_scheduler_that_labels_begins_with_the_next_window():
     done = run("no-retrain", misfortunes=(rq.SchedulerChanged(40 * S, "ekya"),))
     begun = done.commands(cmd.BeginPreparation)
-    assert [one.window for one in begun] == [2, 3]
+    assert [(one.window, one.streams[0].labels) for one in begun] == [(1, False), (2, True), (3, True)]
     assert done.commands(cmd.StartRetraining)
     assert replays(done, "no-retrain")
 

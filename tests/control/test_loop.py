@@ -20,6 +20,7 @@ from ekya.core.state import FleetState, RunningPreparation, StreamState
 from ekya.core.stream_faults import OVER, Status
 from ekya.core.units import StreamId
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
+from ekya.planning.schedulers.scheduler import Needs
 
 every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
 either_luck = pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])
@@ -97,7 +98,7 @@ class Watched:
 
 def test_journal_is_written_before_execution():
     watched = Watched()
-    needs = make_scheduler("no-retrain").needs
+    needs = Needs(labels=False, inference_profile=False, micro_profile=False)
     run_loop(watched, watched, watched.plan, needs, OPTIONS, watched.observe)
     turn = ["wait", "events written", "plan", "commands written", "execute", "observe"]
     last = [step for step in turn if step != "plan"]
@@ -172,12 +173,18 @@ def test_preparation_done_early_ends_early():
         assert event.t_us < event.window * OPTIONS.window_us + 10 * S
 
 
-def test_no_retrain_prepares_and_retrains_nothing():
+def test_no_retrain_profiles_inference_alone():
     done = run("no-retrain", misfortunes=MISFORTUNES)
     assert {type(command) for turn in done.turns for command in turn.commands} == {
+        cmd.BeginPreparation,
+        cmd.EndPreparation,
         cmd.SetInference,
         cmd.RestartWorker,
     }
+    for command in done.commands(cmd.BeginPreparation):
+        assert all(asked.inference and not asked.labels and not asked.families for asked in command.streams)
+    assert not done.events(ev.LabelsReady)
+    assert done.events(ev.InferenceProfiled)
 
 
 def test_cloud_serves_models_also_those_that_come_late():
@@ -187,7 +194,7 @@ def test_cloud_serves_models_also_those_that_come_late():
     arrived_us = [event.t_us for event in done.events(ev.RetrainFinished)]
     assert arrived_us == pytest.approx([55.1 * S, 77.84 * S, 100.6 * S], abs=0.2 * S)
     assert [event.stream for event in done.events(ev.ModelSwapped)] == [CAM_1, CAM_2, CAM_3]
-    assert not done.commands(cmd.BeginPreparation)
+    assert not done.events(ev.LabelsReady)
 
 
 @pytest.mark.parametrize("name", ["thief", "uniform"])

@@ -52,7 +52,7 @@ def test_cloud_model_arrives_in_time_with_best_epoch():
         told = [one.standings[0].validation_accuracy for one in training.epochs]
         assert progress[event.job].validation_accuracy == max(told[: command.config.epochs])
     assert {event.job for event in of(run, ev.ModelSwapped)} == set(started)
-    assert not of(run, cmd.BeginPreparation, "commands")
+    assert not of(run, ev.LabelsReady)
 
 
 def test_cloud_model_that_never_arrives_changes_nothing():

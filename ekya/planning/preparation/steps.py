@@ -84,16 +84,17 @@ def preparation_steps(
     Args:
         streams: what to measure of each.
         labelled: filled in by the caller while it carries the steps out, and read only when all labels are
-            made; a stream that could not be labelled is missing, and gets no further steps.
+            made; a stream that could not be labelled, but was to be, is missing and gets no further steps.
     """
     for of in streams:
-        yield LabelStep(of.stream)
+        if of.labels:
+            yield LabelStep(of.stream)
     families = {of.stream: of.families for of in streams}
     accuracies = {stream: known.accuracy for stream, known in labelled.items() if known.can_train}
     needy = in_need(accuracies)
     yield from _trials(needy, families, 0)
     for of in streams:
-        if of.inference and of.stream in labelled:
+        if of.inference and (of.stream in labelled or not of.labels):
             yield InferenceStep(of.stream, of.inference)
     for rank in range(1, max((len(families[stream]) for stream in needy), default=1)):
         yield from _trials(needy, families, rank)

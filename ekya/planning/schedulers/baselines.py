@@ -26,7 +26,7 @@ class NoRetrain:
 
     name: ClassVar[str] = "no-retrain"
     needs: ClassVar[Needs] = Needs(
-        labels=False, inference_profile=False, micro_profile=False, fixed_gamma=True, fixed_shares=True
+        labels=False, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True
     )
 
     def plan(self, view: WindowView) -> Plan:

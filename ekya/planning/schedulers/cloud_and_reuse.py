@@ -154,7 +154,7 @@ class Cloud:
     name: ClassVar[str] = "cloud"
     needs: ClassVar[Needs] = Needs(
         labels=False,
-        inference_profile=False,
+        inference_profile=True,
         micro_profile=False,
         fixed_gamma=True,
         fixed_shares=True,

@@ -258,7 +258,7 @@ class PreparationActor:
         except JobStoppedError:
             return
         finally:
-            for stream in preparation.unlabelled:
+            for stream in preparation.waiting:
                 if stream not in preparation.streams:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.finish_job()

@@ -27,8 +27,8 @@ class PreparationJob:
 
     Attributes:
         share: its use is reported in the events of the preparation, and measures the cost of trials.
-        changed: guards and announces changes of ``streams``, ``unlabelled`` and the end.
-        unlabelled: streams that are not labelled yet, in order.
+        changed: guards and announces changes of ``streams``, ``waiting`` and the end.
+        waiting: streams of which nothing is done yet, in order.
         others: weights that each stream tries on its labels.
         kept: what the zoo knows of the model that each stream serves.
         alone: the curve of each stream's first family, tried on its own newest labels alone.
@@ -38,7 +38,7 @@ class PreparationJob:
 
     command: BeginPreparation
     share: JobShare
-    unlabelled: list[StreamId]
+    waiting: list[StreamId]
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
     others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
@@ -48,21 +48,19 @@ class PreparationJob:
     overdue: tuple[StreamId, ...] = ()
     has_ended: bool = False
 
-    def streams_to_label(self) -> tuple[PrepareStream, ...]:
-        """Returns the streams that are still to be labelled; none once the time is up."""
+    def streams_to_prepare(self) -> tuple[PrepareStream, ...]:
+        """Returns the streams that are still to be prepared; none once the time is up."""
         with self.changed:
-            waiting = () if self.has_ended else self.unlabelled
-            return tuple(one for one in self.command.streams if one.stream in waiting)
+            left = () if self.has_ended else self.waiting
+            return tuple(one for one in self.command.streams if one.stream in left)
 
-    def next_to_label(self, timeout_s: float | None) -> StreamId | None:
+    def next_handed_in(self, timeout_s: float | None) -> StreamId | None:
         """Waits for the next stream that has handed in; returns None after the timeout."""
         with self.changed:
-            self.changed.wait_for(
-                lambda: self.has_ended or not self.unlabelled or self._handed_in(), timeout_s
-            )
+            self.changed.wait_for(lambda: self.has_ended or not self.waiting or self._handed_in(), timeout_s)
             stream = None if self.has_ended else self._handed_in()
             if stream is not None:
-                self.unlabelled.remove(stream)
+                self.waiting.remove(stream)
             return stream
 
     def drain_overdue(self, stream: StreamId | None = None) -> tuple[StreamId, ...]:
@@ -74,11 +72,11 @@ class PreparationJob:
     def drop_stream(self, stream: StreamId) -> None:
         """Removes a stream that cannot hand anything in."""
         with self.changed:
-            self.unlabelled.remove(stream)
+            self.waiting.remove(stream)
             self.changed.notify_all()
 
     def _handed_in(self) -> StreamId | None:
-        return next((one for one in self.unlabelled if one in self.streams), None)
+        return next((one for one in self.waiting if one in self.streams), None)
 
     def end_job(self) -> Resized:
         """Drops unfinished work, since the time is up; returns when the last batch is over."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
@@ -24,7 +24,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import OtherModel
 from ekya.pipeline.window_preparation import FrameCosts, LabelMemory, StepCost, WindowPreparation
 from ekya.pipeline.zoo_folder import ForgottenError
-from ekya.planning.preparation.steps import LabelStep, PreparationStep, TrialStep
+from ekya.planning.preparation.steps import InferenceStep, LabelStep, PreparationStep, TrialStep
 from ekya.planning.profiling.inference_profile import BurstFrame
 from ekya.runtime.actors.actor_kinds import LentWeights
 from ekya.runtime.actors.preparation_job import Auditor, PreparationJob
@@ -151,7 +151,7 @@ class PreparationWork:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
         world = _LiveWorld(self, preparation)
         window = WindowPreparation(preparation.command.window, world, self._memory)
-        while asked := preparation.streams_to_label():
+        while asked := preparation.streams_to_prepare():
             world.hand_in_s = None
             for done in window.prepare_streams(asked):
                 event = done.finish(self.now_us(), world.measure_cost())
@@ -179,6 +179,8 @@ class _LiveWorld:
         self.scope: Scope = preparation.share.batch
         self.clock = preparation.share.worth_s
         self.hand_in_s: float | None = None
+        labels = any(one.labels for one in preparation.command.streams)
+        self._first_step = LabelStep if labels else InferenceStep
         self._golden_before_s = 0.0
 
     def measure_cost(self) -> StepCost:
@@ -188,13 +190,13 @@ class _LiveWorld:
         return StepCost(self._preparation.used_s, golden_s)
 
     def admit_step(self, step: PreparationStep) -> PreparationStep | None:
-        """Returns the step; the streams are labelled in the order in which they hand in."""
-        if isinstance(step, LabelStep):
-            stream = self._preparation.next_to_label(self.hand_in_s)
+        """Returns the step; the first ones of streams come in the order in which these hand in."""
+        if isinstance(step, self._first_step):
+            stream = self._preparation.next_handed_in(self.hand_in_s)
             self.hand_in_s = 0.0 if stream is None else _HAND_IN_S
             if stream is None:
                 return None
-            step = LabelStep(stream)
+            step = replace(step, stream=stream)
         else:
             self._work.auditor.audit_streams(self._preparation, self._preparation.drain_overdue())
         self._golden_before_s = self._work.golden.took_s
