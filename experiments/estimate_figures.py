@@ -35,9 +35,6 @@ from ekya.simulation.trace.stream import reported_accuracy, training_for
 SPREAD = 0.05
 """γ are ranked where the truths of a window spread over more than this."""
 
-WITHIN_80 = 1.2816
-"""Standard deviations on either side that hold 80%."""
-
 PAPER_MEDIAN, PUBLIC_MEDIAN = 0.058, 0.059
 """Median absolute errors: paper §6.4, and the 936 predictions of the public implementation's own log."""
 
@@ -49,7 +46,7 @@ class Row:
     Attributes:
         data: name of the trace.
         start: last training of the model that is retrained: its window, -1 for the base, and its family.
-        estimated, sd: accuracy after it, and the standard deviation that is given; 0 where none is.
+        estimated: accuracy after it.
         gpu_s, true_gpu_s: of the retraining.
         trial_gpu_s: of the trials of the whole window.
     """
@@ -61,7 +58,6 @@ class Row:
     profiler: str
     gamma: str
     estimated: float
-    sd: float
     true: float
     gpu_s: float
     true_gpu_s: float
@@ -138,7 +134,6 @@ def estimate_window(
                 profiler,
                 config.name,
                 option.accuracy_after,
-                option.accuracy_sd,
                 epochs[-1].standings[0].served_accuracy,
                 option.gpu_s,
                 epochs[-1].gpu_s,
@@ -185,12 +180,6 @@ def lose_by_choosing(own: Sequence[Row]) -> float:
     return max(row.true for row in own) - best.true
 
 
-def hold_in_80(rows: Sequence[Row]) -> str:
-    """Formats the part of the truths in the 80% intervals, where there are any."""
-    held = [abs(row.estimated - row.true) <= WITHIN_80 * row.sd for row in rows if row.sd]
-    return percent(fmean(held)) if held else "none are given"
-
-
 def cost_of_trials(rows: Sequence[Row]) -> float:
     """Returns the GPU-seconds of trials as a part of those of training every γ."""
     return sum(own[0].trial_gpu_s for own in by_window(rows)) / sum(row.true_gpu_s for row in rows)
@@ -222,7 +211,6 @@ NUMBERS: tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...] = (
         "",
         lambda rows: percent(median(abs(row.gpu_s / row.true_gpu_s - 1) for row in rows)),
     ),
-    ("truths in the 80% intervals", "", hold_in_80),
 )
 
 

@@ -16,7 +16,7 @@ from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
-from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes, served_after
+from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.inference_profile import at_measured_use
 from ekya.planning.profiling.outcomes import Outcomes, learn_outcomes
@@ -161,7 +161,7 @@ def _stream_view(
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
     serving = _on_all_labels(stream, accuracy, needs)
     promised = [
-        replace(option, accuracy_after=served_after(option, serving))
+        option
         for option in _offered(stream, state, serving, options, needs, outcomes)
         if stream.profiles.has_room_for(option.config)
     ]

@@ -15,10 +15,8 @@ class RetrainOption:
 
     Attributes:
         config: γ.
-        accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed; in a window's
-            view, of the model that serves then, which is the old one where the new one is no better.
+        accuracy_after: accuracy in [0, 1] of the retrained model when every frame is analysed.
         gpu_s: remaining GPU-seconds at 100% of one GPU.
-        accuracy_sd: standard deviation of the estimate ``accuracy_after``; 0 where it is taken as certain.
         early_part: mean part of the gain, in [0, 1), that checkpoints serve during the retraining (paper §5)
             at a constant share; 0 where nothing serves before the end. In an estimate outside a view, the
             mean part of the gain that the model in training has.
@@ -27,7 +25,6 @@ class RetrainOption:
     config: RetrainConfig
     accuracy_after: float
     gpu_s: float
-    accuracy_sd: float = 0.0
     early_part: float = 0.0
 
 

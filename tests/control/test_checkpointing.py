@@ -219,7 +219,7 @@ def test_view_for_paper_planners_has_no_early_part():
 def test_view_of_a_profiled_stream_has_the_papers_options():
     profiled = replace(OPTIONS, profiler=Profiler.PAPER)
     (option,) = seen(profiles=WindowProfiles((CURVE,)), options=profiled).retrain_options
-    assert (option.config, option.accuracy_sd, option.early_part) == (SHORT, 0.0, 0.0)
+    assert (option.config, option.early_part) == (SHORT, 0.0)
 
 
 def test_view_of_running_job_has_remaining_early_part():

@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 import pytest
@@ -8,13 +7,10 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCost, FamilyCurve, family_of
 from ekya.core.units import StreamId
-from ekya.core.view import RetrainOption
 from ekya.planning.profiling.estimate import (
-    SHAPE_SD,
     estimate_as_in_the_paper,
     estimate_by_outcomes,
     reestimated_accuracy,
-    served_after,
 )
 from ekya.planning.profiling.history import MEMORY_WINDOWS, Observation, ProfileHistory
 from ekya.planning.profiling.learning_curve import fit_optimus
@@ -28,8 +24,8 @@ A, B = StreamId("a"), StreamId("b")
 COST = FamilyCost(family_of(SHORT), 0.002, 0.005)
 
 
-def promised(*configs, serving=0.5, error=0.3, sd=0.1, cost=COST, crops=100):
-    options = estimate_by_outcomes(configs, [cost], crops, serving, lambda _: (error, sd))
+def promised(*configs, serving=0.5, error=0.3, cost=COST, crops=100):
+    options = estimate_by_outcomes(configs, [cost], crops, serving, lambda _: error)
     return {option.config: option for option in options}
 
 
@@ -53,13 +49,6 @@ def test_options_early_part_excludes_preparation():
     (late,) = promised(LONG, cost=replace(COST, prepare_gpu_s=12 * COST.epoch_gpu_s)).values()
     assert 0.0 < late.early_part == pytest.approx(plain.early_part * 0.5 * (62 / 60), rel=1e-6)
     assert promised(SHORT, serving=0.99)[SHORT].early_part == 0.0, "it gains nothing"
-
-
-def test_options_are_as_uncertain_as_their_family_and_a_little_more():
-    exact, unsure = (promised(LONG, sd=sd)[LONG] for sd in (0.0, 0.1))
-    part = (1.0 - exact.accuracy_after) / 0.3
-    assert exact.accuracy_sd == pytest.approx(SHAPE_SD * 0.3 * part)
-    assert unsure.accuracy_sd == pytest.approx(part * math.hypot(0.1, SHAPE_SD * 0.3))
 
 
 configs = st.builds(
@@ -90,12 +79,11 @@ TIMED = FamilyCurve(16, 0, 3, 16, (), 0.5, 0.2, None, 0.3, 0.1)
 
 
 def test_options_of_the_paper_are_the_plain_curve():
-    """No uncertainty, and no estimate for a family without a curve."""
+    """No estimate for a family without a curve."""
     options = estimate_as_in_the_paper([CURVE, TIMED], [SHORT, OTHER], 64)
     assert [option.config for option in options] == [SHORT]
     curve = fit_optimus([64.0 * epoch for epoch in range(4)], CURVE.accuracies)
     assert options[0].accuracy_after == curve.accuracy_at(4 * 32)
-    assert options[0].accuracy_sd == 0.0
 
 
 def test_options_of_the_paper_cost_in_proportion_to_crops_and_epochs():
@@ -110,18 +98,6 @@ def test_options_of_the_paper_need_one_curve_a_family_and_a_crop():
         estimate_as_in_the_paper([CURVE, CURVE], [SHORT], 128)
     with pytest.raises(ValueError, match="at least one crop"):
         estimate_as_in_the_paper([CURVE], [SHORT], 0)
-
-
-@given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
-def test_served_after_is_at_least_both_accuracies(accuracy, serving, sd):
-    """The expected accuracy afterwards is neither below the serving weights' nor below the new weights'."""
-    now, option = serving / 20, RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
-    served = served_after(option, now)
-    if sd == 0:
-        assert served == option.accuracy_after
-    else:
-        assert max(now, option.accuracy_after) < served + 1e-9
-        assert sd == 1 or served_after(replace(option, accuracy_sd=(sd - 1) / 20), now) <= served + 1e-9
 
 
 def test_with_observation_replaces_and_forgets_old_windows():

@@ -316,7 +316,7 @@ def test_trace_oracle_gets_true_accuracies():
 
 def test_trace_recorded_estimates_used_without_error():
     curve = FamilyCurve(16, 64, 1, 64, (0.3, 0.5), 0.1, 0.2)
-    said = Predicted(GAMMA, 0.9, 7.0, 0.05)
+    said = Predicted(GAMMA, 0.9, 7.0)
     for trial, kind in (
         (Trial(FAMILY, 2.0, curve), ev.ProfileReady),
         (Trial(FAMILY, 2.0, None, (said,)), ev.RetrainProfiled),
@@ -328,7 +328,7 @@ def test_trace_recorded_estimates_used_without_error():
             assert told.curve == curve
         else:
             (option,) = told.options
-            assert (option.accuracy_after, option.gpu_s, option.accuracy_sd) == (0.9, 7.0, 0.05)
+            assert (option.accuracy_after, option.gpu_s) == (0.9, 7.0)
         wrong = prepare(executor_of(trace, Estimates(error_sd=0.0)))[1]
         assert wrong.options[0].accuracy_after == pytest.approx(0.8)
 

@@ -9,18 +9,14 @@
   runs its own epochs renew its estimate (``reestimated_accuracy``).
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import NormalDist, fmean
+from statistics import fmean
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
 from ekya.core.view import RetrainOption
 from ekya.planning.profiling.learning_curve import fit_mixture, fit_optimus
 from ekya.planning.profiling.outcomes import EPOCHS_EXPONENT, error_part
-
-SHAPE_SD = 0.12
-"""Standard deviation of the error of a single γ from that of its family, as a part of that."""
 
 ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
 """Parts of a γ's epochs at which its gain so far is sampled."""
@@ -31,7 +27,7 @@ def estimate_by_outcomes(
     costs: Iterable[FamilyCost],
     training_crops: int,
     serving_accuracy: float,
-    expected_error: Callable[[Family], tuple[float, float]],
+    expected_error: Callable[[Family], float],
 ) -> tuple[RetrainOption, ...]:
     """Returns every γ of a family with a known cost, by what is usual and what past outcomes have shown.
 
@@ -40,7 +36,7 @@ def estimate_by_outcomes(
         costs: usual costs of families.
         training_crops: labels that a retraining on all data learns from.
         serving_accuracy: of the model that serves, on the newest labels.
-        expected_error: error that a family's usual γ leaves, and its standard deviation.
+        expected_error: error that a family's usual γ leaves.
 
     Returns:
         Options sorted by γ.
@@ -49,7 +45,7 @@ def estimate_by_outcomes(
     errors = {family: expected_error(family) for family in known}
     return tuple(
         _expected_option(
-            config, *errors[family_of(config)], known[family_of(config)], training_crops, serving_accuracy
+            config, errors[family_of(config)], known[family_of(config)], training_crops, serving_accuracy
         )
         for config in sorted(set(configs))
         if family_of(config) in known
@@ -57,7 +53,7 @@ def estimate_by_outcomes(
 
 
 def _expected_option(
-    config: RetrainConfig, usual: float, usual_sd: float, cost: FamilyCost, crops: int, before: float
+    config: RetrainConfig, usual: float, cost: FamilyCost, crops: int, before: float
 ) -> RetrainOption:
     # No γ, not even the worst, has an error above 1.
     error = min(usual * error_part(config), 1.0)
@@ -67,7 +63,6 @@ def _expected_option(
         config,
         1.0 - error,
         cost.gpu_s(config, crops),
-        accuracy_sd=error_part(config) * math.hypot(usual_sd, SHAPE_SD * usual),
         early_part=_early_part(error, before) * (epochs_part / whole if whole > 0.0 else 0.0),
     )
 
@@ -134,24 +129,6 @@ def _profiled_gpu_s(curve: FamilyCurve, config: RetrainConfig, crops: int) -> fl
 def crops_used(config: RetrainConfig, training_crops: int) -> int:
     """Returns the crops in one epoch of γ: its part of the training labels, at least one."""
     return max(1, round(config.data_fraction * training_crops))
-
-
-def served_after(option: RetrainOption, serving: float) -> float:
-    """Returns the expected accuracy of what serves after a retraining, since worse weights never serve.
-
-    So a γ that is likely to gain nothing, but may gain much, is worth its GPU time. This is the mean of
-    max(serving, X) for a normal X.
-
-    Args:
-        option: a γ, as estimated.
-        serving: accuracy of what serves now.
-    """
-    sd = option.accuracy_sd
-    if sd == 0.0:
-        return option.accuracy_after
-    above = NormalDist(serving, sd).cdf(option.accuracy_after)
-    at = sd**2 * NormalDist(serving, sd).pdf(option.accuracy_after)
-    return min(1.0, serving + (option.accuracy_after - serving) * above + at)
 
 
 def reestimated_accuracy(

@@ -67,14 +67,6 @@ def error_part(config: RetrainConfig) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Slope:
-    """Multiple of an expected error, with the standard deviation that is left."""
-
-    mean: float = 1.0
-    sd: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Outcomes:
     """What was learnt from the outcomes of retrainings.
 
@@ -85,28 +77,24 @@ class Outcomes:
     """
 
     hypotheses: tuple[tuple[float, float, float], ...]
-    of_family: Mapping[Family, Slope]
-    of_stream: Mapping[tuple[StreamId, Family], Slope]
+    of_family: Mapping[Family, float]
+    of_stream: Mapping[tuple[StreamId, Family], float]
 
-    def expected_error(self, stream: StreamId, family: Family, serving: float) -> tuple[float, float]:
-        """Returns the error that a family's usual γ is expected to leave, and its standard deviation.
+    def expected_error(self, stream: StreamId, family: Family, serving: float) -> float:
+        """Returns the error that a family's usual γ is expected to leave.
 
         Args:
             stream: the stream.
             family: of γ.
             serving: accuracy of the model that serves.
         """
-        mean, sd = _mixture(self.hypotheses, 1.0 - serving)
-        fleet = self.of_family.get(family, Slope(1.0, FAMILY_SD))
-        own = self.of_stream.get((stream, family), Slope(1.0, STREAM_SD))
-        return mean * fleet.mean * own.mean, math.hypot(sd, mean * fleet.sd, mean * own.sd)
+        left = _expect_left(self.hypotheses, 1.0 - serving)
+        return left * self.of_family.get(family, 1.0) * self.of_stream.get((stream, family), 1.0)
 
 
-def _mixture(hypotheses: Iterable[tuple[float, float, float]], error: float) -> tuple[float, float]:
-    """Returns mean and standard deviation of the error that is left, of γ whose part is 1."""
-    left = [(min(reached, part * error), weight) for reached, part, weight in hypotheses]
-    mean = sum(value * weight for value, weight in left)
-    return mean, math.sqrt(max(sum(value**2 * weight for value, weight in left) - mean**2, 0.0))
+def _expect_left(hypotheses: Iterable[tuple[float, float, float]], error: float) -> float:
+    """Returns the error that is expected to be left, of γ whose part is 1."""
+    return sum(min(reached, part * error) * weight for reached, part, weight in hypotheses)
 
 
 def learn_outcomes(histories: Mapping[StreamId, ProfileHistory]) -> Outcomes:
@@ -118,7 +106,7 @@ def learn_outcomes(histories: Mapping[StreamId, ProfileHistory]) -> Outcomes:
         if one.before is not None
     ]
     hypotheses = _weighed([(one, part) for _, one, part in seen])
-    expected = [part * _mixture(hypotheses, 1.0 - (one.before or 0.0))[0] for _, one, part in seen]
+    expected = [part * _expect_left(hypotheses, 1.0 - (one.before or 0.0)) for _, one, part in seen]
     families = {family_of(one.config) for _, one, _ in seen}
     rows = list(zip(seen, expected, strict=True))
     of_family = {
@@ -130,7 +118,7 @@ def learn_outcomes(histories: Mapping[StreamId, ProfileHistory]) -> Outcomes:
     by_stream: dict[tuple[StreamId, Family], list[tuple[float, Observation]]] = {}
     for (stream, one, _), error in rows:
         family = family_of(one.config)
-        by_stream.setdefault((stream, family), []).append((error * of_family[family].mean, one))
+        by_stream.setdefault((stream, family), []).append((error * of_family[family], one))
     return Outcomes(hypotheses, of_family, {key: _slope(own, STREAM_SD) for key, own in by_stream.items()})
 
 
@@ -152,11 +140,11 @@ def _weighed(seen: Iterable[tuple[Observation, float]]) -> tuple[tuple[float, fl
     return tuple((*key, weight / total) for key, weight in weights.items())
 
 
-def _slope(seen: Iterable[tuple[float, Observation]], sd: float) -> Slope:
+def _slope(seen: Iterable[tuple[float, Observation]], sd: float) -> float:
     """Returns the multiple of expected errors that was seen, with 1 as its mean before."""
     total, weight = sd**-2, sd**-2
     for expected, one in seen:
         precision = max(one.validation_crops, 1) / NOISE_OF_ONE
         total += precision * expected * (1.0 - (one.before or 0.0) - one.gain)
         weight += precision * expected**2
-    return Slope(total / weight, weight**-0.5)
+    return total / weight

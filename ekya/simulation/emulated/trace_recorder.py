@@ -157,7 +157,7 @@ class StreamRecorder:
         )
         for curve, gpu_s in tried:
             said = tuple(
-                Predicted(option.config, option.accuracy_after, option.gpu_s, option.accuracy_sd or None)
+                Predicted(option.config, option.accuracy_after, option.gpu_s)
                 for option in promised
                 if family_of(option.config) == curve.family
             )

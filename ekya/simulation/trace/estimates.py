@@ -72,7 +72,7 @@ class Estimates:
             return ProfileReady(t_us, stream, window.window, curve, trial.gpu_s)
         if self._as_recorded and trial.predicted:
             options = tuple(
-                RetrainOption(said.config, said.accuracy, said.gpu_s, said.sd or 0.0)
+                RetrainOption(said.config, said.accuracy, said.gpu_s)
                 for said in trial.predicted
                 if said.config in configs
             )
