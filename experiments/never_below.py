@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import typer
 from cases import Jobs, run_cases
 from estimate import Estimate
+from played import RULES
 from recipe import Json, publish_rows, run
 
 from ekya.cli.command import open_output
@@ -38,9 +39,6 @@ TUNING_SEEDS = (71, 72, 73, 74)
 
 FIGURE_SEEDS = (301, 302, 303, 304, 305, 306, 307, 308)
 """Figures are of these, which were named before anything was played on them."""
-
-RULES = ("uniform:inference=300", "uniform:inference=500", "uniform:inference=700", "uniform:inference=900")
-"""One line each: equal shares, a part of each for inference, and the dearest γ that the rest can finish."""
 
 BESIDE = ("thief", "oracle", "no-retrain")
 

@@ -32,6 +32,7 @@ from played import (
     ORACLE,
     PAPER,
     PAPER_BASELINES,
+    RULES,
     TEN_CAMERAS,
     TEN_CAMERAS_EMULATED,
     THIEF,
@@ -122,7 +123,7 @@ def players(data: Data) -> dict[str, Who]:
     return {
         **ours(data),
         PAPER + WITHOUT_CHECKPOINTS: Who(PAPER, checkpoints=False),
-        **{name: Who(name) for name in (NO_RETRAIN, *OTHERS)},
+        **{name: Who(name) for name in (NO_RETRAIN, *OTHERS, *RULES)},
         **baselines,
         **{name + WITH_CHECKPOINTS: replace(who, checkpoints=True) for name, who in baselines.items()},
     }
@@ -191,8 +192,12 @@ def beside_size(rows: Sequence[Row]) -> Iterator[Beside]:
         yield Beside(f"{where}: accuracy of {EKYA}", "", {NAME: percent(own["accuracy"])})
         for row in every:
             name = row["scheduler"]
-            if name not in (EKYA, *OTHERS) and not name.startswith(PAPER_BASELINES):
+            if name not in (EKYA, *OTHERS, *RULES) and not name.startswith(PAPER_BASELINES):
                 yield Beside(f"{where}: {EKYA} above {name}, points", "", {NAME: gain_of(row)})
+        rules = [row for row in every if row["scheduler"] in RULES]
+        for row in sorted(rules, key=lambda row: float(row["accuracy"]))[-1:]:
+            told = f"{gain_of(row)}, {row['scheduler']}"
+            yield Beside(f"{where}: {EKYA} above the best rule of one line, points", "", {NAME: told})
         for kind, checkpoints in (("", False), (WITH_CHECKPOINTS, True)):
             ranked = sorted(
                 (

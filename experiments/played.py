@@ -164,6 +164,9 @@ PAPER_BASELINES = (
 )
 CHECKPOINTING = "uniform (Config 1, 50%) with checkpoints"
 
+RULES = ("uniform:inference=300", "uniform:inference=500", "uniform:inference=700", "uniform:inference=900")
+"""One line each: equal shares, a part of each for inference, and the dearest γ that the rest can finish."""
+
 OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF, PAPER)}
 """Our default, the paper's search with our estimates, and the paper's search with its micro-profiler."""
 

@@ -16,6 +16,7 @@ from played import (
     OURS,
     PAPER,
     PAPER_BASELINES,
+    RULES,
     THIEF,
     Data,
     Who,
@@ -55,7 +56,7 @@ PAPER_CAPACITY = {
 
 def play_by_streams(data: Data, full: bool, seed: int) -> Iterator[Row]:
     """Plays every scheduler with every number of streams."""
-    players = {**ours(data), **paper_baselines(data)}
+    players = {**ours(data), **paper_baselines(data), **{rule: Who(rule) for rule in RULES}}
     counts = range(1, data.streams + 1) if full or data.streams <= 4 else range(2, data.streams + 1, 2)
     for gpus, streams, (name, who) in product(GPUS, counts, players.items()):
         reached = play(data.first(streams), who, Conditions(gpus, seed=seed)).accuracy
@@ -88,9 +89,13 @@ def beside_by_streams(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Bes
     """Yields leads over the uniform baselines, and Table 3."""
 
     def leads(
-        data: str, gpus: float, scheduler: str, which: Callable[[Iterable[float]], float]
+        data: str,
+        gpus: float,
+        scheduler: str,
+        which: Callable[[Iterable[float]], float],
+        among: Sequence[str] = PAPER_BASELINES,
     ) -> list[float]:
-        baselines = [line(rows, data, gpus, name) for name in PAPER_BASELINES]
+        baselines = [line(rows, data, gpus, name) for name in among]
         own = line(rows, data, gpus, scheduler)
         return [own[streams] - which(one[streams] for one in baselines) for streams in own]
 
@@ -115,6 +120,13 @@ def beside_by_streams(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Bes
         above = {data: leads(data, gpus, scheduler, max) for data in shown(rows, names, scheduler)}
         yield Beside(
             f"{scheduler} above the best uniform baseline, {gpus:g} GPU{'s' if gpus > 1 else ''}",
+            "",
+            {data: f"{points(min(own))} to {points(max(own))}" for data, own in above.items()},
+        )
+    for gpus in GPUS:
+        above = {data: leads(data, gpus, EKYA, max, RULES) for data in names}
+        yield Beside(
+            f"{EKYA} above the best rule of one line, {gpus:g} GPU{'s' if gpus > 1 else ''}",
             "",
             {data: f"{points(min(own))} to {points(max(own))}" for data, own in above.items()},
         )
@@ -171,6 +183,7 @@ def play_by_gpus(data: Data, full: bool, seed: int) -> Iterator[Row]:
         **ours(data),
         **uniform,
         **{name + WITH_CHECKPOINTS: replace(who, checkpoints=True) for name, who in uniform.items()},
+        **{rule: Who(rule) for rule in RULES},
         ORACLE: Who(ORACLE),
         NO_RETRAIN: Who(NO_RETRAIN),
     }
@@ -210,6 +223,11 @@ def beside_by_gpus(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Beside
         leads = [at(data, scheduler, each) - best for each, best in best_uniform(data)]
         return f"{points(min(leads))} to {points(max(leads))}"
 
+    def over_rules(data: str, per_stream: float) -> str:
+        here = rows_where(rows, data=data, gpus_per_stream=per_stream)
+        one = min((row for row in here if row["scheduler"] in RULES), key=lambda row: float(row["gain"]))
+        return f"{told_difference(one, 'gain')}, {one['scheduler']}"
+
     def over_uniform(data: str, per_stream: float, kind: str, worst: bool) -> str:
         here = rows_where(rows, data=data, gpus_per_stream=per_stream)
         own = [row for row in here if row["scheduler"] in [name + kind for name in PAPER_BASELINES]]
@@ -241,6 +259,12 @@ def beside_by_gpus(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Beside
             f"{kind}",
             "",
             {data: over_uniform(data, per_stream, kind, worst) for data in names},
+        )
+    for per_stream in GPUS_PER_STREAM:
+        yield Beside(
+            f"{per_stream:g} GPUs a stream: points of ekya above the best rule of one line",
+            "",
+            {data: over_rules(data, per_stream) for data in names},
         )
 
 
