@@ -70,7 +70,7 @@ _add(app, run.run, serve.serve, run.replay, compare.compare, profile.profile, si
 _add(app, record.record, prepare.prepare, check.check, check.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(app, machine.doctor, machine.calibrate, machine.speeds, folder.zoo)
+_add(app, machine.doctor, machine.calibrate, machine.speeds)
 _add(_ctl, ctl.status, ctl.add, ctl.remove, ctl.pause, ctl.resume, ctl.set_)
 _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, ctl.forget)
 app.add_typer(_ctl)

@@ -29,7 +29,6 @@ from ekya.config.fleet_sections import (
     RetrainingConfig,
     ShadowGateConfig,
     StreamConfig,
-    ZooConfig,
 )
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
@@ -67,9 +66,6 @@ OPEN: Mapping[str, str] = MappingProxyType(
 )
 """Keys that are chosen for the machine and the fleet if the file omits them, by their names in ``Sizes``."""
 
-NO_ZOO = ZooConfig(models=0)
-"""The zoo of a fleet that keeps no models, ``zoo: false`` in its file."""
-
 AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 
@@ -96,8 +92,6 @@ class FleetConfig(FleetSection):
         processes: which streams share a process of a live run; the other worlds use one process.
         preparation, golden, edge, retraining, inference, shadow_gate, drift, retention, http: see the
             types.
-        zoo: the retrained models that are kept; ``false`` in the file for none. None: kept where the fleet
-            reacts to drift.
         answers: where ``ekya serve`` sends what it sees; other commands send nothing.
         streams: the cameras, in any order.
     """
@@ -121,7 +115,6 @@ class FleetConfig(FleetSection):
     inference: InferencesConfig = Field(default=InferencesConfig(), validate_default=True)
     shadow_gate: ShadowGateConfig = ShadowGateConfig()
     drift: DriftConfig = DriftConfig()
-    zoo: ZooConfig | None = None
     retention: RetentionConfig = RetentionConfig()
     answers: tuple[AnySink, ...] = ()
     http: HttpConfig = HttpConfig()
@@ -154,12 +147,6 @@ class FleetConfig(FleetSection):
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
         return self.model_copy(update=changes)
-
-    @property
-    def kept(self) -> ZooConfig | None:
-        """The zoo of retrained models; None without one."""
-        zoo = self.zoo or (ZooConfig() if self.drift.reacts else NO_ZOO)
-        return zoo if zoo.models else None
 
     def stream(self, stream: StreamId) -> StreamConfig:
         """Returns the stream with this id, which must exist."""
@@ -229,13 +216,6 @@ class FleetConfig(FleetSection):
     @field_serializer("classes")
     def _none_is_auto(self, classes: tuple[str, ...] | None) -> str | tuple[str, ...]:
         return AUTO_CLASSES if classes is None else classes
-
-    @field_validator("zoo", mode="before", json_schema_input_type=bool | ZooConfig | None)
-    @classmethod
-    def _false_is_none(cls, zoo: object) -> object:
-        if isinstance(zoo, bool):
-            return ZooConfig() if zoo else NO_ZOO
-        return zoo
 
     @field_validator("streams")
     @classmethod

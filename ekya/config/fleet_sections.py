@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -19,7 +18,6 @@ from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
 from ekya.streams.ingest.process import SourceSpec
 from ekya.streams.sources import AnySource
-from ekya.system.files import FOLDER
 
 MAX_PREPARATION_FRACTION = 0.15
 """Upper bound of the part of a window in which labelling and profiling hold their share."""
@@ -117,26 +115,11 @@ class DriftConfig(FleetSection):
         return self.notice and self.pool
 
 
-class ZooConfig(FleetSection):
-    """Retrained models that are kept, and tried when a scene is new or a stream's model does badly.
-
-    Attributes:
-        folder: that keeps them beyond a run; None for a folder of the run.
-        models: number that is kept; the least recently used are removed. 0 keeps none.
-        megabytes: room for them on disk, each reckoned as the base model's file and a head of each width;
-            one is kept even if it is larger.
-    """
-
-    folder: Annotated[Path | None, FOLDER] = None
-    models: int = Field(default=24, ge=0)
-    megabytes: int = Field(default=1000, ge=1)
-
-
 class RetentionConfig(FleetSection):
     """How much of the past a service and a live run keep on disk; ``ekya gc`` does the same by hand.
 
-    What serves, what it can be rolled back to, kept models and what a restart needs always stay. Answers, the
-    journal, labels and logs of a run that ends stay, too, for its report.
+    What serves, what it can be rolled back to, and what a restart needs always stay. Answers, the journal,
+    labels and logs of a run that ends stay, too, for its report.
 
     Attributes:
         days: for which a service keeps answers, journal, labels and logs.

@@ -11,8 +11,7 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.stream_faults import OVER, Status
-from ekya.core.weights import Compared, KeptModel
-from ekya.planning.adaptation.kept_models import numbers_to_forget, why_offered
+from ekya.core.weights import Compared
 from ekya.planning.adaptation.shadow_gate import why_back, why_not
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -38,10 +37,6 @@ def immediate_commands(
             if event.of_new_scene and usable:
                 yield from _stopping(stream)
             yield from _rolling_back(after.fleet.stream(event.stream), event.compared, options)
-        case ev.ModelOffered() if event.window == before.window:
-            yield from _adopting(after.fleet, event)
-        case ev.ModelSwapped() if options.zoo:
-            yield from _to_keep(after.fleet, event, options)
         case ev.PreparationEnded() if before.ends_preparation(event):
             yield cmd.EndPreparation(event.window, event.round)
         case ev.RetrainProgress():
@@ -141,40 +136,6 @@ def _rolling_back(
     reason = None if compared is None else why_back(compared, options.roll_back_margin)
     if reason is not None and stream.status not in OVER and not stream.frozen:
         yield cmd.RollBack(stream.stream, reason)
-
-
-def _is_untouched(stream: StreamState) -> bool:
-    """Returns whether no retraining is about to change what a stream serves."""
-    idle = stream.job is None and stream.finished is None
-    return idle and not stream.frozen and stream.status not in OVER
-
-
-def _adopting(fleet: FleetState, event: ev.ModelOffered) -> Iterator[cmd.AdoptModel]:
-    """Yields a command to serve an offered model, if it does better and is still to be had."""
-    stream = fleet.stream(event.stream)
-    is_kept = any(model.number == event.kept for model in fleet.zoo)
-    reason = why_offered(event.compared, event.expected)
-    if reason is not None and is_kept and _is_untouched(stream):
-        yield cmd.AdoptModel(
-            event.stream,
-            event.of,
-            event.version,
-            event.validation_accuracy,
-            reason,
-            event.kept,
-            event.expected.new,
-        )
-
-
-def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) -> Iterator[cmd.KeepModel]:
-    """Yields a command to keep new weights, unless it is unknown what their labels showed."""
-    scene = fleet.stream(event.stream).scene
-    if scene is None:
-        return
-    model = KeptModel(
-        fleet.next_kept, event.stream, event.version, event.t_us, event.validation_accuracy, scene
-    )
-    yield cmd.KeepModel(event.stream, model, numbers_to_forget(fleet.zoo, model, options.zoo))
 
 
 def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:

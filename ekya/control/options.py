@@ -64,7 +64,6 @@ class LoopOptions:
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
         pools_labels: retrainings learn from other labels of the same scene, too.
-        zoo: number of retrained models that are kept; 0 without a zoo.
         doses: number of equal doses in which a window's labels are made.
     """
 
@@ -95,6 +94,5 @@ class LoopOptions:
     prepared_streams: int | None = None
     reacts_to_drift: bool = False
     pools_labels: bool = False
-    zoo: int = 0
     doses: int = 1
     readmit_after_us: int | None = None

@@ -14,7 +14,6 @@ from ekya.core.stream_faults import Status
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.core.weights import WHOLE
-from ekya.planning.adaptation.kept_models import mark_used
 from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack_shares
@@ -109,22 +108,6 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state.with_stream(
                 replace(stream, inference=command.config, inference_share_milli=command.share_milli)
             )
-        case cmd.AdoptModel():
-            # They are about to serve, and the next plan must know it.
-            stream = state.stream(command.stream)
-            accuracy = command.validation_accuracy
-            state = replace(state, zoo=mark_used(state.zoo, command.kept))
-            # What was measured on all labels is of the weights that served until now, and the validation part
-            # shows few objects: where these did best by chance, plans would leave the stream alone.
-            labels = replace(stream.labels, accuracy_on_all=command.expected_accuracy)
-            return state.with_stream(
-                replace(stream, accuracy=accuracy, adopting_over=stream.accuracy, labels=labels)
-            )
-        case cmd.KeepModel():
-            stream, number = state.stream(command.stream), command.model.number
-            others = tuple(model for model in state.zoo if model.number not in command.forget)
-            state = replace(state, zoo=(*others, command.model), next_kept=number + 1)
-            return state.with_stream(replace(stream, kept=number))
         case cmd.StartRetraining():
             stream = state.stream(command.stream)
             job = RetrainJob(

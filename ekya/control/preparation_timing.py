@@ -10,7 +10,6 @@ from ekya.core.state import FleetState, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.core.weights import WHOLE, Dose, SceneOf
-from ekya.planning.adaptation.kept_models import nearest_candidates
 from ekya.planning.adaptation.label_pooling import same_scene
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.preparation.steps import next_prepared
@@ -69,8 +68,6 @@ def window_preparation(
                 stream=stream.stream,
                 inference=options.inference_configs if _profiles_inference(stream, window, needs) else (),
                 families=_families(fleet, histories, stream.stream, options, needs),
-                candidates=nearest_candidates(fleet.zoo, stream.picture, stream.kept),
-                kept=stream.kept,
                 scenes=_scenes(fleet, stream, options),
                 dose=Dose(options.doses),
                 labels=needs.labels,
@@ -145,8 +142,6 @@ def plan_mid_window_preparation(
             (),
             _families(fleet, histories, stream.stream, options, needs),
             _since_us(fleet, stream, stream in new_scenes),
-            nearest_candidates(fleet.zoo, stream.picture, stream.kept),
-            stream.kept,
             _scenes(fleet, stream, options),
             WHOLE if stream in new_scenes else Dose(options.doses, stream.accuracy),
         )

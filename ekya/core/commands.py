@@ -12,7 +12,7 @@ from ekya.core.plan import Plan
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import WHOLE, Dose, Elsewhere, KeptModel, LabelBudget, SceneOf
+from ekya.core.weights import WHOLE, Dose, Elsewhere, LabelBudget, SceneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,6 @@ class PrepareStream:
         families: families of γ to micro-profile, the most promising first.
         since_us: stream time of a drift, or of the labels before a later dose; labels are drawn from frames
             since then, and not from the window before. None for the window's own preparation.
-        candidates: numbers of kept models that are tried on the labels.
-        kept: number of the kept model that serves; None for another model.
         scenes: streams whose labels since then are tried beside its newest ones: itself, and those that
             drifted together with it.
         dose: part of the window's labels that is made; an answer to a drift has all of them.
@@ -36,8 +34,6 @@ class PrepareStream:
     inference: tuple[InferenceConfig, ...]
     families: tuple[Family, ...]
     since_us: int | None = None
-    candidates: tuple[int, ...] = ()
-    kept: int | None = None
     scenes: tuple[SceneOf, ...] = ()
     dose: Dose = WHOLE
     labels: bool = True
@@ -150,40 +146,6 @@ class RollBack:
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptModel:
-    """Serve offered weights, and retrain from them: they do better here than those that serve.
-
-    Attributes:
-        of, version: the stream of which they were retrained, and which of its weights.
-        validation_accuracy: of these weights on the labels here.
-        reason: in one sentence.
-        kept: their number in the zoo.
-        expected_accuracy: of these weights, with what was known of them before; None if that is unknown.
-    """
-
-    stream: StreamId
-    of: StreamId
-    version: ModelVersion
-    validation_accuracy: float
-    reason: str
-    kept: int
-    expected_accuracy: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeepModel:
-    """Keep the weights that a stream serves now in the zoo.
-
-    Attributes:
-        forget: numbers of kept models that it replaces, or that there is no room for any more.
-    """
-
-    stream: StreamId
-    model: KeptModel
-    forget: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StopRetraining:
     """End a retraining. Follows its ServeModel or KeepServing, if there is one."""
 
@@ -227,8 +189,6 @@ Command = (
     | ServeModel
     | KeepServing
     | RollBack
-    | AdoptModel
-    | KeepModel
     | StopRetraining
     | RestartWorker
     | SetAside

@@ -10,7 +10,6 @@ from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.stream_faults import OVER
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
-from ekya.core.weights import Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
@@ -79,9 +78,6 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
             return replace(state, dose=event.dose) if event.window == state.window else state
         case ev.CapacityLent():
             return replace(state, lent_milli=event.share_milli)
-        case ev.ZooOpened():
-            newest = max((model.number for model in event.models), default=0)
-            return replace(state, zoo=event.models, next_kept=max(state.next_kept, newest + 1))
         case rq.MinAccuracyChanged():
             return replace(state, min_accuracy=event.min_accuracy)
         case rq.SchedulerChanged():
@@ -168,12 +164,9 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 stream,
                 labels=labels,
                 accuracy=accuracy,
-                adopting_over=None,
                 # Labels of the window before do not show what was asked for since.
                 requested=stream.requested and event.since_us is None and stream.drifted_us is not None,
             )
-            if event.picture:
-                labelled = _showing(labelled, event)
             if event.since_us is None:
                 return labelled
             if not event.of_new_scene:
@@ -187,8 +180,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             newest_us = _newest_us(state.window_open_us, state.window_end_us)
             if event.window != state.window and event.since_us <= newest_us:
                 return noticed  # the labels of this window show the new scene
-            shown = event.picture or stream.picture
-            return replace(noticed, drifted_us=event.since_us, more_labels_us=None, picture=shown)
+            return replace(noticed, drifted_us=event.since_us, more_labels_us=None)
         case ev.MoreLabelsDue() if event.window == state.window:
             began_us = (stream.more_labels_us or event.t_us) - FIRST_LABELS_US
             since_us = began_us if stream.labels.since_us is None else stream.labels.since_us
@@ -203,14 +195,10 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, profiles=replace(known, did_not_fit=(*known.did_not_fit, event.what)))
         case ev.ModelCached():
             return replace(stream, cached=(*stream.cached, event.model))
-        case ev.ModelSwapped() | ev.ModelAdopted():
-            accuracy = event.validation_accuracy
-            kept = event.kept if isinstance(event, ev.ModelAdopted) else None
-            return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None, kept=kept)
-        case ev.AdoptionFailed():
-            return _not_adopting(stream)
+        case ev.ModelSwapped():
+            return replace(stream, version=event.version, accuracy=event.validation_accuracy)
         case ev.RolledBack():
-            return replace(stream, version=event.version, kept=None)
+            return replace(stream, version=event.version)
         case ev.NeedMeasured():
             return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
@@ -247,22 +235,6 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return _apply_to_job(stream, event)
         case _:
             return stream
-
-
-def _showing(stream: StreamState, event: ev.LabelsReady) -> StreamState:
-    """Returns the stream with the scene of its new labels.
-
-    It is what the stream shows now, unless it has drifted since the window that they are of.
-    """
-    is_newest = event.since_us is not None or stream.drifted_us is None
-    labels = event.validation_crops
-    if event.objects is not None:  # they are frames
-        labels = event.objects * labels // max(event.training_crops + labels, 1)
-    return replace(
-        stream,
-        picture=event.picture if is_newest else stream.picture,
-        scene=Scene(event.picture, event.class_histogram, labels),
-    )
 
 
 def _labelled_until_us(state: FleetState, event: ev.LabelsReady) -> int:
@@ -353,25 +325,10 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
-    if event.role is ev.Role.INFERENCE:
-        stream = _not_adopting(stream)  # offered weights died with it
     stream = replace(stream, faults=stream.faults.after_death(event))
     if stream.faults.set_aside is None and event.role is ev.Role.RETRAINING:
         return replace(stream, job=None, finished=stream.job or stream.finished)
     return _not_serving(stream)
-
-
-def _not_adopting(stream: StreamState) -> StreamState:
-    """Returns the stream without weights that were about to serve, and without their profiles."""
-    if stream.adopting_over is None:
-        return stream
-    return replace(
-        stream,
-        accuracy=stream.adopting_over,
-        adopting_over=None,
-        profiles=WindowProfiles(),
-        labels=replace(stream.labels, accuracy_on_all=None),
-    )
 
 
 def _not_serving(stream: StreamState, **fault: Any) -> StreamState:

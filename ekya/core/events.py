@@ -13,7 +13,6 @@ from ekya.core.preparation_events import (
     DriftDetected,
     InferenceProfiled,
     LabelsReady,
-    ModelOffered,
     MoreLabelsDue,
     PreparationEnded,
     ProfilerBack,
@@ -23,10 +22,8 @@ from ekya.core.preparation_events import (
 )
 from ekya.core.requests import Request
 from ekya.core.retraining_events import (
-    AdoptionFailed,
     MemoryMeasured,
     MemoryShort,
-    ModelAdopted,
     ModelCached,
     ModelSwapped,
     RetrainFailed,
@@ -38,20 +35,16 @@ from ekya.core.retraining_events import (
 from ekya.core.shares import ShareHolder
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import KeptModel
 
 __all__ = [
     "AccuracyAudited",
-    "AdoptionFailed",
     "DoseDue",
     "DriftDetected",
     "InferenceProfiled",
     "LabelsReady",
     "MemoryMeasured",
     "MemoryShort",
-    "ModelAdopted",
     "ModelCached",
-    "ModelOffered",
     "ModelSwapped",
     "MoreLabelsDue",
     "PreparationEnded",
@@ -88,14 +81,6 @@ class StreamAdded:
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
     gpu: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ZooOpened:
-    """The zoo holds these models of earlier runs, the least recently used first."""
-
-    t_us: int
-    models: tuple[KeptModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +260,7 @@ class CapacityLent:
 
 
 Event = (
-    ZooOpened
-    | StreamAdded
+    StreamAdded
     | StreamReadmitted
     | WorkerBack
     | StreamBack
@@ -286,8 +270,6 @@ Event = (
     | RetrainFailed
     | MemoryMeasured
     | ModelSwapped
-    | ModelAdopted
-    | AdoptionFailed
     | RolledBack
     | ModelCached
     | WorkerDied
@@ -306,7 +288,6 @@ Event = (
     | ShareResized
     | ShareOverdue
     | LabelsReady
-    | ModelOffered
     | InferenceProfiled
     | ProfileReady
     | RetrainProfiled

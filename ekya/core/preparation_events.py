@@ -1,9 +1,9 @@
-"""Events of what retraining is prepared by: drifts, labels, profiles, offered models, and audits."""
+"""Events of what retraining is prepared by: drifts, labels, profiles, and audits."""
 
 from dataclasses import dataclass
 
 from ekya.core.profile import FamilyCurve
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption
 from ekya.core.weights import Compared, DoseProbe, PooledLabels
 
@@ -25,7 +25,6 @@ class LabelsReady:
             count them.
         objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
         since_us: stream time from which on the sample was taken, where it is of the open window.
-        picture: description of the frames of the sample, in grey levels; empty without a zoo.
         probe: of a later dose, what it says of the serving model; None for other labels.
         accuracy_on_all: of the serving model on all labels, with less chance in it than in the few that
             validate; None where it may have learnt from them, or the world does not measure it.
@@ -46,7 +45,6 @@ class LabelsReady:
     golden_calls: int = 0
     objects: int | None = None
     since_us: int | None = None
-    picture: tuple[int, ...] = ()
     probe: DoseProbe | None = None
     accuracy_on_all: float | None = None
     pooled: PooledLabels | None = None
@@ -55,31 +53,6 @@ class LabelsReady:
     def of_new_scene(self) -> bool:
         """True if the sample shows a scene that labels before did not, or more of it."""
         return self.since_us is not None and (self.probe is None or self.probe.shows_drift)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOffered:
-    """Of the zoo's models that were tried on a stream's labels, this does best.
-
-    Attributes:
-        of, version: the stream of which it was retrained, and which of its weights.
-        compared: on these labels; its ``new`` are the offered weights, its ``old`` those that serve.
-        validation_accuracy: of the offered weights on the validation part.
-        gpu_s: cost of trying all of them.
-        kept: its number in the zoo.
-        expected: both accuracies with what was known of the models before these labels.
-    """
-
-    t_us: int
-    stream: StreamId
-    window: int
-    of: StreamId
-    version: ModelVersion
-    compared: Compared
-    validation_accuracy: float
-    gpu_s: float
-    kept: int
-    expected: Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +121,6 @@ class DriftDetected:
     Attributes:
         since_us: stream time from which on frames show the new scene.
         reason: the evidence, in one sentence.
-        picture: description of the newest frames, in grey levels; empty without a zoo.
     """
 
     t_us: int
@@ -156,7 +128,6 @@ class DriftDetected:
     window: int
     since_us: int
     reason: str
-    picture: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

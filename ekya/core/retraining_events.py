@@ -92,36 +92,6 @@ class ModelSwapped:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelAdopted:
-    """Inference serves kept weights.
-
-    Attributes:
-        version: their number here.
-        of, of_version: the stream of which they were retrained, and their number there.
-        validation_accuracy: of these weights on the labels here.
-        stall_us: time for which the hot swap kept inference from taking a frame.
-        kept: their number in the zoo.
-    """
-
-    t_us: int
-    stream: StreamId
-    version: ModelVersion
-    of: StreamId
-    of_version: ModelVersion
-    validation_accuracy: float
-    stall_us: int
-    kept: int
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptionFailed:
-    """Offered weights that were to serve are gone or damaged; those that serve go on."""
-
-    t_us: int
-    stream: StreamId
-
-
-@dataclass(frozen=True, slots=True)
 class RolledBack:
     """Inference serves earlier weights again.
 
@@ -147,5 +117,5 @@ class ModelCached:
     model: CachedModel
 
 
-Swapped = ModelSwapped | ModelAdopted | RolledBack
+Swapped = ModelSwapped | RolledBack
 """Events of a hot swap, after which other weights serve."""

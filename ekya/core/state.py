@@ -17,7 +17,7 @@ from ekya.core.units import (
     StreamId,
 )
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Elsewhere, KeptModel, LabelBudget, Scene
+from ekya.core.weights import CachedModel, Elsewhere, LabelBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,6 @@ class StreamState:
         faults: of its camera and workers.
         version: of the serving model.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
-        adopting_over: the same of the model that serves, while offered weights are about to replace it.
         cached: its cached models.
         inference_options: Λ, as assumed or as last profiled.
         inference, inference_share_milli: λ and share of the last command.
@@ -171,9 +170,6 @@ class StreamState:
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
         more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
-        picture: description of what it shows now; empty while unknown.
-        scene: what its newest labels showed; None before the first.
-        kept: number of the kept model that serves; None for another one.
         frozen: it keeps the model that serves.
         terms: its terms, where they have changed since the run began.
         removed: it is to be forgotten when the next window opens.
@@ -187,7 +183,6 @@ class StreamState:
     faults: Faults = NO_FAULTS
     version: ModelVersion = BASE_VERSION
     accuracy: float | None = None
-    adopting_over: float | None = None
     cached: tuple[CachedModel, ...] = ()
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
@@ -205,9 +200,6 @@ class StreamState:
     relabelling: bool = False
     reactions: int = 0
     more_labels_us: int | None = None
-    picture: tuple[int, ...] = ()
-    scene: Scene | None = None
-    kept: int | None = None
     frozen: bool = False
     terms: rq.TermsChanged | None = None
     removed: bool = False
@@ -247,8 +239,6 @@ class FleetState:
         dose: number of its newest dose of labels.
         profiler_down: the micro-profiler is loading its models.
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
-        zoo: kept models, the least recently used first.
-        next_kept: number of the next one.
         min_accuracy: a_MIN, where it has changed since the run began.
         scheduler: name of the one that decides, where it has changed since the run began.
         capacity: of the GPUs, where it has changed since the run began.
@@ -267,8 +257,6 @@ class FleetState:
     profiler_down: bool = False
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0
-    zoo: tuple[KeptModel, ...] = ()
-    next_kept: int = 1
     min_accuracy: float | None = None
     scheduler: str | None = None
     capacity: rq.CapacityChanged | None = None

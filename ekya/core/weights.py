@@ -1,4 +1,4 @@
-"""Weights that are not trained on this server now (paper §6.5), the zoo, and comparisons of weights.
+"""Weights that are not trained on this server now (paper §6.5), and comparisons of weights.
 
 Also what a service shows of a comparison: what the weights before and after a retraining answered.
 """
@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import StreamId
 
 FEWEST_LABELS = 8
 """Least number of labels in a dose: fewer show nothing."""
@@ -39,41 +39,6 @@ class CachedModel:
     config: RetrainConfig
     trained_in: int
     histogram: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """Scene that the labels of a retraining showed.
-
-    Attributes:
-        picture: description of their frames, in grey levels.
-        histogram: number of these labels of each of the fleet's classes; empty where unknown.
-        labels: number of labelled objects in the validation part, of which many may be of the same object.
-    """
-
-    picture: tuple[int, ...] = ()
-    histogram: tuple[int, ...] = ()
-    labels: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class KeptModel:
-    """A retrained model in the zoo, with what it was good at.
-
-    Attributes:
-        number: in the zoo.
-        stream, version: of which it was retrained, and its version there.
-        t_us: run time from which on it served there.
-        accuracy: on the validation part of its labels.
-        scene: of its labels.
-    """
-
-    number: int
-    stream: StreamId
-    version: ModelVersion
-    t_us: int
-    accuracy: float
-    scene: Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +134,8 @@ class Compared:
     """Accuracies of new and old weights on the same labels, none of which they were trained on.
 
     Attributes:
-        new: accuracy of the weights that served in the labelled window; of those that are offered, in an
-            offer.
-        old: accuracy of the weights that served when labels were taken before; of those that serve, beside an
-            offer.
+        new: accuracy of the weights that served in the labelled window.
+        old: accuracy of the weights that served when labels were taken before.
         objects: number of distinct objects. In crops there is one of each; in frames, boxes that stay in
             place from one to the next are one object.
     """

@@ -12,11 +12,7 @@ from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.crops import (
-    crop_objects,
-    describe_picture,
-    describe_pictures_in_brief,
-)
+from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import IouTracker
 from ekya.streams.ingest.pictures import shrink_by_area
@@ -55,7 +51,6 @@ class CollectedFrame:
         found: detections of that network, made when it proposed the objects.
         size: width and height of the frame in pixels; ``image`` may be smaller.
         stream: of the frame, to look up labels that were made before.
-        described: as ``describe_picture`` describes it; None where nothing asks for it.
     """
 
     frame: int
@@ -67,7 +62,6 @@ class CollectedFrame:
     found: Detections | None
     size: tuple[int, int] = (0, 0)
     stream: StreamId = UNNAMED
-    described: NDArray[np.float32] | None = None
 
     def select_objects(self, rows: NDArray[np.int64]) -> "CollectedFrame":
         """Returns the frame with only these of its objects."""
@@ -110,13 +104,6 @@ class WindowMaterial:
         return self.window + (self.since_us is None)
 
     @property
-    def picture(self) -> tuple[int, ...]:
-        """Description of what most of the sample shows, in grey levels; empty if its frames have none."""
-        return describe_pictures_in_brief(
-            [frame.described for frame in self.sample if frame.described is not None]
-        )
-
-    @property
     def mean_objects(self) -> float:
         """Mean objects per frame, at least 1 so that an empty street still has a cost."""
         counts = [len(frame.boxes) for frame in (*self.sample, *self.burst)]
@@ -136,12 +123,10 @@ class WindowCollector:
     Attributes:
         side: of the crops, in pixels.
         window_us: length of a window.
-        describes: whether pictures are described for a zoo.
     """
 
     def __init__(self, settings: PreparationSettings, window_us: int, stream: StreamId = UNNAMED) -> None:
         self.side, self.window_us = settings.side, window_us
-        self.describes = settings.describes
         self._settings = settings
         self._stream = stream
         self._frames_per_window = max(int(settings.fps * us_to_seconds(window_us)), 1)
@@ -180,18 +165,7 @@ class WindowCollector:
         if image is not None and self._settings.task is Task.DETECT:
             image = shrink_by_area(image, LONGEST_SIDE)
         size = (frame.image.shape[1], frame.image.shape[0])
-        kept = CollectedFrame(
-            frame.index,
-            frame.t_us,
-            boxes,
-            tracks,
-            crops,
-            image,
-            found,
-            size,
-            self._stream,
-            describe_picture(frame.image) if self.describes else None,
-        )
+        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
         if is_recent:
             # A new tuple, since another thread may be reading the old one.
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]

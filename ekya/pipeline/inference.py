@@ -1,6 +1,5 @@
 """Steps of a frame's way that all worlds share: its images, the model that serves, and the frame's answer."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -27,7 +26,7 @@ from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.planning.adaptation.drift import Drift, DriftMonitor, SeenFrame
-from ekya.streams.ingest.crops import crop_objects, describe_picture, describe_pictures_in_brief, square_frame
+from ekya.streams.ingest.crops import crop_objects, describe_picture, square_frame
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
 
@@ -36,9 +35,6 @@ SHADOW_EVERY = 2
 
 MOST_SHADOW = 240
 """Frames at most for that, of ten windows. In a longer run they are thinned evenly, over the whole run."""
-
-NEWEST_SEEN = 7
-"""Number of newest analysed frames that describe a new scene: it is noticed after about as many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,7 +189,6 @@ class FrameSteps:
         self._shadow: list[Proposed] = []
         self._monitor, self._measures_base = monitor, measures_base
         self._drift: Drift | None = None
-        self._seen: deque[NDArray[np.float32]] = deque(maxlen=NEWEST_SEEN)
 
     def collect(self, frame: Frame, proposals: Proposals) -> None:
         """Shows the collector every frame whose objects were found, in order."""
@@ -239,8 +234,7 @@ class FrameSteps:
         if drift is None:
             return None
         window = drift.t_us // self.collector.window_us
-        picture = describe_pictures_in_brief(self._seen) if self.collector.describes else ()
-        return DriftDetected(now_us, stream, window, drift.since_us, drift.reason, picture)
+        return DriftDetected(now_us, stream, window, drift.since_us, drift.reason)
 
     def _notice(self, row: FramePrediction, described: NDArray[np.float32]) -> None:
         if self._monitor is not None:
@@ -248,7 +242,6 @@ class FrameSteps:
                 row.t_us, row.model_version, row.resolution, row.confidence, row.classes, described
             )
             self._drift = self._monitor.observe_frame(seen) or self._drift
-            self._seen.append(described)
 
     def _rows(
         self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer

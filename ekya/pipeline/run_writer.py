@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.records import FramePrediction, FrameReference
@@ -128,10 +127,6 @@ class ModelRecord:
         """
         before = self._recorded(of)
         self._store.put_model(replace(before, version=version, served_from_us=served_from_us))
-
-    def file(self, version: ModelVersion) -> Path:
-        """Returns the path of the weights of a version that was retrained here."""
-        return self._folder.model(self.stream, version)
 
     def _recorded(self, version: ModelVersion) -> ModelRow:
         for row in self._store.read_models(self.stream):

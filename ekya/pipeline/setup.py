@@ -18,7 +18,7 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
-from ekya.models.edge.architecture_table import CUTS, Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_from_detections import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
@@ -36,12 +36,6 @@ from ekya.streams.ingest.motion import MotionRegions
 from ekya.streams.ingest.playing import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
-
-_FRESH_BYTES = 100_000_000
-"""More than any edge model takes in 16 bits, for one whose base is no file."""
-
-_HEADER_BYTES = 1_000
-"""More than the names and places of a head's tensors take in a file."""
 
 
 def loop_options(
@@ -78,7 +72,6 @@ def loop_options(
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.reacts,
         pools_labels=fleet.drift.pools or (fleet.drift.pool and fleet.preparation.doses > 1),
-        zoo=_kept_models(fleet),
         doses=fleet.preparation.doses,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
@@ -88,31 +81,6 @@ def preparation_milli(fleet: FleetConfig, training_groups: GpuGroups | None) -> 
     """Returns the largest share of a fleet's preparations that can be enforced."""
     share_milli = fleet.preparation.share_milli
     return training_groups.floor_share(share_milli) if training_groups else share_milli
-
-
-def _kept_models(fleet: FleetConfig) -> int:
-    """Returns the number of kept models for which there is room, at least 1; 0 without a zoo."""
-    if fleet.kept is None:
-        return 0
-    weights = fleet.edge.weights
-    size = (_FRESH_BYTES if weights is None else weights.stat().st_size) + _heads_bytes(fleet)
-    return max(min(fleet.kept.models, fleet.kept.megabytes * 1_000_000 // size), 1)
-
-
-def _heads_bytes(fleet: FleetConfig) -> int:
-    """Returns the size in a kept file of a head of every width: matrices in 16 bits, and biases in 32.
-
-    A classifier keeps its last head of each width; a detector has the base model's only.
-    """
-    if fleet.edge.task is Task.DETECT:
-        return 0
-    features, classes = CUTS[fleet.edge.model].features, len(fleet_classes(fleet))
-    return sum(
-        2 * (width * (features + classes) if width else features * classes)
-        + 4 * (width + classes)
-        + _HEADER_BYTES
-        for width in fleet.retraining.head_widths
-    )
 
 
 def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:
@@ -224,7 +192,6 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             task=fleet.edge.task,
             frames_per_window=fleet.golden.frames_per_window,
             keeps_newest=fleet.drift.reacts or fleet.preparation.doses > 1,
-            describes=fleet.kept is not None,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

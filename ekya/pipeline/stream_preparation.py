@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.events import ModelOffered
 from ekya.core.profile import Family, FamilyCurve
-from ekya.core.units import StreamId
-from ekya.core.weights import WHOLE, Compared, DoseProbe, KeptModel
+from ekya.core.weights import WHOLE, Compared, DoseProbe
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -27,55 +25,9 @@ from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs, Scope
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.adaptation.kept_models import expected_accuracies, prior_accuracy, why_offered
 from ekya.planning.adaptation.shadow_gate import NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import BurstFrame
 from ekya.streams.ingest.motion import BoxFlow
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OtherModel:
-    """A kept model that a stream may start from, with what the zoo knows of it."""
-
-    kept: KeptModel
-    serving: Serving
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Offer:
-    """The other model that does best on a stream's labels.
-
-    Attributes:
-        compared: with the model that serves.
-        expected: the same with what was known before.
-        accuracy: on the validation part.
-        images: number of labelled images that were compared.
-        tried: number of models, each of which has analysed them.
-    """
-
-    other: OtherModel
-    compared: Compared
-    expected: Compared
-    accuracy: float
-    images: int
-    tried: int
-
-    def event(self, t_us: int, stream: StreamId, window: int, gpu_s: float) -> ModelOffered:
-        """Returns the event of this offer."""
-        kept = self.other.kept
-        return ModelOffered(
-            t_us,
-            stream,
-            window,
-            kept.stream,
-            kept.version,
-            self.compared,
-            self.accuracy,
-            gpu_s,
-            kept.number,
-            self.expected,
-        )
-
 
 LABELLINGS: Mapping[Task, Labelling] = {Task.CLASSIFY: CropLabelling(), Task.DETECT: FrameLabelling()}
 
@@ -160,42 +112,6 @@ class StreamPreparation(LabellingInputs):
         if self.earlier is None or compared is None or not why_back(compared, self.settings.roll_back_margin):
             return self
         return replace(self, serving=self.earlier, earlier=None)
-
-    def offer(
-        self, labels: StreamLabels, kept: Sequence[OtherModel], serves: KeptModel | None
-    ) -> Offer | None:
-        """Returns the kept model of which most is expected after the labels; None without any object.
-
-        Args:
-            labels: on which the models are tried.
-            kept: the models.
-            serves: what the zoo knows of the model that serves; None if that is not kept.
-        """
-        shown = self._labelling.to_compare(self, labels, 1) if kept else None
-        if shown is None:
-            return None
-        newest, objects = shown
-        picture, old = self.material.picture, _right(self.serving, newest)
-
-        def tried(model: OtherModel) -> tuple[Compared, Compared]:
-            compared = Compared(_right(model.serving, newest), old, objects)
-            return compared, expected_accuracies(
-                compared, prior_accuracy(model.kept, picture), prior_accuracy(serves, picture)
-            )
-
-        results = [tried(model) for model in kept]
-        best = int(np.argmax([likely.new for _, likely in results]))
-        compared, likely = results[best]
-        accuracy = likely.new
-        if len(labels.validation.examples):
-            accuracy = replace(self, serving=kept[best].serving).serving_accuracy(labels)
-        return Offer(kept[best], compared, likely, accuracy, len(newest), len(kept) + 1)
-
-    def with_offered_model(self, offer: Offer | None) -> "StreamPreparation":
-        """Returns the preparation with the offered model if it is to serve, else unchanged."""
-        if offer is None or why_offered(offer.compared, offer.expected) is None:
-            return self
-        return replace(self, serving=offer.other.serving)
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Returns the serving model's accuracy on the validation part; 0.0 if that is empty."""

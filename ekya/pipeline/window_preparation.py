@@ -1,4 +1,4 @@
-"""Preparation of a window, the same in every world with frames: labels, kept models, λ and γ (paper §4.3).
+"""Preparation of a window, the same in every world with frames: labels, λ and γ (paper §4.3).
 
 What is done with each stream, in which order, and what is told of it is here. A world says which streams are
 there, carries out trials, and says what each step has cost: it measures that, or counts it by a cost card.
@@ -18,17 +18,15 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared, DoseProbe, KeptModel, PooledLabels, SceneOf
+from ekya.core.weights import Compared, DoseProbe, PooledLabels, SceneOf
 from ekya.models.edge.device_memory import is_out_of_memory
-from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
 from ekya.models.training.label_weights import tried_of
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import LabelPool, StreamLabels
-from ekya.pipeline.stream_preparation import Offer, OtherModel, StreamPreparation
-from ekya.planning.adaptation.kept_models import should_try
+from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
@@ -103,9 +101,6 @@ class PreparingWorld(Protocol):
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         """Keeps new labels of a stream, or the same with pooled ones, for its retrainings."""
 
-    def load_kept_models(self, stream: StreamId) -> tuple[Sequence[OtherModel], KeptModel | None]:
-        """Returns kept models that a stream should_try, and what is known of the one that it serves."""
-
     def cost_frames(
         self, stream: StreamId, configs: Sequence[InferenceConfig], burst: Sequence[BurstFrame]
     ) -> FrameCosts:
@@ -162,7 +157,6 @@ class LabelledStream:
             golden_calls=calls_for(prepared.golden, self.work.questions),
             objects=labels.objects_in_frames,
             since_us=prepared.material.since_us,
-            picture=prepared.material.picture,
             probe=self.probe,
             accuracy_on_all=self.accuracy_on_all,
             pooled=self.pooled,
@@ -259,15 +253,11 @@ class WindowPreparation:
         window: its index.
         world: in which it is prepared.
         memory: of the run.
-
-    Attributes:
-        offered: the kept model that was offered to each stream.
     """
 
     def __init__(self, window: int, world: PreparingWorld, memory: LabelMemory) -> None:
         self._window, self._world, self._memory = window, world, memory
         self._labels: dict[StreamId, StreamLabels] = {}
-        self.offered: dict[StreamId, EdgeModel] = {}
 
     def prepare_streams(self, asked: Sequence[PrepareStream]) -> Iterator[DoneStep]:
         """Yields the steps for these streams, each carried out when it is requested."""
@@ -280,7 +270,7 @@ class WindowPreparation:
             try:
                 match step:
                     case LabelStep():
-                        yield from self._label(step.stream, scenes[step.stream], labelled)
+                        yield self._label(step.stream, scenes[step.stream], labelled)
                     case InferenceStep():
                         yield self._profile_inference(step)
                     case TrialStep():
@@ -292,7 +282,7 @@ class WindowPreparation:
 
     def _label(
         self, stream: StreamId, scenes: Sequence[SceneOf], labelled: dict[StreamId, Labelled]
-    ) -> Iterator[DoneStep]:
+    ) -> DoneStep:
         world, checked = self._world, self._memory.teacher_checked
         with world.scope():
             made = measure_on_all(label_stream(world.streams[stream]), stream, self._memory.pool)
@@ -309,27 +299,7 @@ class WindowPreparation:
         world.streams[stream], self._labels[stream] = made.prepared, made.labels
         world.keep_labels(stream, made.labels)
         labelled[stream] = Labelled(made.accuracy, made.labels.can_train)
-        yield DoneStep(made.work, partial(made.tell, stream, self._window), made.warning)
-        offer = self._offer_kept(stream, made)
-        if offer is None:
-            return
-        self.offered[stream] = offer.other.serving.model
-        world.streams[stream] = made.prepared.with_offered_model(offer)
-        if world.streams[stream] is not made.prepared:
-            labelled[stream] = replace(labelled[stream], accuracy=offer.accuracy)
-        work = StepWork(images=((offer.tried * offer.images, made.prepared.settings.side),))
-        window = self._window
-        yield DoneStep(work, lambda t_us, cost: offer.event(t_us, stream, window, cost.gpu_s))
-
-    def _offer_kept(self, stream: StreamId, made: LabelledStream) -> Offer | None:
-        """Tries kept models on new labels where one may be needed."""
-        if not should_try(made.accuracy, made.prepared.material.since_us):
-            return None
-        models, serves = self._world.load_kept_models(stream)
-        if not models:
-            return None
-        with self._world.scope():
-            return made.prepared.offer(made.labels, models, serves)
+        return DoneStep(made.work, partial(made.tell, stream, self._window), made.warning)
 
     def _profile_inference(self, step: InferenceStep) -> DoneStep:
         world, stream, window = self._world, step.stream, self._window

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ekya import __version__
 from ekya.core.errors import UserError
-from ekya.pipeline.zoo_folder import INDEX
 from ekya.results.storage.run_folder import RunFolder, require_run_name
 from ekya.results.storage.run_state import WAIT_S, ModelRow, StateStore
 from ekya.service.archive import Archive, writing_archive
@@ -50,7 +49,7 @@ _OF_RUN = (
 
 _BELONGS = re.compile(
     r"(fleet\.yaml|starts\.jsonl|snapshot\.json|history\.json|state\.sqlite|journal(-\d+)?\.jsonl|profiles\.parquet|"
-    r"summary\.json|report\.html|(answers|models|zoo|predictions|reference|without_retraining|figures)/.+)"
+    r"summary\.json|report\.html|(answers|models|predictions|reference|without_retraining|figures)/.+)"
 )
 
 
@@ -110,10 +109,6 @@ def serving_models(rows: Iterable[ModelRow]) -> list[ModelRow]:
 def other_sources(folder: RunFolder) -> Iterator[Source]:
     """Yields all that is taken but state, journal and models."""
     yield Source(folder.fleet)
-    index = folder.zoo / INDEX
-    if index.is_file():  # before the models: those that are forgotten meanwhile are left out at a start
-        yield Source(index)
-        yield from _sources(folder.zoo.glob("*.safetensors"))
     if not is_service(folder):
         for pattern in _OF_RUN:
             yield from _sources(folder.path.glob(pattern))

@@ -92,12 +92,6 @@ class World(Protocol[ModelT]):
     def roll_back(self, command: cmd.RollBack, now_us: int) -> Iterable[ev.Event]:
         """Serves earlier weights again."""
 
-    def adopt_model(self, command: cmd.AdoptModel, now_us: int) -> Iterable[ev.Event]:
-        """Serves offered weights."""
-
-    def keep_model(self, command: cmd.KeepModel) -> None:
-        """Keeps the serving weights of a stream in the zoo."""
-
     def finish_retraining(self, running: VirtualRetraining[ModelT]) -> None:
         """Called when a retraining has ended or was stopped."""
 
@@ -201,10 +195,6 @@ class VirtualExecutor(Generic[ModelT]):
                 self._serve(command)
             case cmd.RollBack():
                 self._outbox.extend(self.world.roll_back(command, now_us))
-            case cmd.AdoptModel():
-                self._outbox.extend(self.world.adopt_model(command, now_us))
-            case cmd.KeepModel():
-                self.world.keep_model(command)
             case cmd.StopRetraining():
                 running = self._retrainings.pop(command.stream, None)
                 if running is not None and (running.by_snapshots or running.due_us is not None):

@@ -102,22 +102,6 @@ def write_bytes_atomic(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def link_atomic(path: Path, to: Path) -> None:
-    """Makes ``path`` a further name of the file ``to``, or a copy where the file systems differ.
-
-    Neither file may be changed later, only replaced.
-
-    Raises:
-        UserError: full disk, no permission and the like.
-    """
-    with user_errors(path):
-        # rename(2) does nothing for two names of one file, and would leave the temporary one.
-        if path.exists() and path.samefile(to):
-            return
-    with atomic_path(path) as temporary:
-        link_or_copy(temporary, to)
-
-
 def link_or_copy(path: Path, to: Path) -> None:
     """Makes ``path``, which must not exist, a further name of the file ``to``, or a copy without links.
 

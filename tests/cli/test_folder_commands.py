@@ -1,4 +1,4 @@
-"""`ekya gc`, `status`, `backup` and `restore` of a folder, `ekya zoo` of its models, `ekya monitoring`."""
+"""`ekya gc`, `status`, `backup` and `restore` of a folder, `ekya monitoring`."""
 
 import json
 import os
@@ -9,9 +9,6 @@ from commands import error_line
 from service_folder import CAM, a_service, names, put
 
 from ekya.cli import main
-from ekya.core.units import ModelVersion, StreamId
-from ekya.core.weights import KeptModel, Scene
-from ekya.pipeline.zoo_folder import ZooFolder, ZooIndex, ZooKind
 from ekya.system.files import hold_folder
 
 
@@ -136,46 +133,3 @@ def test_monitoring_into_a_file_is_an_error(tmp_path, capfd):
     (tmp_path / "file").write_text("")
     assert main(["monitoring", "--out", str(tmp_path / "file")]) == 2
     assert "file" in error_line(capfd)
-
-
-ZOO_KIND = ZooKind("resnet18", ("car", "person"), 32)
-
-
-@pytest.fixture
-def zoo(tmp_path):
-    """Folder of two kept models, of which the second is damaged."""
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"weights")
-    path = tmp_path / "zoo"
-    path.mkdir()
-    with (path / "lock").open("ab") as lock:
-        zoo = ZooFolder(path, ZooIndex(1, ZOO_KIND, ()), lock)
-        for number in (1, 2):
-            scene = Scene((1, 2), (0, 7), 3)
-            zoo.keep_model(
-                KeptModel(number, StreamId("cam"), ModelVersion(4), 7_500_000, 0.875, scene), weights, ()
-            )
-    zoo.file(2).unlink()
-    return path
-
-
-def test_zoo_lists_models_and_checks_their_files(zoo, capfd):
-    assert main(["zoo", str(zoo), "--json", "-"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["architecture"], told["classes"]) == ("resnet18", ["car", "person"])
-    assert [(one["number"], one["whole"], one["bytes"]) for one in told["models"]] == [
-        (2, False, 7),
-        (1, True, 7),
-    ]
-
-
-def test_zoo_prints_a_table(zoo, capfd):
-    assert main(["zoo", str(zoo)]) == 0
-    printed = capfd.readouterr().out
-    assert "87.5%" in printed
-    assert "damaged" in printed
-
-
-def test_zoo_of_another_folder_is_refused(tmp_path, capfd):
-    assert main(["zoo", str(tmp_path)]) == 2
-    assert "there is no zoo of models; name a folder that a run has kept some in" in capfd.readouterr().err

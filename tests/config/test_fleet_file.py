@@ -616,28 +616,4 @@ def test_load_fleet_imports_no_engine() -> None:
 
 def test_load_fleet_reacts_to_nothing_that_it_does_not_notice(folder):
     assert load(folder, fleet_dict()).drift.reacts
-    fleet = load(folder, fleet_dict(), drift={"notice": False})
-    assert not fleet.drift.reacts
-    assert fleet.kept is None
-
-
-def test_load_fleet_keeps_models_where_it_reacts_to_drift(folder):
-    off = {"drift": {"notice": False}}
-    assert load(folder, fleet_dict() | off).kept is None
-    fleet = load(folder, fleet_dict())
-    assert fleet.kept is not None
-    assert load(folder, fleet_dict() | {"zoo": False}).kept is None
-    assert load(folder, fleet_dict() | off | {"zoo": True}).kept == fleet.kept
-    named = load(folder, fleet_dict() | {"zoo": {"folder": ".", "models": 3}})
-    assert (named.kept.folder, named.kept.models) == (folder.resolve(), 3)
-
-
-def test_load_fleet_with_a_zoo_in_no_folder_is_refused(folder):
-    refused = refusal(folder, fleet_dict() | {"zoo": {"folder": "nowhere"}})
-    assert refused.startswith("zoo.folder: nowhere does not exist")
-
-
-def test_dumped_fleet_keeps_its_zoo(folder):
-    for zoo in ({"zoo": False}, {"zoo": {"models": 3}}, {}):
-        fleet = load(folder, fleet_dict() | zoo)
-        assert load(folder, yaml.safe_load(dump_fleet(fleet))).zoo == fleet.zoo
+    assert not load(folder, fleet_dict(), drift={"notice": False}).drift.reacts

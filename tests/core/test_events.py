@@ -14,25 +14,18 @@ from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.profile import Family
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Compared, LabelBudget
+from ekya.core.weights import LabelBudget
 
 A, B = StreamId("a"), StreamId("b")
 
 
-COMPARED = Compared(0.8, 0.4, 20)
-
-
 def one_of_each(t_us):
     return (
-        ev.ZooOpened(t_us, ()),
         ev.WindowOpened(t_us, 1, t_us + 10),
         ev.WindowClosed(t_us, 0),
         ev.PreparationEnded(t_us, 0),
         ev.StreamAdded(t_us, A, ()),
         ev.LabelsReady(t_us, A, 0, 8, 2, 0.5, False, 0.1),
-        ev.ModelOffered(
-            t_us, A, 0, B, ModelVersion(1), Compared(0.8, 0.4, 20), 0.8, 0.1, 7, Compared(0.6, 0.5, 28)
-        ),
         ev.InferenceProfiled(t_us, A, 0, (), 0.1),
         ev.ProfileReady(t_us, A, 0, None, 0.1),
         ev.RetrainProfiled(t_us, A, 0, (), 0.1),
@@ -53,8 +46,6 @@ def one_of_each(t_us):
         ev.ModelCached(t_us, A, None),
         ev.RolledBack(t_us, A, ModelVersion(3), ModelVersion(1), 90),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
-        ev.ModelAdopted(t_us, A, ModelVersion(1), B, ModelVersion(2), 0.5, 3, 7),
-        ev.AdoptionFailed(t_us, A),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
         ev.NeedMeasured(t_us, A, InferenceConfig(1, 32), 120),
         ev.ShareResized(t_us, inference_holder(A), 1, 300, 40),
@@ -93,10 +84,10 @@ def kinds(events):
 def test_in_order_closes_old_window_before_new(events):
     ordered = kinds(in_order(events))
     assert ordered[-2:] == [ev.WindowClosed, ev.WindowOpened]
-    assert ordered[:2] == [ev.ZooOpened, ev.StreamAdded]
+    assert ordered[0] == ev.StreamAdded
     assert ordered.index(ev.RetrainProgress) < ordered.index(ev.RetrainFinished)
     assert ordered.index(ev.MemoryShort) < ordered.index(ev.RetrainFailed)
-    assert ordered.index(ev.LabelsReady) < ordered.index(ev.ModelOffered) < ordered.index(ev.PreparationEnded)
+    assert ordered.index(ev.LabelsReady) < ordered.index(ev.PreparationEnded)
 
 
 def test_in_order_sorts_by_time_before_kind():

@@ -11,8 +11,7 @@ from street import t_us
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
-from ekya.core.units import ModelVersion, StreamId
-from ekya.core.weights import KeptModel, Scene
+from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, no_detections
 from ekya.models.golden.golden_from_detections import detector_model
@@ -24,7 +23,7 @@ from ekya.pipeline.frame_labelling import SPANS, spread
 from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.labelling import SAMPLE_PART
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation
+from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.pipeline.window_preparation import profile_inference
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.streams.ingest.motion import BoxFlow
@@ -277,8 +276,6 @@ def test_objects_that_stay_in_place_are_compared_as_one():
     compared = one.compare(labels)
     assert compared.objects == 12
     assert one.compared_images(labels, compared) == 24
-    offer = one.offer(labels, [other(serving_detector())], None)
-    assert (offer.compared.objects, offer.images) == (12, 24)
 
 
 def test_outputs_of_a_detector_stay():
@@ -327,35 +324,3 @@ def test_doubt_of_a_golden_detector_that_sees_as_much_is_none(sees):
     assert one.check_teacher(one.label()) is None
     empty = prepared([])
     assert empty.check_teacher(empty.label()) is None
-
-
-def other(serving, name="other"):
-    return OtherModel(KeptModel(7, StreamId(name), ModelVersion(4), 7, 0.9, Scene((), (), 40)), serving)
-
-
-def test_offer_is_the_best_of_kept_models():
-    one = prepared(moving(24), serving=serving_detector(()))
-    labels = one.label()
-    seeing = other(serving_detector(), "seeing")
-    offer = one.offer(labels, [other(serving_detector(())), seeing], None)
-    assert (offer.other, offer.accuracy, offer.images, offer.tried) == (seeing, 1.0, 24, 3)
-    assert (offer.compared.new, offer.compared.old, offer.compared.objects) == (1.0, 0.0, 24)
-    assert one.with_offered_model(offer).serving is seeing.serving
-    event = offer.event(7, StreamId("cam"), 3, 0.5)
-    assert (event.of, event.version, event.validation_accuracy, event.gpu_s) == ("seeing", 4, 1.0, 0.5)
-    assert (event.kept, event.expected) == (7, offer.expected)
-
-
-def test_offer_that_is_no_better_is_not_adopted():
-    one = prepared(moving(24))
-    offer = one.offer(one.label(), [other(serving_detector())], None)
-    assert offer.compared.new == offer.compared.old == 1.0
-    assert one.with_offered_model(offer) is one
-    assert one.with_offered_model(None) is one
-
-
-def test_offer_needs_kept_models_and_an_object():
-    one = prepared(moving(24), serving=serving_detector(()))
-    assert one.offer(one.label(), [], None) is None
-    empty = prepared(street(24), serving=serving_detector(()))
-    assert empty.offer(empty.label(), [other(serving_detector())], None) is None

@@ -7,12 +7,12 @@ from safetensors.torch import save_file
 
 from ekya.config.fleet_file import DEFAULT_FLEET
 from ekya.config.fleet_reading import load_fleet
-from ekya.config.fleet_sections import RetrainingConfig, StreamConfig, ZooConfig
+from ekya.config.fleet_sections import RetrainingConfig, StreamConfig
 from ekya.config.shipped import shipped_path
 from ekya.control.options import StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.models.edge.checkpoints import save_model, to_bytes
+from ekya.models.edge.checkpoints import save_model
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.spec import GoldenSpec
@@ -35,16 +35,6 @@ def fleet(**terms):
 def test_loop_options_hold_terms():
     options = loop_options(fleet(weight=2.5, max_age_s=0.75), (), 0, 1, 2000)
     assert options.terms == (StreamTerms(CAMERA, 2.5, 750_000),)
-
-
-def test_loop_options_keep_as_many_models_as_have_room_with_every_head():
-    widths = RetrainingConfig(head_widths=(0, 1024))
-    wide = fleet().model_copy(update={"retraining": widths, "zoo": ZooConfig(models=24, megabytes=100)})
-    model = build_edge_model(wide.classes, 1024, 0, wide.edge.model)
-    size = len(to_bytes(model, half=True))
-    kept = loop_options(wide, (), 0, 1, 2000).zoo
-    assert 1 < kept < 24
-    assert kept * size <= 100_000_000
 
 
 def test_inference_options_impossible_latency_limit_is_refused():

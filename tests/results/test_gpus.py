@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.gpus import GpuUse
-from ekya.core.units import ModelVersion, StreamId
-from ekya.core.weights import Compared
+from ekya.core.units import StreamId
 from ekya.results.metrics.energy import JobPlaces, gpu_facts, modelled_energy
 
 A, B = StreamId("a"), StreamId("b")
@@ -58,17 +57,6 @@ def test_energy_above_idle_is_divided_by_used_gpu_time():
             (B, "inference"): 100.0,
             (B, "preparation"): 200.0,
         }
-    )
-
-
-def test_energy_of_trying_other_models_is_of_preparation():
-    compared = Compared(0.8, 0.4, 20)
-    offered = ev.ModelOffered(7 * S, B, 1, A, ModelVersion(1), compared, 0.8, 3.0, 7, compared)
-    (energy,) = modelled_energy(turns(labels(6, B, 1.0), used(9, A, 0), offered, measured(0, USE)), PLACES)
-    assert energy.jobs_j == {(B, "preparation"): 900.0}
-    alone = turns(used(10, A, 100), offered, measured(0, USE))
-    assert modelled_energy(alone, PLACES)[0].jobs_j == pytest.approx(
-        {(A, "inference"): 225.0, (B, "preparation"): 675.0}
     )
 
 

@@ -64,7 +64,6 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
                 "damaged_frames": 0,
                 "lost_s": 0.0,
                 "set_aside": None,
-                "adopted_from": None,
                 "windows": [
                     window(0, accuracy=None, retrained=False, gamma=None, retrain_share_milli=0),
                     window(1),

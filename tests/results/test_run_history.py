@@ -11,7 +11,6 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Compared
 from ekya.results.metrics.run_history import (
     LostSpan,
     ShareSample,
@@ -356,43 +355,6 @@ def test_warnings_same_text_is_listed_once_with_all_sources():
         "memory is short": ["inference/a", "inference/b"],
         "slow": ["scheduler"],
     }
-
-
-def test_summarize_adoption_is_a_swap_with_its_delay_and_cost():
-    version, compared = ModelVersion(1), Compared(0.8, 0.4, 20)
-    told = summarize_steps(
-        [
-            turn(0, ev.StreamAdded(0, A, ())),
-            turn(
-                2,
-                ev.ModelOffered(2 * S, A, 1, B, version, compared, 0.8, 0.25, 7, compared),
-                cmd.AdoptModel(A, B, version, 0.8, "better", 7),
-            ),
-            turn(3, ev.ModelAdopted(3 * S, A, version, B, version, 0.8, 100, 7)),
-        ]
-    )
-    assert [(one.t_us, one.stream, one.version) for one in told.swaps] == [(3 * S, A, 1)]
-    assert told.swap_delays_us == (S,)
-    assert told.adopted == {A: B}
-    assert told.profiling_gpu_s == 0.25
-    assert told.served == frozenset()
-
-
-def test_summarize_adopted_model_is_none_once_the_base_model_serves_again():
-    def adopted(at_s, version, stream=A):
-        return turn(
-            at_s, ev.ModelAdopted(at_s * S, stream, ModelVersion(version), B, ModelVersion(1), 0.8, 9, 7)
-        )
-
-    def back(at_s, version, of, stream=A):
-        return turn(at_s, ev.RolledBack(at_s * S, stream, ModelVersion(version), ModelVersion(of), 9))
-
-    once = [turn(0, ev.StreamAdded(0, A, ())), adopted(2, 1), back(3, 2, 0)]
-    assert summarize_steps(once).adopted == {}
-    again = [*once, adopted(4, 3)]
-    assert summarize_steps(again).adopted == {A: B}
-    assert summarize_steps([*again, back(6, 4, 2)]).adopted == {}, "version 2 is the base model"
-    assert summarize_steps([*again, back(6, 4, 1)]).adopted == {A: B}, "version 1 is the adopted one"
 
 
 def test_summarize_drifts_are_told_in_order():

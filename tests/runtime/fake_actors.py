@@ -236,7 +236,7 @@ def events_of(executor, actors):
     return executor.wait(actors.clock.now + 1).events
 
 
-def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=None, zoo=None, **more):
+def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=None, **more):
     """Makes an executor of these actors."""
     return RayExecutor(
         actors,
@@ -246,7 +246,6 @@ def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=
         lambda _stream, _labels: None,
         ledger or ShareLedger((capacity_milli,), lambda _holder: 0, TIMEOUTS),
         stop or threading.Event(),
-        zoo,
         **more,
     )
 

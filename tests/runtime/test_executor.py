@@ -135,7 +135,7 @@ def test_remote_retraining_without_a_coordinator_fails(executor_of, actors):
 def test_failed_hand_in_is_reported_to_the_preparation(executor, actors, caplog):
     executor.execute_commands([prepare(1)])
     (call,) = actors.calls("hand_in")
-    window, stream, *_, weights, _, _ = call.arguments
+    window, stream, *_, weights, _ = call.arguments
     assert (window, stream, weights.args) == (1, CAM, ("base",))
     call.fail(RayActorError())
     assert events_of(executor, actors) == ()

@@ -246,19 +246,6 @@ def test_roll_back_serves_earlier_weights_as_a_new_version(actor, good):
     assert part_right(actor) > 0.9
 
 
-def test_adopt_serves_kept_weights_of_another_stream(actor, good):
-    other = StreamId("other")
-    actor.streams[CAM].adopt_weights(
-        to_bytes(turned_around(good)), 0.7, ModelVersion(1), other, ModelVersion(3), 7
-    )
-    (adopted,) = events_of(actor, 1)
-    assert isinstance(adopted, ev.ModelAdopted)
-    assert (adopted.stream, adopted.version, adopted.of, adopted.of_version) == (CAM, 1, other, 3)
-    assert adopted.kept == 7
-    assert adopted.validation_accuracy == 0.7
-    assert part_right(actor) < 0.5
-
-
 def test_receive_of_an_older_version_is_ignored(actor, good):
     actor.streams[CAM].roll_back(to_bytes(good), ModelVersion(3), BASE_VERSION)
     receive_bytes(actor, turned_around(good), 2)

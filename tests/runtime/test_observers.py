@@ -5,6 +5,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
+from fake_actors import start_retraining
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -27,35 +28,30 @@ from ekya.runtime.driver.observers import ModelKeeper, ModelPruner, RunMetrics, 
 # Records of models
 
 
-OLD, NEW = StreamId("old"), StreamId("new")
+CAM = StreamId("cam")
 
 
-def test_adopted_weights_and_a_roll_back_behind_them_are_recorded_with_their_own_files(tmp_path):
-    folder, result = (
-        RunFolder.create_numbered(tmp_path, "run"),
-        SimpleNamespace(commands=(), state=LoopState(FleetState(window=3), {})),
-    )
+def test_retrained_weights_and_a_roll_back_behind_them_are_recorded_with_their_own_files(tmp_path):
+    folder, started = RunFolder.create_numbered(tmp_path, "run"), start_retraining(window=3)
+    result = SimpleNamespace(commands=(started,))
     with StateStore(folder.state) as store:
-        ModelRecord(folder, store, NEW).add_model(BASE_VERSION, None, -1, None, None, 0)
-        adopted = ev.ModelAdopted(90, NEW, ModelVersion(1), OLD, ModelVersion(2), 0.7, 5, 7)
-        back = ev.RolledBack(190, NEW, ModelVersion(2), BASE_VERSION, 5)
-        unknown = ev.ModelSwapped(195, NEW, ModelVersion(3), JobId(9), 0.9, 5)
+        ModelRecord(folder, store, CAM).add_model(BASE_VERSION, None, -1, None, None, 0)
+        swapped = ev.ModelSwapped(90, CAM, ModelVersion(1), started.job, 0.7, 5)
+        back = ev.RolledBack(190, CAM, ModelVersion(2), BASE_VERSION, 5)
+        unknown = ev.ModelSwapped(195, CAM, ModelVersion(3), JobId(9), 0.9, 5)
         keeper = ModelKeeper(folder, store)
-        for event in (adopted, back, unknown):
+        for event in (swapped, back, unknown):
             keeper(Batch(event.t_us, (event,)), result)
-        base, kept, again = store.read_models(NEW)
-        never = ev.RolledBack(290, NEW, ModelVersion(5), ModelVersion(4), 5)
-        with pytest.raises(LookupError, match="weights 4 of new are not recorded"):
+        base, kept, again = store.read_models(CAM)
+        never = ev.RolledBack(290, CAM, ModelVersion(5), ModelVersion(4), 5)
+        with pytest.raises(LookupError, match="weights 4 of cam are not recorded"):
             keeper(Batch(290, (never,)), result)
     assert (kept.version, kept.served_from_us, kept.window, kept.validation_accuracy) == (1, 90, 3, 0.7)
-    assert kept.path == folder.relative_path(folder.model(NEW, ModelVersion(1)))
+    assert kept.path == folder.relative_path(folder.model(CAM, ModelVersion(1)))
     assert (again.version, again.path, again.validation_accuracy) == (2, base.path, None)
 
 
 # Metrics
-
-
-CAM = StreamId("cam")
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Tests of the micro-profiler's actor as a plain object: compared weights, and passed crops."""
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,7 +32,7 @@ from ekya.core.profile import Family, FamilyCost
 from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.weights import Dose, KeptModel, LabelBudget, Scene
+from ekya.core.weights import Dose, LabelBudget
 from ekya.gpu.backends.backend import Measured, Resized
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import to_bytes
@@ -46,8 +44,6 @@ from ekya.pipeline.audit import DrawnFrame, DrawnFrames
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
-from ekya.pipeline.zoo_folder import checked
-from ekya.runtime.actors.actor_kinds import LentWeights
 from ekya.runtime.actors.preparation_actor import PreparationActor
 
 CAM, LATE, ABSENT = StreamId("cam"), StreamId("late"), StreamId("absent")
@@ -403,63 +399,6 @@ def test_stream_without_hand_in_is_logged_at_the_end(actor, caplog):
     assert "absent: handed in nothing to label for window 1" in caplog.text
 
 
-def lent(model, fetch=None):
-    kept = KeptModel(7, LATE, ModelVersion(2), 7, 0.9, Scene((), (), 40))
-    return LentWeights(kept, fetch or (lambda: to_bytes(model)))
-
-
-def told_with_others(actor, materials, others):
-    """Returns the events of a window in which CAM tries kept weights, by type."""
-    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
-    actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, unheard_of, None, others)
-    return {type(event): event for event in told_until_the_end(actor)}
-
-
-def test_kept_weights_are_offered_and_prepared(actor, good, materials):
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
-    told = told_with_others(actor, materials, [lent(good)])
-    offer = told[ev.ModelOffered]
-    assert (offer.stream, offer.window, offer.of, offer.version, offer.kept) == (CAM, 1, LATE, 2, 7)
-    assert offer.compared.old < 0.5 < offer.compared.new
-    assert told[ev.LabelsReady].serving_accuracy < 0.5, "of what still serves"
-    assert offer.validation_accuracy > 0.8
-    assert ev.ProfileReady not in told, "the offered weights are too good to be in need"
-
-
-def test_kept_weights_that_are_no_better_are_only_told(actor, good, materials):
-    bad = turned_around(good)
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(bad))
-    told = told_with_others(actor, materials, [lent(bad)])
-    assert told[ev.ModelOffered].compared.new == told[ev.ModelOffered].compared.old
-    assert ev.ProfileReady in told, "the base model is in need"
-
-
-def test_kept_weights_are_not_tried_where_the_serving_ones_are_good_enough(actor, good, materials):
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
-    assert ev.ModelOffered not in told_with_others(actor, materials, [lent(turned_around(good))])
-
-
-def test_kept_weights_that_are_lost_are_left_out(actor, good, materials, caplog):
-    def lost():
-        raise OSError("the disk is broken")
-
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
-    told = told_with_others(actor, materials, [lent(good, fetch=lost)])
-    assert ev.ModelOffered not in told
-    assert ev.ProfileReady in told
-    assert "late: a model retrained for it cannot be tried (the disk is broken)" in caplog.text
-
-
-def test_kept_weights_that_were_forgotten_meanwhile_are_left_out_without_a_warning(
-    actor, good, materials, tmp_path, caplog
-):
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
-    forgotten = partial(checked, tmp_path / "3.safetensors", "")
-    told = told_with_others(actor, materials, [lent(good, fetch=forgotten)])
-    assert ev.ProfileReady in told
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
-
-
 class Blind(BrightDetector):
     """Golden detector that finds nothing."""
 
@@ -506,26 +445,3 @@ def test_doubt_that_fails_leaves_the_labels(detecting, monkeypatch, caplog):
     assert told_of_frames(detecting, 1, PASSING) == [ev.LabelsReady, ev.PreparationEnded]
     assert len(detecting.newest_labels(1, CAM).training.examples) == 24
     assert "no such luck" in caplog.text
-
-
-def test_kept_weights_are_tried_after_a_drift_or_in_need(actor, good, materials):
-    settings = replace(SETTINGS, describes=True)
-    known = KeptModel(5, LATE, ModelVersion(2), 0, 0.9, Scene())
-    kept_one = replace(lent(good), kept=known)
-    actor.load_model(CAM, settings, BASE_VERSION, to_bytes(turned_around(good)))
-    actor.load_model(LATE, settings, ModelVersion(2), to_bytes(turned_around(good)))
-    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
-    actor.hand_in(1, CAM, settings, materials[0], BASE_VERSION, unheard_of, None, [kept_one])
-    offer = {type(event): event for event in told_until_the_end(actor)}[ev.ModelOffered]
-    assert (offer.of, offer.version, offer.kept) == (LATE, 2, 5)
-    assert offer.compared.new > 0.5, "of the kept weights, not of those that its stream serves here"
-    assert offer.expected.new < offer.compared.new
-
-
-def test_serving_weights_that_are_good_enough_try_no_kept_ones(actor, good, materials):
-    settings = replace(SETTINGS, describes=True)
-    kept_one = replace(lent(good), kept=KeptModel(5, LATE, ModelVersion(2), 0, 0.9, Scene()))
-    actor.load_model(CAM, settings, BASE_VERSION, to_bytes(good))
-    actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
-    actor.hand_in(1, CAM, settings, materials[0], BASE_VERSION, unheard_of, None, [kept_one])
-    assert ev.ModelOffered not in {type(event) for event in told_until_the_end(actor)}

@@ -250,7 +250,7 @@ def test_resumed_run_plans_with_costs_measured_as_it_began(opened):
 
 
 def test_resumed_run_goes_on_from_what_served_and_removes_later_weights(complete):
-    """Otherwise the zoo would keep them as the next weights of that number, before those are written."""
+    """Otherwise they would be taken for the next weights of that number, before those are written."""
     folder, fleet = complete
     with StateStore(folder.state) as store:
         record = ModelRecord(folder, store, CAM)

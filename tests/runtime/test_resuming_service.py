@@ -347,10 +347,7 @@ def test_service_of_another_version_begins_anew_and_keeps_its_weights(folder, ch
     content = json.loads(folder.snapshot.read_text())
     folder.snapshot.write_text(json.dumps(content | change))
     assert resume(CAM, OTHER) is None
-    assert (
-        "the loop starts anew, and the models, kept models, history and token in the folder stay"
-        in caplog.text
-    )
+    assert "the loop starts anew, and the models, history and token in the folder stay" in caplog.text
     assert (list_segments(folder), folder.snapshot.exists()) == ([], False)
     assert newest_weights(folder, shipped_fleet(CAM, OTHER)) == {CAM: (b"1", 1)}
     assert resume(CAM, OTHER) is None, "and once more, if it is killed"

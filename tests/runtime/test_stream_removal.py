@@ -134,7 +134,6 @@ def test_worker_that_died_just_before_its_removal_is_not_restarted(run):
         cmd.RestartWorker(CAM, RETRAINING),
         cmd.ServeModel(CAM, JobId(1), 4),
         cmd.RollBack(CAM, "worse"),
-        cmd.AdoptModel(CAM, OTHER, ModelVersion(1), 0.8, "better", 3),
         cmd.StopRetraining(CAM, JobId(1)),
         cmd.SetAside(CAM, "it died too often"),
     ],

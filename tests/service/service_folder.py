@@ -1,7 +1,6 @@
 """The folder of a service as its processes leave it, small."""
 
 import json
-import os
 
 from commands import write_fleet
 
@@ -22,9 +21,6 @@ def a_service(root, **fleet):
             path = f"models/{CAM}/{version}.safetensors"
             put(folder, path, f"weights {version}")
             store.put_model(ModelRow(CAM, version, version, path, None, 0.8 + version / 100, version * 10**6))
-    put(folder, "zoo/zoo.json", "{}")
-    os.link(folder.path / f"models/{CAM}/2.safetensors", folder.path / "zoo/7.safetensors")
-    put(folder, "zoo/lock", "")
     put(folder, "journal.jsonl", steps(0))
     put(folder, "journal-000001.jsonl", steps(1))
     put(folder, "journal-000002.jsonl", steps(2) + '{"now_us": 12')

@@ -31,8 +31,6 @@ TAKEN = {
     "state.sqlite",
     f"models/{CAM}/3.safetensors",
     f"models/{CAM}/4.safetensors",
-    "zoo/zoo.json",
-    "zoo/7.safetensors",
     f"predictions/{CAM}/2026-11-25T17.parts/000000000000-000000000009.parquet",
     "answers/broker.json",
 }
@@ -155,7 +153,7 @@ def test_backup_holds_what_the_run_removes_while_it_is_written(folder, tmp_path,
     before = {name: (folder.path / name).read_bytes() for name in TAKEN - {"state.sqlite"}}
 
     def removes_all():
-        for name in ("models", "zoo", "predictions"):
+        for name in ("models", "predictions"):
             shutil.rmtree(folder.path / name, ignore_errors=True)
         for path in folder.path.glob("journal-*"):
             path.unlink()

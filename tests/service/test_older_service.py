@@ -1,11 +1,9 @@
 """A service whose folder was written by an earlier version of Ekya (commit eac07541) is started again.
 
-``older_service`` is what that version left after seven windows, without logs, exemplars and most answers; the
-test puts other bytes in the place of its weights.
+``older_service`` is what that version left after seven windows, without logs, exemplars, kept models and most
+answers; the test puts other bytes in the place of its weights.
 """
 
-import hashlib
-import json
 import shutil
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,7 +18,6 @@ from ekya.core.host import HostCosts
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.host_probe import ProbedHost
-from ekya.pipeline.zoo_folder import open_zoo
 from ekya.results.storage.journal import is_of_other_version
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
@@ -36,8 +33,8 @@ from ekya.service.supervised import SUPERVISOR_PID
 WRITTEN = Path(__file__).parent / "older_service"
 CAM = "cam-1"
 NEWEST = 8
-"""Version that served last, and number of the kept model."""
-GONE = ("hand_over", "inference.flow")
+"""Version that served last."""
+GONE = ("hand_over", "inference.flow", "zoo")
 """Keys that its fleet file has, and which this version has not."""
 
 
@@ -51,11 +48,6 @@ def folder(tmp_path):
     folder.models(CAM).mkdir(parents=True)
     for version in range(4, NEWEST + 1):
         folder.model(CAM, version).write_bytes(weights_of(version))
-    (folder.zoo / f"{NEWEST}.safetensors").write_bytes(weights_of(NEWEST))
-    index = json.loads((folder.zoo / "zoo.json").read_text())
-    (file,) = index["files"]
-    file |= {"size": len(weights_of(NEWEST)), "sha256": hashlib.sha256(weights_of(NEWEST)).hexdigest()}
-    (folder.zoo / "zoo.json").write_text(json.dumps(index))
     return folder
 
 
@@ -100,14 +92,11 @@ def start(folder, monkeypatch):
     return start
 
 
-def test_older_service_keeps_models_kept_models_history_and_token(folder, start):
+def test_older_service_keeps_models_history_and_token(folder, start):
     token, before = (folder.path / "token").read_text(), read_past(folder, [CAM])
     assert [row.outcome for row in before[CAM].retrainings] == ["served"] * 5
     run = start()
     assert newest_weights(folder, run.fleet) == {CAM: (weights_of(NEWEST), NEWEST)}
-    zoo = open_zoo(run.fleet, folder)
-    assert [(one.number, zoo.read(one.number)) for one in zoo.models] == [(NEWEST, weights_of(NEWEST))]
-    zoo.close()
     assert token_of(folder.path) == token.strip()
     assert read_past(folder, [CAM]) == before
     assert 4 in validated_jobs(folder, CAM)
@@ -120,7 +109,7 @@ def test_older_service_begins_its_loop_anew_and_says_so_once(folder, start, capl
     said = [line for line in caplog.messages if "anew" in line]
     assert said == [
         f"{folder.snapshot}: was written by a version of Ekya before 0.2.0; the loop starts anew, and the "
-        "models, kept models, history and token in the folder stay"
+        "models, history and token in the folder stay"
     ]
     assert run.resumed is None
     assert run.continue_us > 215_000_000, "times of frames do not go back"

@@ -1,1 +1,1 @@
-"""Choice of training data and serving model: drift, pooled labels, kept models, the shadow gate."""
+"""Choice of training data and serving model: drift, pooled labels, the shadow gate."""

@@ -96,7 +96,7 @@ def _uses(steps: Sequence[StepRecord]) -> Iterator[tuple[int, Job, float]]:
                 passed_s = us_to_seconds(event.t_us - measured_us.get(job, 0))
                 measured_us[job] = event.t_us
                 yield event.t_us, job, passed_s * event.share_milli / FULL_GPU_MILLI
-            case ev.LabelsReady() | ev.ModelOffered() | ev.InferenceProfiled() | ev.ProfileReady():
+            case ev.LabelsReady() | ev.InferenceProfiled() | ev.ProfileReady():
                 yield event.t_us, (event.stream, PREPARATION), event.gpu_s
 
 

@@ -51,7 +51,7 @@ def check_promises(steps: Sequence[StepRecord]) -> Iterator[CheckedPromise]:
                     accuracy[event.stream] = event.serving_accuracy if known is None else known
                 case ev.ModelSwapped() if event.job in promised:
                     served.setdefault(event.stream, set()).add(event.job)
-                case ev.ModelAdopted() | ev.RolledBack():
+                case ev.RolledBack():
                     served.pop(event.stream, None)
         for command in step.commands:
             if isinstance(command, cmd.StartRetraining) and command.stream in accuracy:

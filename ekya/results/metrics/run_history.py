@@ -1,6 +1,5 @@
 """Extracts the data of summary and figures from the control-loop steps in a run's journal."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -156,7 +155,6 @@ class RunHistory:
         validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
-        adopted: by stream, the one whose kept model it took over, unless the base model serves again.
         drifts: changes of scenes that inference noticed, or that a later dose of labels shows, in order.
         pooled: labels with others of the same scene, in order.
         promises: gains that were promised and checked, in order.
@@ -183,7 +181,6 @@ class RunHistory:
     golden_gpu_s: float
     golden_calls: int
     labelled_frames: int
-    adopted: Mapping[StreamId, StreamId]
     drifts: tuple[ev.DriftDetected, ...]
     pooled: tuple[ev.LabelsReady, ...]
     promises: tuple[CheckedPromise, ...]
@@ -240,16 +237,13 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
         profiling_gpu_s=sum(
             event.gpu_s
             for event in events
-            if isinstance(
-                event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled | ev.ModelOffered
-            )
+            if isinstance(event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled)
         ),
         golden_gpu_s=sum(event.golden_gpu_s for event in asked),
         golden_calls=sum(event.golden_calls for event in asked),
         labelled_frames=sum(
             event.training_crops + event.validation_crops for event in labelled if event.objects is not None
         ),
-        adopted=_adopted(events),
         drifts=tuple(_drifts(events)),
         pooled=tuple(event for event in labelled if event.pooled),
         promises=tuple(check_promises(steps)),
@@ -280,19 +274,6 @@ def profile_rows(history: RunHistory) -> list[dict[str, Any]]:
         }
         for run in history.retrainings
     ]
-
-
-def _adopted(events: Sequence[ev.Event]) -> dict[StreamId, StreamId]:
-    adopted: dict[StreamId, StreamId] = {}
-    base_versions: dict[StreamId, set[ModelVersion]] = defaultdict(lambda: {BASE_VERSION})
-    for event in events:
-        match event:
-            case ev.ModelAdopted():
-                adopted[event.stream] = event.of
-            case ev.RolledBack() if event.of in base_versions[event.stream]:
-                base_versions[event.stream].add(event.version)
-                adopted.pop(event.stream, None)
-    return adopted
 
 
 def _drifts(events: Sequence[ev.Event]) -> Iterator[ev.DriftDetected]:
@@ -336,10 +317,10 @@ def _preparations(steps: Sequence[StepRecord], end_us: int) -> Iterator[Preparat
 def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
     """Yields for each model that came into service the time since the command.
 
-    A command to serve, to roll back or to adopt creates the stream's next version, so the version identifies
-    the command of a hot swap, even if a newer model overtook one that never served. One that has nothing to
-    serve any more creates none, as where the micro-profiler was restarted; no delay is told of what follows
-    it in that stream, unless the commands are alike.
+    A command to serve or to roll back creates the stream's next version, so the version identifies the
+    command of a hot swap, even if a newer model overtook one that never served. One that has nothing to serve
+    any more creates none, as where the micro-profiler was restarted; no delay is told of what follows it in
+    that stream, unless the commands are alike.
     """
     commanded: dict[StreamId, list[tuple[JobId | None, int]]] = {}
     for step in steps:
@@ -353,5 +334,5 @@ def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
         for command in step.commands:
             if isinstance(command, cmd.ServeModel):
                 commanded.setdefault(command.stream, []).append((command.job, step.now_us))
-            if isinstance(command, cmd.RollBack | cmd.AdoptModel):
+            if isinstance(command, cmd.RollBack):
                 commanded.setdefault(command.stream, []).append((None, step.now_us))

@@ -181,7 +181,6 @@ def _stream(
         "damaged_frames": facts.damaged.get(stream, 0),
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
-        "adopted_from": facts.history.adopted.get(stream),
         "drifts": [drift_values(drift) for drift in facts.history.drifts if drift.stream == stream],
         "pooled": [
             pooled_values(event.t_us, event.pooled)

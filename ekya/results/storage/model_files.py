@@ -26,19 +26,17 @@ class SpentModels:
 def spent_models(
     rows: Sequence[ModelRow],
     files: Collection[str],
-    linked: Collection[str],
     keep: int,
     since: ModelVersion | None = None,
 ) -> SpentModels:
     """Decides what is removed of a stream's models.
 
-    Weights stay if a row that stays names them; if the zoo holds them, since nothing would be gained; and if
-    they are newer than the newest row, since they are about to serve.
+    Weights stay if a row that stays names them, and if they are newer than the newest row, since they are
+    about to serve.
 
     Args:
         rows: of the stream.
         files: numbered files of the stream that are there, as relative paths.
-        linked: those that have a further name, in the zoo.
         keep: number of the newest models that stay, of which the last one serves.
         since: this version and later ones stay as well.
     """
@@ -47,14 +45,10 @@ def spent_models(
         return SpentModels((), ())
     newest = own[-1].version
     stay = {row.version for row in own[len(own) - min(keep, len(own)) :]}
-    spent = tuple(
-        row
-        for row in own
-        if row.version not in stay and (since is None or row.version < since) and row.path not in linked
-    )
+    spent = tuple(row for row in own if row.version not in stay and (since is None or row.version < since))
     gone = {row.version for row in spent}
     named = {row.path for row in own if row.version not in gone}
-    unnamed = (file for file in sorted(files) if file not in named and file not in linked)
+    unnamed = (file for file in sorted(files) if file not in named)
     return SpentModels(spent, tuple(file for file in unnamed if int(Path(file).stem) < newest))
 
 
@@ -78,8 +72,7 @@ def remove_spent(
         UserError: no permission, a damaged database and the like.
     """
     own = [path for path in folder.models(stream).glob("*.safetensors") if path.stem.isdecimal()]
-    linked = [folder.relative_path(path) for path in own if path.stat().st_nlink > 1]
-    spent = spent_models(store.read_models(stream), [*map(folder.relative_path, own)], linked, keep, since)
+    spent = spent_models(store.read_models(stream), [*map(folder.relative_path, own)], keep, since)
     paths = tuple(folder.path / file for file in spent.files)
     if not only_look:
         # Rows first: a row never names a file that is not there.

@@ -110,11 +110,6 @@ class RunFolder:
         return self.path / "figures"
 
     @property
-    def zoo(self) -> Path:
-        """Folder of the kept models, if no other is named."""
-        return self.path / "zoo"
-
-    @property
     def starts(self) -> Path:
         """When a service was started; see ``wall_clock``."""
         return self.path / "starts.jsonl"

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +14,6 @@ from ekya.core.host import StreamCosts
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
-from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.pipeline.settings import PreparationSettings
@@ -116,19 +115,6 @@ class Ready:
     died: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LentWeights:
-    """Kept weights that a stream may adopt.
-
-    Attributes:
-        kept: what the zoo knows of them.
-        fetch: fetches their bytes.
-    """
-
-    kept: KeptModel
-    fetch: Callable[[], Any]
-
-
 _LAST = 19
 """Niceness of the lowest priority."""
 
@@ -198,7 +184,6 @@ INFERENCE = ActorKind(
         "set_inference",
         "receive_checkpoint",
         "roll_back",
-        "adopt_weights",
         "set_paused",
         "draw_picture",
         "drain_audit_frames",

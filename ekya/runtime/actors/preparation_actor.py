@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import cv2
 
@@ -13,7 +13,6 @@ from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation
 from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.multi_model import Predictors
@@ -33,7 +32,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
 from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.planning.placement.homes import PREPARATION_GPU
-from ekya.runtime.actors.actor_kinds import ActorConfig, LentWeights
+from ekya.runtime.actors.actor_kinds import ActorConfig
 from ekya.runtime.actors.actor_messages import Mailbox, RunClock
 from ekya.runtime.actors.preparation_job import Auditor, PreparationJob
 from ekya.runtime.actors.preparation_work import KnownModels, PreparationWork
@@ -148,9 +147,7 @@ class PreparationActor:
         version: ModelVersion,
         weights: Callable[[], bytes],
         earlier: ModelVersion | None,
-        others: Sequence[LentWeights] = (),
         round: int = 0,
-        kept: KeptModel | None = None,
     ) -> None:
         """Receives the material of a stream's preparation.
 
@@ -162,9 +159,7 @@ class PreparationActor:
             version: of the model that serves.
             weights: fetches that model, if ``load_model`` has not loaded it yet.
             earlier: version of the model that served when labels were taken before, if it was another one.
-            others: weights that it tries.
             round: of the preparation.
-            kept: what the zoo knows of the model that serves.
         """
         self._run_begun.wait()
         preparation = self._preparations.wait_begun(_number(window, round))
@@ -186,8 +181,7 @@ class PreparationActor:
             ActivationCache() if serves else None,
         )
         with preparation.changed:
-            preparation.streams[stream], preparation.others[stream] = prepared, others
-            preparation.kept[stream] = kept
+            preparation.streams[stream] = prepared
             preparation.changed.notify_all()
 
     def hand_in_failed(self, window: int, stream: StreamId, round: int = 0) -> None:

@@ -9,7 +9,6 @@ from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import US_PER_S, StreamId
-from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
 from ekya.pipeline.audit import DrawnFrames, audit
@@ -17,7 +16,6 @@ from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
-from ekya.runtime.actors.actor_kinds import LentWeights
 from ekya.runtime.shares.job_share import JobShare, JobStoppedError
 
 
@@ -29,8 +27,6 @@ class PreparationJob:
         share: its use is reported in the events of the preparation, and measures the cost of trials.
         changed: guards and announces changes of ``streams``, ``waiting`` and the end.
         waiting: streams of which nothing is done yet, in order.
-        others: weights that each stream tries on its labels.
-        kept: what the zoo knows of the model that each stream serves.
         alone: the curve of each stream's first family, tried on its own newest labels alone.
         overdue: streams whose audit the preparation before had no time for. They are audited right after
             their labels, or they might never be.
@@ -41,8 +37,6 @@ class PreparationJob:
     waiting: list[StreamId]
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
-    others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
-    kept: dict[StreamId, KeptModel | None] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
     alone: dict[StreamId, FamilyCurve] = field(default_factory=dict)
     overdue: tuple[StreamId, ...] = ()

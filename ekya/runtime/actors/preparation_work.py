@@ -1,4 +1,4 @@
-"""Work of a preparation, step by step: labels, other models, λ and γ of streams, and the models it knows."""
+"""Work of a preparation, step by step: labels, λ and γ of streams, and the models it knows."""
 
 import logging
 import threading
@@ -11,7 +11,6 @@ from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
-from ekya.core.weights import KeptModel
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
 from ekya.models.edge.multi_model import Predictors
@@ -21,12 +20,9 @@ from ekya.pipeline.inference import Serving, serving
 from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.stream_preparation import OtherModel
 from ekya.pipeline.window_preparation import FrameCosts, LabelMemory, StepCost, WindowPreparation
-from ekya.pipeline.zoo_folder import ForgottenError
 from ekya.planning.preparation.steps import InferenceStep, LabelStep, PreparationStep, TrialStep
 from ekya.planning.profiling.inference_profile import BurstFrame
-from ekya.runtime.actors.actor_kinds import LentWeights
 from ekya.runtime.actors.preparation_job import Auditor, PreparationJob
 from ekya.runtime.shares.job_share import JobStoppedError
 from ekya.runtime.weights.model_batcher import PreparedWeights
@@ -91,24 +87,6 @@ class KnownModels:
                     "use a class that it was made with"
                 )
 
-    def load_candidates(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
-        """Returns kept models, without those that cannot be fetched."""
-        models = []
-        for one in lent:
-            try:
-                weights = one.fetch()
-                with self._loading:
-                    model = self._loaded(weights, settings)
-            except ForgottenError:
-                # A newer model took its place since this preparation began.
-                _LOG.info("%s: a kept model was forgotten before it was tried", one.kept.stream)
-                continue
-            except Exception as error:
-                _LOG.warning("%s: a model retrained for it cannot be tried (%s)", one.kept.stream, error)
-                continue
-            models.append(OtherModel(one.kept, model))
-        return models
-
     def _loaded(self, weights: bytes, settings: PreparationSettings) -> Serving:
         return serving(from_bytes(weights), settings.classes, self._predictors)
 
@@ -123,7 +101,7 @@ class PreparationWork:
 
     Attributes:
         golden: labels.
-        models: that the streams serve, or try.
+        models: that the streams serve.
         auditor: labels frames of streams that are due, between the steps.
         costs: of each stream's frames; streams may be added.
         prices: of a trial, by family.
@@ -204,11 +182,6 @@ class _LiveWorld:
 
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         self._preparation.labels[stream] = labels
-
-    def load_kept_models(self, stream: StreamId) -> tuple[Sequence[OtherModel], KeptModel | None]:
-        """Returns the kept models that were lent to the stream and can be fetched."""
-        lent, settings = self._preparation.others[stream], self.streams[stream].settings
-        return self._work.models.load_candidates(lent, settings), self._preparation.kept[stream]
 
     def cost_frames(
         self, stream: StreamId, configs: Sequence[InferenceConfig], burst: Sequence[BurstFrame]

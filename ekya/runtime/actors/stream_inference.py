@@ -12,7 +12,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import FramePrediction
-from ekya.core.units import JobId, ModelVersion, StreamId, us_to_seconds
+from ekya.core.units import JobId, ModelVersion, us_to_seconds
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized
 from ekya.models.edge.checkpoints import from_bytes
@@ -185,19 +185,6 @@ class StreamInference:
     def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
         """Does ``receive_checkpoint`` with weights that have served before, as version ``of``."""
         self._prepare(weights, ev.RolledBack(0, self._stream.id, version, of, 0))
-
-    def adopt_weights(
-        self,
-        weights: bytes,
-        validation_accuracy: float,
-        version: ModelVersion,
-        of: StreamId,
-        of_version: ModelVersion,
-        kept: int,
-    ) -> None:
-        """Does ``receive_checkpoint`` with kept weights, which ``of`` has as ``of_version``."""
-        event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0, kept)
-        self._prepare(weights, event)
 
     def _prepare(self, weights: bytes, event: ev.Swapped) -> None:
         model = from_bytes(weights)

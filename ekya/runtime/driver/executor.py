@@ -31,7 +31,7 @@ from ekya.runtime.driver.remote_retrainings import (
 from ekya.runtime.driver.stream_changes import LateStreams, StreamChanges
 from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
 from ekya.runtime.shares.share_changes import ShareChanges
-from ekya.runtime.weights.weight_transfer import WeightTransfer, ZooKeeper
+from ekya.runtime.weights.weight_transfer import WeightTransfer
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ class RayExecutor:
         clock: run time.
         ledger: share ledger, still empty.
         stop: ends the run early when any thread sets it.
-        zoo: keeps retrained models, if any are kept.
         alive: called several times a second.
         kept_weights: returns the weights of a version that has served a stream; None if they are gone.
         may_go_on: whether the loop may take another step; called as often. While it may not, events wait,
@@ -78,7 +77,6 @@ class RayExecutor:
         keep_labels: Callable[[StreamId, StreamLabels], None],
         ledger: ShareLedger,
         stop: threading.Event,
-        zoo: ZooKeeper | None = None,
         kept_weights: Callable[[StreamId, ModelVersion], bytes | None] = lambda stream, version: None,
         alive: Callable[[], None] = lambda: None,
         may_go_on: Callable[[], bool] = lambda: True,
@@ -95,7 +93,6 @@ class RayExecutor:
         ]
         self._calls = RemoteCalls()
         self._weights = WeightTransfer(actors.streams, self._calls)
-        self._zoo = zoo
         self._kept_weights = kept_weights
         self._shares = ShareChanges(actors, ledger, clock, self._calls, self.emit)
         self._workers = WorkerLifecycle(
@@ -118,7 +115,6 @@ class RayExecutor:
             self._shares,
             self._inputs,
             self._weights,
-            zoo,
             self.emit,
         )
         self._started: set[JobId] = set()
@@ -229,11 +225,8 @@ class RayExecutor:
             case cmd.StopRetraining():
                 self._shares.end_job(retraining_holder(command.stream, command.job))
                 self.remote.send_best_weights(command.stream, command.job)
-            case cmd.ServeModel() | cmd.RollBack() | cmd.AdoptModel():
+            case cmd.ServeModel() | cmd.RollBack():
                 self._workers.call_when_joined(command.stream, partial(self._change_model, command))
-            case cmd.KeepModel():
-                if self._zoo is not None:
-                    self._zoo.keep_model(command)
             case cmd.RestartWorker():
                 if not self.changes.is_leaving(command.stream):
                     self._workers.restart_worker(command.stream, command.role)
@@ -247,7 +240,7 @@ class RayExecutor:
 
     # Jobs
 
-    def _change_model(self, command: cmd.ServeModel | cmd.RollBack | cmd.AdoptModel) -> None:
+    def _change_model(self, command: cmd.ServeModel | cmd.RollBack) -> None:
         """Sends weights to a stream's inference, which is there."""
         match command:
             case cmd.ServeModel():
@@ -256,12 +249,6 @@ class RayExecutor:
                 if self._roll_back(command):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
                     self._profiler.load_newest_model(command.stream)
-            case cmd.AdoptModel():
-                if self._adopt(command):
-                    _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
-                    self._profiler.load_newest_model(command.stream)
-                else:
-                    self.emit(ev.AdoptionFailed(self._now_us(), command.stream))
 
     def _roll_back(self, command: cmd.RollBack) -> bool:
         """Sends earlier weights to a stream's inference; False if there are none."""
@@ -273,19 +260,6 @@ class RayExecutor:
         else:
             self._weights.serve_again(command.stream, ray.put(weights), command.version)
         return weights is not None
-
-    def _adopt(self, command: cmd.AdoptModel) -> bool:
-        """Sends offered weights to a stream's inference; False if they are gone."""
-        stream, kept, zoo = command.stream, command.kept, self._zoo
-        weights = None if zoo is None else zoo.read_weights(kept)
-        if zoo is None or weights is None:
-            self._weights.forget_profiled(stream)
-            return False
-        adopted = self._weights.adopt_weights(
-            stream, ray.put(weights), command.of, command.version, command.validation_accuracy, kept
-        )
-        zoo.record_serving(kept, stream, adopted, weights)
-        return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
         self._started.add(command.job)

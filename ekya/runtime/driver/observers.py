@@ -135,9 +135,6 @@ class ModelKeeper:
             record = ModelRecord(self._folder, self._store, event.stream)
             if isinstance(event, ev.RolledBack):
                 record.serve_again(event.version, event.of, event.t_us)
-            elif isinstance(event, ev.ModelAdopted):
-                accuracy, window = event.validation_accuracy, result.state.fleet.window
-                record.add_model(event.version, None, window, None, accuracy, event.t_us)
             elif started := self._started.get(event.job):
                 accuracy = event.validation_accuracy
                 record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)

@@ -21,7 +21,7 @@ from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.remote_retrainings import RetrainInputs
 from ekya.runtime.driver.worker_lifecycle import WorkerLifecycle
 from ekya.runtime.shares.share_changes import ShareChanges
-from ekya.runtime.weights.weight_transfer import WeightTransfer, ZooKeeper
+from ekya.runtime.weights.weight_transfer import WeightTransfer
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,6 @@ class ProfilerCalls:
         shares: of all jobs.
         inputs: of retrainings.
         weights: of all streams.
-        zoo: lends kept models, if any are kept.
         emit: callback for events.
     """
 
@@ -52,12 +51,11 @@ class ProfilerCalls:
         shares: ShareChanges,
         inputs: RetrainInputs,
         weights: WeightTransfer,
-        zoo: ZooKeeper | None,
         emit: Callable[[ev.Event], None],
     ) -> None:
         self._actors, self._ready, self._workers = actors, ready, workers
         self._clock, self._calls = clock, calls
-        self._shares, self._inputs, self._weights, self._zoo = shares, inputs, weights, zoo
+        self._shares, self._inputs, self._weights = shares, inputs, weights
         self._emit = emit
         self._preparing: cmd.BeginPreparation | None = None
         # Start-up calls of the micro-profiler that are not over.
@@ -102,7 +100,6 @@ class ProfilerCalls:
             settings = self._ready[asked.stream].settings.with_label_budget(command.budget)
             earlier = self._weights.record_evaluation(asked.stream)
             weights = partial(ray.get, own.newest_weights)
-            others = () if self._zoo is None else self._zoo.lend_models(asked.candidates)
             handed_in = preparation.hand_in.remote(
                 command.window,
                 asked.stream,
@@ -111,9 +108,7 @@ class ProfilerCalls:
                 own.version,
                 weights,
                 earlier,
-                others,
                 round=command.round,
-                kept=None if self._zoo is None else self._zoo.kept_model(asked.kept),
             )
             self._calls.add_call(handed_in, partial(self._handed_in, command, asked.stream))
         if command.round == 0 and self._actors.audits:

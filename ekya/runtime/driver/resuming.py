@@ -135,10 +135,7 @@ def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed 
         if snapshot is not None:
             return _from_snapshot(folder, snapshot, streams)
     except UserError as error:
-        _LOG.warning(
-            "%s; the loop starts anew, and the models, kept models, history and token in the folder stay",
-            error,
-        )
+        _LOG.warning("%s; the loop starts anew, and the models, history and token in the folder stay", error)
     with user_errors(folder.path):
         folder.snapshot.unlink(missing_ok=True)
         for number in list_segments(folder):

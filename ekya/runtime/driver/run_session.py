@@ -27,7 +27,6 @@ from ekya.pipeline.kept_measurements import keep_refined
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
-from ekya.pipeline.zoo_folder import ZooFolder, open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import SummaryHost
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
@@ -49,7 +48,6 @@ from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weights
 from ekya.runtime.shares.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.shares.share_changes import ledger_for
-from ekya.runtime.weights.weight_transfer import ZooKeeper
 from ekya.system.host import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
@@ -155,13 +153,9 @@ class RunSession:
         facts = LoopFacts()
         with ExitStack() as stack:
             # Left in reverse order: the journal and the control first, so that no operator waits for a loop
-            # that has ended; then the actors; last the zoo and the database, in which these are recorded.
+            # that has ended; then the actors; last the database, in which these are recorded.
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state, of_run=True))
-            kept = open_zoo(fleet, opened.folder) if constants.zoo else None
-            zoo = None if kept is None else ZooKeeper(kept, opened.folder)
-            if zoo is not None:
-                stack.callback(zoo.close)
             planner = ActorPlanner(opened.options.scheduler, scheduler, self.server)
             stack.callback(planner.close)
             actors = FleetActors(self._actor_config(), self._first_weights(store))
@@ -178,12 +172,11 @@ class RunSession:
             on_ray = RayExecutor(
                 actors,
                 ready,
-                [*self._first_events(ready), *_kept_before(kept, from_us)],
+                self._first_events(ready),
                 clock,
                 partial(_keep_labels, opened.folder, store),
                 ledger_for(constants, actors.home_gpu, opened.host.costs.batch_s),
                 self.stop,
-                zoo,
                 partial(kept_weights, opened.folder, store),
                 self.alive,
                 self.may_go_on,
@@ -353,12 +346,6 @@ def report_complete(folder: RunFolder, fleet: FleetConfig) -> bool:
     _LOG.info("%s is complete; its report is written now", folder.path)
     finish_run(folder, fleet, "live", constants.seed)
     return True
-
-
-def _kept_before(zoo: ZooFolder | None, from_us: int) -> Sequence[ev.Event]:
-    """Returns what the zoo holds when a run begins or is resumed."""
-    models = () if zoo is None else zoo.models
-    return (ev.ZooOpened(from_us, models),) if models else ()
 
 
 def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels: StreamLabels) -> None:

@@ -1,1 +1,1 @@
-"""Weights between trainers, inference and the zoo."""
+"""Weights between trainers and inference."""

@@ -1,27 +1,16 @@
-"""Moves weights: from a trainer to inference, back to earlier ones, and between a stream and the zoo."""
+"""Moves weights: from a trainer to inference, and back to earlier ones."""
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError
 
-from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import KeptModel
-from ekya.pipeline.zoo_folder import ZooFolder
-from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actors.actor_kinds import LentWeights
 from ekya.runtime.driver.actor_processes import RemoteCalls, log_failure
 from ekya.runtime.driver.fleet_actors import StreamActors
-from ekya.system.files import write_bytes_atomic
 
 _VERSIONS = 100
 """Newest versions of a stream that are known to have served; more than two labellings lie apart."""
@@ -53,8 +42,8 @@ class WeightTransfer:
     rejected   Never reported, and never used again.
     =========  ==========================================================================================
 
-    The activations that the micro-profiler computes belong to evaluated or adopted weights, and serve a
-    retraining that starts from the same.
+    The activations that the micro-profiler computes belong to evaluated weights, and serve a retraining
+    that starts from the same.
 
     Args:
         streams: actors of the streams.
@@ -134,36 +123,6 @@ class WeightTransfer:
         for of_stream in known:
             of_stream.pop(stream, None)
 
-    def adopt_weights(
-        self,
-        stream: StreamId,
-        weights: Any,
-        of: StreamId,
-        of_version: ModelVersion,
-        accuracy: float,
-        kept: int,
-    ) -> ModelVersion:
-        """Sends offered weights to a stream's inference; returns their version there.
-
-        Args:
-            stream: that is to serve them.
-            weights: reference to their bytes, which the object store has.
-            of, of_version: the stream of which they were retrained, and their version there.
-            accuracy: on the labels of the stream.
-            kept: their number in the zoo.
-        """
-        own = self._streams[stream]
-        version = ModelVersion(own.version + 1)
-        self._profiled[stream] = weights
-        self._begin(stream, version, weights)
-        swapped = own.inference.adopt_weights.remote(stream, weights, accuracy, version, of, of_version, kept)
-        self._calls.add_call(swapped, partial(log_failure, "AdoptModel"))
-        return version
-
-    def forget_profiled(self, stream: StreamId) -> None:
-        """Drops the activations of weights that were offered to a stream, and cannot serve."""
-        self._profiled.pop(stream, None)
-
     def _begin(self, stream: StreamId, version: ModelVersion, weights: Any) -> None:
         own = self._streams[stream]
         own.version, own.newest_weights = version, weights
@@ -230,76 +189,3 @@ class WeightTransfer:
         """Returns the reference to activations of the newest weights; None if others were profiled."""
         same = self._profiled.get(stream) is self._streams[stream].newest_weights
         return self._activations.get(stream) if same else None
-
-
-_LOG = logging.getLogger(__name__)
-
-_WRITTEN_S = 30.0
-"""Longest wait for weights that serve already, and which their trainer still writes."""
-
-_LOOK_S = 0.05
-
-
-class ZooKeeper:
-    """Keeps models and lends them. Its methods return at once, except ``read_weights``, which reads a file.
-
-    Args:
-        zoo: that it writes to alone; what it looks up there changes in one step.
-        folder: of the run.
-    """
-
-    def __init__(self, zoo: ZooFolder, folder: RunFolder) -> None:
-        self._zoo, self._folder = zoo, folder
-        self._writer = ThreadPoolExecutor(1, "zoo")
-        self._closing = threading.Event()
-
-    def keep_model(self, command: cmd.KeepModel) -> None:
-        """Adds the weights of a command once they are written, and removes others."""
-        weights = self._folder.model(command.stream, command.model.version)
-        self._submit(partial(self._keep, command, weights))
-
-    def kept_model(self, number: int | None) -> KeptModel | None:
-        """Returns what is known of a kept model; None if it is kept no more."""
-        return None if number is None else self._zoo.model(number)
-
-    def lend_models(self, numbers: Sequence[int]) -> tuple[LentWeights, ...]:
-        """Returns kept models that a stream tries; those that are kept no more are left out."""
-        lent = []
-        for number in numbers:
-            kept, fetch = self._zoo.model(number), self._zoo.reader(number)
-            if kept is not None and fetch is not None:
-                lent.append(LentWeights(kept, fetch))
-        return tuple(lent)
-
-    def read_weights(self, number: int) -> bytes | None:
-        """Returns the weights of a kept model that is to serve; None if they cannot be read."""
-        return self._zoo.read(number)
-
-    def record_serving(self, number: int, stream: StreamId, version: ModelVersion, weights: bytes) -> None:
-        """Records that a kept model serves a stream as this version, with a file in the run folder."""
-        self._submit(partial(self._serves, number, self._folder.model(stream, version), weights))
-
-    def close(self) -> None:
-        """Returns when everything that is there is written."""
-        self._closing.set()
-        self._writer.shutdown()
-        self._zoo.close()
-
-    def _submit(self, write: Callable[[], None]) -> None:
-        def write_or_warn() -> None:
-            try:
-                write()
-            except Exception as error:  # the run goes on without this model
-                _LOG.warning("a model cannot be kept: %s", error)
-
-        self._writer.submit(write_or_warn)
-
-    def _keep(self, command: cmd.KeepModel, weights: Path) -> None:
-        give_up_s = time.monotonic() + _WRITTEN_S
-        while not weights.is_file() and time.monotonic() < give_up_s and not self._closing.wait(_LOOK_S):
-            pass
-        self._zoo.keep_model(command.model, weights, command.forget)
-
-    def _serves(self, number: int, path: Path, weights: bytes) -> None:
-        write_bytes_atomic(path, weights)
-        self._zoo.record_use(number)

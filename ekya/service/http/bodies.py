@@ -118,7 +118,7 @@ class Model:
     Attributes:
         version: counted per camera; 0 is the base model.
         window: window in which it was trained.
-        config: γ for display; null for the base model and for one that was taken over.
+        config: γ for display; null for the base model.
         validation_accuracy: in [0, 1]; null if it was not measured.
         serving: it serves now.
     """

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ekya.core import events as ev
-from ekya.core.commands import AdoptModel
 from ekya.core.units import ModelVersion
 from ekya.core.view import InferenceOption
 from ekya.models.edge.checkpoints import to_bytes
@@ -89,12 +88,6 @@ class EmulatedCamera:
         self.judged, self.earlier = Served(self.version, self.model), None
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
-
-    def adopt_model(self, model: EdgeModel, command: AdoptModel, window: int, now_us: int) -> None:
-        """Serves the kept weights that the command names, as they were offered in a window."""
-        self._serve(model, now_us)
-        weights, accuracy = to_bytes(model, half=True), command.validation_accuracy
-        self.models.add_model(self.version, weights, window, None, accuracy, now_us)
 
     def remember_exemplars(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""

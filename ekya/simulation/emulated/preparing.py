@@ -7,15 +7,14 @@ from dataclasses import replace
 from functools import partial
 from statistics import mean
 
-from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.commands import BeginPreparation
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.events import Event, Warned
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCurve
 from ekya.core.speed import LINEAR
 from ekya.core.units import US_PER_S, StreamId
-from ekya.core.weights import WHOLE, Dose, KeptModel
-from ekya.models.edge.checkpoints import from_bytes
+from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -27,7 +26,7 @@ from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.stream_preparation import OtherModel, StreamPreparation, counted_curve
+from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
 from ekya.pipeline.window_preparation import (
     DoneStep,
     FrameCosts,
@@ -36,7 +35,6 @@ from ekya.pipeline.window_preparation import (
     StepWork,
     WindowPreparation,
 )
-from ekya.pipeline.zoo_folder import ZooFolder
 from ekya.planning.preparation.steps import LabelStep, PreparationStep, TrialStep
 from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.simulation.emulated.camera import EmulatedCamera
@@ -103,10 +101,6 @@ class PreparingWindows:
         golden: labels samples.
         card: costs of all work.
         proposer_operations: counted operations of proposing objects in one frame.
-        zoo: of retrained models, if they are kept.
-
-    Attributes:
-        window: that is or was prepared last.
     """
 
     def __init__(
@@ -115,25 +109,20 @@ class PreparingWindows:
         golden: Labels,
         card: CostCard,
         proposer_operations: int,
-        zoo: ZooFolder | None = None,
     ) -> None:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
-        self._zoo = zoo
         self.scope: Scope = nullcontext
         self.clock: Callable[[], float] = float  # trials take no time: their cost is counted
-        self.window = 0
+        self._window = 0
         self.streams: dict[StreamId, StreamPreparation] = {}
-        self._asked: dict[StreamId, PrepareStream] = {}
         self._memory = LabelMemory()
-        self._preparation = WindowPreparation(0, self, self._memory)
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
     def start_preparation(self, command: BeginPreparation, now_us: int) -> Iterator[PreparedStep]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
-        self.window, self.streams = command.window, {}
-        self._preparation = WindowPreparation(command.window, self, self._memory)
-        self._asked = {asked.stream: asked for asked in command.streams}
+        self._window, self.streams = command.window, {}
+        preparation = WindowPreparation(command.window, self, self._memory)
         if command.round == 0:
             self._passed = {}
         for asked in command.streams:
@@ -145,14 +134,14 @@ class PreparingWindows:
             settings = prepared.settings.with_label_budget(command.budget)
             self.streams[asked.stream] = replace(prepared, settings=settings)
         speed = LINEAR.speed_at(command.share_milli)
-        return self._charge(self._preparation.prepare_streams(command.streams), speed)
+        return self._charge(preparation.prepare_streams(command.streams), speed)
 
     def end_preparation(self) -> None:
         """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
         for stream, prepared in self.streams.items():
             if prepared.passed is not None:
                 self._passed[stream] = (prepared.model, prepared.passed)
-            self._cameras[stream].forget_material(self.window - 1)
+            self._cameras[stream].forget_material(self._window - 1)
         self.streams = {}
 
     def preparation_inputs(
@@ -179,10 +168,6 @@ class PreparingWindows:
         self._memory.pool.add(stream, labels)
         self.keep_labels(stream, labels)
 
-    def offered_model(self, stream: StreamId) -> EdgeModel:
-        """Returns a model as it was offered to a stream in the newest preparation."""
-        return self._preparation.offered[stream]
-
     def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
         """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
         whose, passed = self._passed.get(stream, (None, None))
@@ -203,18 +188,6 @@ class PreparingWindows:
         camera = self._cameras[stream]
         camera.labels = labels
         camera.models.add_labels(labels)
-
-    def load_kept_models(self, stream: StreamId) -> tuple[list[OtherModel], KeptModel | None]:
-        """Returns the kept models; those that cannot be read are left out."""
-        zoo, asked, models = self._zoo, self._asked[stream], []
-        if zoo is None:
-            return [], None
-        for number in asked.candidates:
-            kept, weights = zoo.model(number), zoo.read(number)
-            if kept is not None and weights is not None:
-                model = serving(from_bytes(weights), self.streams[stream].settings.classes)
-                models.append(OtherModel(kept, model))
-        return models, None if asked.kept is None else zoo.model(asked.kept)
 
     def cost_frames(
         self, stream: StreamId, configs: Sequence[InferenceConfig], burst: Sequence[BurstFrame]

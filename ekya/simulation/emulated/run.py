@@ -47,7 +47,6 @@ from ekya.pipeline.setup import (
     script_cues,
     stream_setup,
 )
-from ekya.pipeline.zoo_folder import open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
@@ -155,11 +154,8 @@ def open_emulated(
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes, fleet.edge.task)
-        zoo = open_zoo(fleet, folder)
-        if zoo is not None:
-            stack.callback(zoo.close)
         world = EmulatedWorld(
-            cameras, golden, card, max(operations), fleet.capacity_milli, fleet.drift.notice, zoo
+            cameras, golden, card, max(operations), fleet.capacity_milli, fleet.drift.notice
         )
         executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
         yield EmulatedRun(folder, fleet, executor, journal, chosen, constants, card.planning_us)

@@ -18,7 +18,6 @@ from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.stream_preparation import retraining_of
-from ekya.pipeline.zoo_folder import ZooFolder
 from ekya.planning.adaptation.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
@@ -44,7 +43,6 @@ class EmulatedWorld:
         proposer_operations: counted operations of proposing objects in one frame.
         capacity_milli: all GPUs together.
         notices: whether drift is reported.
-        zoo: of retrained models, if they are kept.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class EmulatedWorld:
         proposer_operations: int,
         capacity_milli: int,
         notices: bool = False,
-        zoo: ZooFolder | None = None,
     ) -> None:
         self.streams: Sequence[StreamId] = sorted(cameras)
         self.retrainings: dict[StreamId, VirtualRetraining[EdgeModel]] = {}
@@ -64,8 +61,7 @@ class EmulatedWorld:
         self._cameras = dict(sorted(cameras.items()))
         self._golden = golden
         self._card = card
-        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations, zoo)
-        self._zoo, self._kept_before = zoo, () if zoo is None else zoo.models
+        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations)
         self._now_us = 0
         self._measured_us = 0
         self._notices, self._noticed_us = notices, 0
@@ -77,9 +73,7 @@ class EmulatedWorld:
             camera.inference.advance(now_us)
 
     def pending_acts(self) -> Iterator[Due]:
-        """Yields at a time first the zoo, then the script, measurements, and what is noticed of frames."""
-        if self._kept_before:
-            yield 0, -3, self._open_zoo
+        """Yields at a time first the script, then measurements, and what is noticed of frames."""
         if self._script:
             yield self._script[0].t_us, -2, self._follow_script
         yield self._measured_us + MEASURE_EVERY_US, -1, self._measure
@@ -135,31 +129,6 @@ class EmulatedWorld:
             return []
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
-    def adopt_model(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
-        camera, accuracy = self._cameras[command.stream], command.validation_accuracy
-        camera.adopt_model(
-            self._preparing.offered_model(command.stream), command, self._preparing.window, now_us
-        )
-        if self._zoo is not None:
-            self._zoo.record_use(command.kept)
-        return [
-            ev.ModelAdopted(
-                now_us,
-                command.stream,
-                camera.version,
-                command.of,
-                command.version,
-                accuracy,
-                stall_us=0,
-                kept=command.kept,
-            )
-        ]
-
-    def keep_model(self, command: cmd.KeepModel) -> None:
-        if self._zoo is not None:
-            weights = self._cameras[command.stream].models.file(command.model.version)
-            self._zoo.keep_model(command.model, weights, command.forget)
-
     def finish_retraining(self, running: VirtualRetraining[EdgeModel]) -> None:
         """Remembers exemplars of a retraining."""
         self._cameras[running.stream].remember_exemplars(running.best)
@@ -176,10 +145,6 @@ class EmulatedWorld:
             camera.inference.advance(now_us)
             camera.frames.add(*camera.inference.take_rows())
             camera.frames.flush()
-
-    def _open_zoo(self, t_us: int) -> Iterator[ev.ZooOpened]:
-        yield ev.ZooOpened(t_us, self._kept_before)
-        self._kept_before = ()
 
     def _follow_script(self, t_us: int) -> Iterator[ev.Event]:
         """Yields the script's events up to ``t_us``, except of streams that have ended."""

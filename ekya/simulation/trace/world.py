@@ -139,13 +139,6 @@ class TraceWorld:
         """Raises ``ValueError``: the gate has nothing to compare here."""
         raise ValueError("a trace says nothing of weights that served before")
 
-    def adopt_model(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
-        """Raises ``ValueError``: no stream's weights are tried on another's labels here."""
-        raise ValueError("a trace says nothing of kept weights")
-
-    def keep_model(self, command: cmd.KeepModel) -> None:
-        """Does nothing: a trace has no weights to keep."""
-
     def finish_retraining(self, running: VirtualRetraining[TraceModel]) -> None:
         """Does nothing: a trace has no exemplars."""
 

@@ -1,7 +1,5 @@
 """Makes of a frame what is analysed: crops of objects, a square for a detector, the colours of a grid."""
 
-from collections.abc import Sequence
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -91,19 +89,3 @@ def describe_picture(image: NDArray[np.uint8]) -> NDArray[np.float32]:
     spread = cells.mean(axis=4).std(axis=(1, 3))
     described = np.concatenate([cells.mean(axis=(1, 3)), spread[..., None]], axis=2)
     return described.reshape(-1).astype(np.float32, copy=False)
-
-
-def describe_pictures_in_brief(described: Sequence[NDArray[np.float32]]) -> tuple[int, ...]:
-    """Returns a short description of what most of some pictures show; empty without any.
-
-    Args:
-        described: as ``describe_picture`` describes them.
-
-    Returns:
-        48 grey levels: the same values as theirs for two by two cells, and their medians over the pictures.
-    """
-    if not described:
-        return ()
-    rows, columns = CELLS
-    cells = np.median(described, axis=0).reshape(rows // 2, 2, columns // 2, 2, 4)
-    return tuple(np.rint(cells.mean(axis=(1, 3))).astype(int).reshape(-1).tolist())
