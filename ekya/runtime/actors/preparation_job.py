@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.preparation_events import AccuracyAudited
-from ekya.core.profile import FamilyCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache
@@ -27,7 +26,6 @@ class PreparationJob:
         share: its use is reported in the events of the preparation, and measures the cost of trials.
         changed: guards and announces changes of ``streams``, ``waiting`` and the end.
         waiting: streams of which nothing is done yet, in order.
-        alone: the curve of each stream's first family, tried on its own newest labels alone.
         overdue: streams whose audit the preparation before had no time for. They are audited right after
             their labels, or they might never be.
     """
@@ -38,7 +36,6 @@ class PreparationJob:
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
-    alone: dict[StreamId, FamilyCurve] = field(default_factory=dict)
     overdue: tuple[StreamId, ...] = ()
     has_ended: bool = False
 
