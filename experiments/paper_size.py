@@ -5,18 +5,11 @@ result, were recorded in two core-hours each; one that is interrupted goes on wi
 
     ekya profile datasets/synthetic_city/ten_cameras.yaml --seed 41 --out ten_cameras-41.parquet
 
-Runs that really train, on the fleet's own number of GPUs, are those of `gains.py`, which keeps them:
-
-    python experiments/gains.py --fleet datasets/synthetic_city/ten_cameras.yaml --seeds 41,42,43 \\
-        --schedulers ekya,paper,uniform,no-retrain --out runs/gains \\
-        --kept experiments/traces/paper_size/emulated
-
 The uniform baselines are the paper's four, with γ that were found on the traces themselves, which favours
 them; each is played as in the paper, where a model serves when its retraining is done, and with checkpoints.
 `paper` has checkpoints as all others, and is played without them as well.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -34,7 +27,6 @@ from played import (
     PAPER_BASELINES,
     RULES,
     TEN_CAMERAS,
-    TEN_CAMERAS_EMULATED,
     THIEF,
     Data,
     Who,
@@ -54,11 +46,7 @@ from ekya.simulation.trace.simulate import Conditions
 SEEDS = (41, 42, 43)
 """Seeds of the recordings."""
 
-EMULATED_GPUS = 2.0
-"""GPUs of the runs that really trained."""
-
 NAME = "ten cameras"
-TRACED, EMULATED = "trace", "emulated"
 WITH_CHECKPOINTS, WITHOUT_CHECKPOINTS = " with checkpoints", " without checkpoints"
 SHOWN = (EKYA, THIEF, PAPER, *PAPER_BASELINES, CHECKPOINTING, ORACLE, NO_RETRAIN)
 """Schedulers in the figure."""
@@ -69,9 +57,8 @@ OTHERS = ("serial", "exact", "fixed-res", "fixed-config", "reuse", ORACLE)
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Mean accuracy of a scheduler with one seed, over cameras and windows; on a trace from window 1 on."""
+    """Mean accuracy of a scheduler with one seed, over cameras and windows from window 1 on."""
 
-    world: str
     gpus: float
     scheduler: str
     seed: int
@@ -136,21 +123,7 @@ def play_all(traces: dict[int, Trace], gpus: Sequence[float]) -> Iterator[Played
         for name, who in schedulers.items():
             for seed, trace in traces.items():
                 accuracy = play(Data(NAME, (trace,), trace), who, Conditions(count, seed=seed)).accuracy
-                yield Played(TRACED, count, name, seed, accuracy)
-
-
-def emulated_of(folder: Path, gpus: float) -> Iterator[Played]:
-    """Yields the runs that `gains.py` kept.
-
-    Raises:
-        UserError: the folder has none.
-    """
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise UserError(f"{folder}: it has no results; make them with gains.py --kept {folder}")
-    for file in files:
-        for row in json.loads(file.read_text(encoding="utf-8")):
-            yield Played(EMULATED, gpus, row["scheduler"], row["seed"], row["accuracy"])
+                yield Played(count, name, seed, accuracy)
 
 
 def gain(rows: Iterable[Played], other: str) -> Estimate:
@@ -161,14 +134,13 @@ def gain(rows: Iterable[Played], other: str) -> Estimate:
 
 
 def table_of(rows: Sequence[Played]) -> list[Row]:
-    """Returns a row for each world, number of GPUs and scheduler, with 95% intervals over seeds."""
+    """Returns a row for each number of GPUs and scheduler, with 95% intervals over seeds."""
     table = []
-    for (world, gpus), every in _by_place(rows):
+    for gpus, every in _by_gpus(rows):
         for scheduler in dict.fromkeys(row.scheduler for row in every):
             own = [row.accuracy for row in every if row.scheduler == scheduler]
             table.append(
                 {
-                    "world": world,
                     "gpus": gpus,
                     "scheduler": scheduler,
                     "seeds": len(own),
@@ -185,9 +157,9 @@ def beside_size(rows: Sequence[Row]) -> Iterator[Beside]:
     def gain_of(row: Row) -> str:
         return Estimate(*(row[f"ekya_above{end}"] for end in ("", "_low", "_high"))).in_points()
 
-    for world, gpus in dict.fromkeys((row["world"], row["gpus"]) for row in rows):
-        every = rows_where(rows, world=world, gpus=gpus)
-        where = f"{gpus:g} GPU{'' if gpus == 1 else 's'}" + (", emulated" if world == EMULATED else "")
+    for gpus in dict.fromkeys(row["gpus"] for row in rows):
+        every = rows_where(rows, gpus=gpus)
+        where = f"{gpus:g} GPU{'' if gpus == 1 else 's'}"
         own = row_where(every, scheduler=EKYA)
         yield Beside(f"{where}: accuracy of {EKYA}", "", {NAME: percent(own["accuracy"])})
         for row in every:
@@ -214,10 +186,10 @@ def beside_size(rows: Sequence[Row]) -> Iterator[Beside]:
                 yield Beside(what, "", {NAME: told})
 
 
-def _by_place(rows: Sequence[Played]) -> Iterator[tuple[tuple[str, float], list[Played]]]:
-    """Yields rows of the same world and GPUs together; worlds and GPUs are in order."""
-    for place, group in groupby(rows, lambda row: (row.world, row.gpus)):
-        yield place, list(group)
+def _by_gpus(rows: Sequence[Played]) -> Iterator[tuple[float, list[Played]]]:
+    """Yields rows of the same number of GPUs together; they are in order."""
+    for gpus, group in groupby(rows, lambda row: row.gpus):
+        yield gpus, list(group)
 
 
 def _interval(name: str, of: Estimate) -> dict[str, float | None]:
@@ -228,7 +200,7 @@ def draw_size(rows: Sequence[Row]) -> Figure:
     """Draws schedulers over GPUs."""
     figure, axes = new_figure(1, 1, 3.4)
     panel = axes[0][0]
-    shown = [row for row in rows_where(rows, world=TRACED) if row["scheduler"] in SHOWN]
+    shown = [row for row in rows if row["scheduler"] in SHOWN]
     draw_schedulers(panel, shown, "gpus")
     name_axes(panel, x="GPUs for all cameras")
     panel.xaxis.set_major_locator(MultipleLocator(1))
@@ -238,11 +210,10 @@ def draw_size(rows: Sequence[Row]) -> Figure:
 
 
 def play_size(asked: Asked) -> Iterator[Row]:
-    """Plays all schedulers; those that really trained are added to what is shipped."""
-    rows = list(play_all(traces_of(asked.traces or TEN_CAMERAS), asked.at or (1.0, 2.0, 3.0, 4.0)))
-    if not asked.traces:
-        rows += emulated_of(TEN_CAMERAS_EMULATED, EMULATED_GPUS)
-    yield from table_of(rows)
+    """Plays all schedulers."""
+    yield from table_of(
+        list(play_all(traces_of(asked.traces or TEN_CAMERAS), asked.at or (1.0, 2.0, 3.0, 4.0)))
+    )
 
 
 PAPER_SIZE = FigureRecipe(

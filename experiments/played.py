@@ -35,9 +35,6 @@ PAPER_SIZE = Path(__file__).resolve().parent / "traces/paper_size"
 TEN_CAMERAS = tuple(sorted(PAPER_SIZE.glob("*.parquet")))
 """Recordings of ``ten_cameras.yaml``, one of each seed."""
 
-TEN_CAMERAS_EMULATED = PAPER_SIZE / "emulated"
-"""Results of runs of it that really train, as gains.py keeps them."""
-
 SEEDS = 5
 """Number of generated traces of a figure with intervals."""
 

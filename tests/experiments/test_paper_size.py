@@ -3,12 +3,11 @@
 Beside the gains stand the best and the worst baseline, and the videos that lose.
 """
 
-import json
 from dataclasses import replace
 
 import pytest
 from detect_gains import ADAPTED, FROZEN, Estimate, Row, gains, lower
-from paper_size import EKYA, EMULATED, PAPER_SIZE, TRACED, Played, emulated_of, table_of, traces_of
+from paper_size import EKYA, PAPER_SIZE, Played, table_of, traces_of
 from recipe_table import Asked
 
 from ekya.core.errors import UserError
@@ -32,8 +31,8 @@ def traces(tmp_path_factory):
     return [write(folder / f"{seed}.parquet", seed) for seed in SEEDS]
 
 
-def played(scheduler, *accuracies, world=TRACED, gpus=1.0):
-    return [Played(world, gpus, scheduler, seed, each) for seed, each in enumerate(accuracies)]
+def played(scheduler, *accuracies, gpus=1.0):
+    return [Played(gpus, scheduler, seed, each) for seed, each in enumerate(accuracies)]
 
 
 def test_traces_of_one_fleet_are_known_by_their_seeds(traces):
@@ -51,12 +50,12 @@ def test_traces_of_another_fleet_or_seed_are_refused(traces, tmp_path):
 
 
 def test_table_gains_are_paired_by_seed():
-    rows = [*played(EKYA, 0.8, 0.6), *played("paper", 0.7, 0.5), *played(EKYA, 0.9, world=EMULATED)]
-    ours, paper, emulated = table_of(rows)
+    rows = [*played(EKYA, 0.8, 0.6), *played("paper", 0.7, 0.5), *played(EKYA, 0.9, gpus=2.0)]
+    ours, paper, alone = table_of(rows)
     assert (ours["accuracy"], ours["ekya_above"]) == pytest.approx((0.7, 0.0))
     assert (paper["ekya_above"], paper["ekya_above_low"]) == pytest.approx((0.1, 0.1))
     assert paper["accuracy_low"] < 0.5
-    assert (emulated["world"], emulated["seeds"], emulated["accuracy_low"]) == (EMULATED, 1, None)
+    assert (alone["gpus"], alone["seeds"], alone["accuracy_low"]) == (2.0, 1, None)
 
 
 def test_beside_names_best_and_worst_baseline_with_and_without_checkpoints():
@@ -67,11 +66,14 @@ def test_beside_names_best_and_worst_baseline_with_and_without_checkpoints():
         *played(WORST, 0.6),
         *played(f"{BEST} with checkpoints", 0.65),
         *played(f"{WORST} with checkpoints", 0.75),
+        *played("uniform:inference=700", 0.77),
+        *played("uniform:inference=300", 0.2),
     ]
     told = {one.what: one.ours["ten cameras"] for one in PAPER_SIZE.beside(table_of(rows))}
     assert told == {
         "1 GPU: accuracy of ekya": "80.0%",
         "1 GPU: ekya above no-retrain, points": "+30.0",
+        "1 GPU: ekya above the best rule of one line, points": "+3.0, uniform:inference=700",
         "1 GPU: ekya above the best uniform baseline, points": f"+10.0, {BEST}",
         "1 GPU: ekya above the worst uniform baseline, points": f"+20.0, {WORST}",
         "1 GPU: ekya above the best uniform baseline with checkpoints, points": f"+5.0, {WORST}",
@@ -83,18 +85,7 @@ def test_recipe_plays_all_schedulers_over_every_seed(traces):
     rows = list(PAPER_SIZE.play(Asked(at=(1.0,), traces=tuple(traces))))
     names = {row["scheduler"] for row in rows}
     assert {EKYA, "thief", "no-retrain", "oracle", WORST, f"{WORST} with checkpoints"} <= names
-    assert {(row["world"], row["gpus"], row["seeds"]) for row in rows} == {(TRACED, 1.0, 2)}
-
-
-def test_emulated_runs_are_those_that_gains_kept(tmp_path):
-    row = {"script": "ten_cameras", "seed": 41, "scheduler": EKYA, "accuracy": 0.9, "back_s": []}
-    (tmp_path / "ten_cameras-41.json").write_text(json.dumps([row]))
-    assert list(emulated_of(tmp_path, 2.0)) == [Played(EMULATED, 2.0, EKYA, 41, 0.9)]
-
-
-def test_emulated_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(UserError, match="it has no results"):
-        list(emulated_of(tmp_path, 2.0))
+    assert {(row["gpus"], row["seeds"]) for row in rows} == {(1.0, 2)}
 
 
 STREET, GATE, YARD = "street.mp4", "gate.mp4", "yard.mp4"
