@@ -57,8 +57,15 @@ def window_preparation(
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
     places = _places(len(serving), share_milli, options)
+    unlabelled: tuple[StreamId, ...] = () if needs.labels else tuple(one.stream for one in serving)
     if places < len(serving):
-        serving = [fleet.stream(one) for one in next_prepared(serving, places)]
+        if share_milli < options.preparation_share_milli and needs.inference_profile:
+            # Inference lacks share, and λ that suit it gain more than labels: at first these come before them.
+            new = [one for one in serving if window - one.added_in <= INFERENCE_PROFILE_EVERY]
+            unlabelled = next_prepared([one for one in new if not one.inference_measured], places)
+        others = [one for one in serving if one.stream not in unlabelled]
+        chosen = (*unlabelled, *next_prepared(others, places - len(unlabelled)))
+        serving = [fleet.stream(one) for one in chosen]
 
     return cmd.BeginPreparation(
         window=window,
@@ -66,11 +73,15 @@ def window_preparation(
         streams=tuple(
             cmd.PrepareStream(
                 stream=stream.stream,
-                inference=options.inference_configs if _profiles_inference(stream, window, needs) else (),
+                inference=(
+                    options.inference_configs
+                    if stream.stream in unlabelled or _profiles_inference(stream, window, needs)
+                    else ()
+                ),
                 families=_families(fleet, histories, stream.stream, options, needs),
                 scenes=_scenes(fleet, stream, options),
                 dose=Dose(options.doses),
-                labels=needs.labels,
+                labels=stream.stream not in unlabelled,
             )
             for stream in serving
         ),

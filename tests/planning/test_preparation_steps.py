@@ -1,5 +1,7 @@
 """Order of the steps of a preparation, and whose turn it is."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +60,12 @@ def test_preparation_steps_do_most_valuable_first():
 def test_preparation_steps_without_labels_skip_stream():
     steps = carried_out([asked(A), asked(B)], {B: Labelled(0.2, False)})
     assert steps == [LabelStep(A), LabelStep(B), InferenceStep(B, LAMBDAS)]
+
+
+def test_preparation_steps_profile_first_what_is_not_labelled():
+    plan = [asked(A), replace(asked(B), labels=False)]
+    steps = carried_out(plan, {A: Labelled(0.7, False)})
+    assert steps == [InferenceStep(B, LAMBDAS), LabelStep(A), InferenceStep(A, LAMBDAS)]
 
 
 def test_preparation_steps_skip_accurate_models():

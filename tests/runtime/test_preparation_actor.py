@@ -25,6 +25,7 @@ import ekya.runtime.actors.preparation_work
 from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
 from ekya.core.errors import UserError
 from ekya.core.host import StreamCosts
 from ekya.core.preparation_events import AccuracyAudited
@@ -378,6 +379,30 @@ def test_hand_in_waits_until_the_run_has_begun(unbegun, good, materials):
     assert [event.stream for event in told_until_the_end(unbegun) if isinstance(event, ev.LabelsReady)] == [
         CAM
     ]
+
+
+def test_lambdas_of_a_stream_that_is_not_labelled_are_profiled_when_it_hands_in(actor, good, materials):
+    """The streams hand in in another order than they were asked for."""
+    for stream in (LATE, CAM):
+        actor.load_model(stream, SETTINGS, BASE_VERSION, to_bytes(good))
+    config = InferenceConfig(2, SIDE)
+    asked = (
+        cmd.PrepareStream(LATE, (config,), (), labels=False),
+        cmd.PrepareStream(ABSENT, (config,), (), labels=False),
+        cmd.PrepareStream(CAM, (), ()),
+    )
+    actor.start_preparation(cmd.BeginPreparation(1, 500, asked), 1)
+    actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, unheard_of, None)
+    actor.hand_in_failed(1, ABSENT)
+    actor.hand_in(1, LATE, SETTINGS, materials[0], BASE_VERSION, unheard_of, None)
+    *told, ended = told_until_the_end(actor)
+    assert [(type(event), event.stream) for event in told] == [
+        (ev.InferenceProfiled, LATE),
+        (ev.LabelsReady, CAM),
+    ]
+    assert [option.config for option in told[0].options] == [config]
+    assert type(ended) is ev.PreparationEnded
+    assert actor.newest_labels(1, LATE) is None
 
 
 def test_streams_that_handed_in_are_labelled_first(actor, good, materials):

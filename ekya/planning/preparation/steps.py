@@ -77,6 +77,8 @@ def preparation_steps(
 ) -> Iterator[PreparationStep]:
     """Yields labels of all streams, one family of γ for those in need, λ of all, then the other families.
 
+    First of all come λ of streams that are not labelled.
+
     Steps that are unfinished when the time is up are not done, so the most valuable come first: without
     labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has priors.
     No stream has its second family tried before another has its first.
@@ -87,6 +89,9 @@ def preparation_steps(
             made; a stream that could not be labelled, but was to be, is missing and gets no further steps.
     """
     for of in streams:
+        if of.inference and not of.labels:
+            yield InferenceStep(of.stream, of.inference)
+    for of in streams:
         if of.labels:
             yield LabelStep(of.stream)
     families = {of.stream: of.families for of in streams}
@@ -94,7 +99,7 @@ def preparation_steps(
     needy = in_need(accuracies)
     yield from _trials(needy, families, 0)
     for of in streams:
-        if of.inference and (of.stream in labelled or not of.labels):
+        if of.inference and of.stream in labelled:
             yield InferenceStep(of.stream, of.inference)
     for rank in range(1, max((len(families[stream]) for stream in needy), default=1)):
         yield from _trials(needy, families, rank)

@@ -45,11 +45,21 @@ class PreparationJob:
             left = () if self.has_ended else self.waiting
             return tuple(one for one in self.command.streams if one.stream in left)
 
-    def next_handed_in(self, timeout_s: float | None) -> StreamId | None:
-        """Waits for the next stream that has handed in; returns None after the timeout."""
+    def next_handed_in(self, labels: bool, timeout_s: float | None) -> StreamId | None:
+        """Waits for the next stream that has handed in; returns None after the timeout.
+
+        Args:
+            labels: of those that are to be labelled, or of the others.
+            timeout_s: of the wait; None for none.
+        """
+        among = [one.stream for one in self.command.streams if one.labels == labels]
+
+        def is_over() -> bool:
+            return self.has_ended or not any(one in self.waiting for one in among)
+
         with self.changed:
-            self.changed.wait_for(lambda: self.has_ended or not self.waiting or self._handed_in(), timeout_s)
-            stream = None if self.has_ended else self._handed_in()
+            self.changed.wait_for(lambda: is_over() or self._handed_in(among) is not None, timeout_s)
+            stream = None if self.has_ended else self._handed_in(among)
             if stream is not None:
                 self.waiting.remove(stream)
             return stream
@@ -66,8 +76,8 @@ class PreparationJob:
             self.waiting.remove(stream)
             self.changed.notify_all()
 
-    def _handed_in(self) -> StreamId | None:
-        return next((one for one in self.waiting if one in self.streams), None)
+    def _handed_in(self, among: Sequence[StreamId]) -> StreamId | None:
+        return next((one for one in self.waiting if one in among and one in self.streams), None)
 
     def end_job(self) -> Resized:
         """Drops unfinished work, since the time is up; returns when the last batch is over."""

@@ -157,8 +157,7 @@ class _LiveWorld:
         self.scope: Scope = preparation.share.batch
         self.clock = preparation.share.worth_s
         self.hand_in_s: float | None = None
-        labels = any(one.labels for one in preparation.command.streams)
-        self._first_step = LabelStep if labels else InferenceStep
+        self._unlabelled = {one.stream for one in preparation.command.streams if not one.labels}
         self._golden_before_s = 0.0
 
     def measure_cost(self) -> StepCost:
@@ -169,8 +168,9 @@ class _LiveWorld:
 
     def admit_step(self, step: PreparationStep) -> PreparationStep | None:
         """Returns the step; the first ones of streams come in the order in which these hand in."""
-        if isinstance(step, self._first_step):
-            stream = self._preparation.next_handed_in(self.hand_in_s)
+        labels = isinstance(step, LabelStep)
+        if labels or (isinstance(step, InferenceStep) and step.stream in self._unlabelled):
+            stream = self._preparation.next_handed_in(labels, self.hand_in_s)
             self.hand_in_s = 0.0 if stream is None else _HAND_IN_S
             if stream is None:
                 return None
