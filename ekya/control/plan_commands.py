@@ -151,8 +151,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
 
 def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:
     profiled_in = window if asked.inference else stream.inference_profiled_in
-    prepared_in = window if asked.labels else stream.prepared_in
-    prepared = replace(stream, prepared_in=prepared_in, inference_profiled_in=profiled_in)
+    prepared = replace(stream, prepared_in=window, inference_profiled_in=profiled_in)
     if asked.since_us is None or asked.dose != WHOLE:
         return prepared
     is_new = asked.since_us != stream.labels.since_us

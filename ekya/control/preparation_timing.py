@@ -57,15 +57,10 @@ def window_preparation(
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
     places = _places(len(serving), share_milli, options)
-    unlabelled: tuple[StreamId, ...] = () if needs.labels else tuple(one.stream for one in serving)
     if places < len(serving):
-        if share_milli < options.preparation_share_milli and needs.inference_profile:
-            # Inference lacks share, and λ that suit it gain more than labels: at first these come before them.
-            new = [one for one in serving if window - one.added_in <= INFERENCE_PROFILE_EVERY]
-            unlabelled = next_prepared([one for one in new if not one.inference_measured], places)
-        others = [one for one in serving if one.stream not in unlabelled]
-        chosen = (*unlabelled, *next_prepared(others, places - len(unlabelled)))
-        serving = [fleet.stream(one) for one in chosen]
+        serving = [fleet.stream(one) for one in next_prepared(serving, places)]
+    is_scarce = share_milli < options.preparation_share_milli
+    first = {one.stream: is_scarce and _lacks_inference(one, window, needs) for one in serving}
 
     return cmd.BeginPreparation(
         window=window,
@@ -75,13 +70,14 @@ def window_preparation(
                 stream=stream.stream,
                 inference=(
                     options.inference_configs
-                    if stream.stream in unlabelled or _profiles_inference(stream, window, needs)
+                    if first[stream.stream] or _profiles_inference(stream, window, needs)
                     else ()
                 ),
                 families=_families(fleet, histories, stream.stream, options, needs),
                 scenes=_scenes(fleet, stream, options),
                 dose=Dose(options.doses),
-                labels=stream.stream not in unlabelled,
+                labels=needs.labels,
+                inference_first=first[stream.stream],
             )
             for stream in serving
         ),
@@ -101,6 +97,12 @@ def _profiles_inference(stream: StreamState, window: int, needs: Needs) -> bool:
     last = stream.inference_profiled_in
     due_again = last is None or window - last >= INFERENCE_PROFILE_EVERY
     return needs.inference_profile and (needs.true_profile or due_again)
+
+
+def _lacks_inference(stream: StreamState, window: int, needs: Needs) -> bool:
+    """Returns whether a new stream's λ are a guess still, which must not be so where shares are small."""
+    is_new = window - stream.added_in <= INFERENCE_PROFILE_EVERY
+    return needs.inference_profile and is_new and not stream.inference_measured
 
 
 def may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:

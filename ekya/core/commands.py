@@ -28,6 +28,7 @@ class PrepareStream:
             drifted together with it.
         dose: part of the window's labels that is made; an answer to a drift has all of them.
         labels: whether it is labelled at all.
+        inference_first: λ are profiled before anything is labelled.
     """
 
     stream: StreamId
@@ -37,6 +38,7 @@ class PrepareStream:
     scenes: tuple[SceneOf, ...] = ()
     dose: Dose = WHOLE
     labels: bool = True
+    inference_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def test_window_without_time_prepares_streams_alternately():
     assert asked == [{B: True}, {A: False}, {B: False}, {A: True}, {B: True}, {A: False}]
 
 
-def test_lambdas_are_profiled_before_labels_where_inference_lacks_share():
+def test_lambdas_are_profiled_before_labels_once_where_inference_lacks_share():
     """Each stream reaches a_MIN with two quanta, which leaves one for the preparation."""
     scarce = replace(OPTIONS_BY_HAND, windows=9, min_accuracy=0.6, capacity_milli=500)
     hand = started(options=scarce)
@@ -107,7 +107,7 @@ def test_lambdas_are_profiled_before_labels_where_inference_lacks_share():
     for window in (1, 2, 3):
         (begun,) = only(cmd.BeginPreparation, hand.open_window(window))
         (asked,) = begun.streams
-        seen.append((begun.share_milli, asked.stream, bool(asked.inference), asked.labels))
+        seen.append((begun.share_milli, asked.stream, bool(asked.inference), asked.inference_first))
         t_us = window * 100 * S + S
         hand.give(t_us, ev.InferenceProfiled(t_us, asked.stream, window, LAMBDAS, 0.1))
-    assert seen == [(100, A, True, False), (100, B, True, False), (100, A, False, True)]
+    assert seen == [(100, A, True, True), (100, B, True, True), (100, A, False, False)]

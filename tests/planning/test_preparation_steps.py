@@ -62,10 +62,16 @@ def test_preparation_steps_without_labels_skip_stream():
     assert steps == [LabelStep(A), LabelStep(B), InferenceStep(B, LAMBDAS)]
 
 
-def test_preparation_steps_profile_first_what_is_not_labelled():
-    plan = [asked(A), replace(asked(B), labels=False)]
+def test_preparation_steps_profile_first_what_asks_for_it_or_is_not_labelled():
+    plan = [asked(A), replace(asked(B), labels=False), replace(asked(C, families=()), inference_first=True)]
     steps = carried_out(plan, {A: Labelled(0.7, False)})
-    assert steps == [InferenceStep(B, LAMBDAS), LabelStep(A), InferenceStep(A, LAMBDAS)]
+    assert steps == [
+        InferenceStep(B, LAMBDAS),
+        InferenceStep(C, LAMBDAS),
+        LabelStep(A),
+        LabelStep(C),
+        InferenceStep(A, LAMBDAS),
+    ]
 
 
 def test_preparation_steps_skip_accurate_models():

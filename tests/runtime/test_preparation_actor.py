@@ -381,14 +381,16 @@ def test_hand_in_waits_until_the_run_has_begun(unbegun, good, materials):
     ]
 
 
-def test_lambdas_of_a_stream_that_is_not_labelled_are_profiled_when_it_hands_in(actor, good, materials):
+@pytest.mark.parametrize("labels", [True, False])
+def test_lambdas_come_first_where_they_are_asked_for_first_or_alone(actor, good, materials, labels):
     """The streams hand in in another order than they were asked for."""
     for stream in (LATE, CAM):
         actor.load_model(stream, SETTINGS, BASE_VERSION, to_bytes(good))
     config = InferenceConfig(2, SIDE)
+    first = {"labels": labels, "inference_first": labels}
     asked = (
-        cmd.PrepareStream(LATE, (config,), (), labels=False),
-        cmd.PrepareStream(ABSENT, (config,), (), labels=False),
+        cmd.PrepareStream(ABSENT, (config,), (), **first),
+        cmd.PrepareStream(LATE, (config,), (), **first),
         cmd.PrepareStream(CAM, (), ()),
     )
     actor.start_preparation(cmd.BeginPreparation(1, 500, asked), 1)
@@ -396,26 +398,12 @@ def test_lambdas_of_a_stream_that_is_not_labelled_are_profiled_when_it_hands_in(
     actor.hand_in_failed(1, ABSENT)
     actor.hand_in(1, LATE, SETTINGS, materials[0], BASE_VERSION, unheard_of, None)
     *told, ended = told_until_the_end(actor)
-    assert [(type(event), event.stream) for event in told] == [
-        (ev.InferenceProfiled, LATE),
-        (ev.LabelsReady, CAM),
-    ]
+    labelled = [LATE, CAM] if labels else [CAM]
+    assert (type(told[0]), told[0].stream) == (ev.InferenceProfiled, LATE)
+    assert [event.stream for event in told[1:] if isinstance(event, ev.LabelsReady)] == labelled
+    assert len(told) == 1 + len(labelled)
     assert [option.config for option in told[0].options] == [config]
     assert type(ended) is ev.PreparationEnded
-    assert actor.newest_labels(1, LATE) is None
-
-
-def test_streams_that_handed_in_are_labelled_first(actor, good, materials):
-    asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in (ABSENT, LATE, CAM))
-    actor.start_preparation(cmd.BeginPreparation(1, 500, asked), 1)
-    labelled = []
-    for stream in (CAM, LATE):
-        actor.hand_in(1, stream, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
-        (event,) = actor.poll(30.0)
-        labelled.append(event.stream)
-    assert labelled == [CAM, LATE]
-    actor.hand_in_failed(1, ABSENT)
-    assert [type(event) for event in told_until_the_end(actor)] == [ev.PreparationEnded]
 
 
 def test_stream_without_hand_in_is_logged_at_the_end(actor, caplog):

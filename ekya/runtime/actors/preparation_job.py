@@ -45,14 +45,24 @@ class PreparationJob:
             left = () if self.has_ended else self.waiting
             return tuple(one for one in self.command.streams if one.stream in left)
 
-    def next_handed_in(self, labels: bool, timeout_s: float | None) -> StreamId | None:
+    @property
+    def inference_first(self) -> frozenset[StreamId]:
+        """Streams of which λ are profiled before they are labelled, if they are."""
+        return frozenset(
+            one.stream
+            for one in self.command.streams
+            if one.inference and (one.inference_first or not one.labels)
+        )
+
+    def next_handed_in(self, inference_first: bool, timeout_s: float | None) -> StreamId | None:
         """Waits for the next stream that has handed in; returns None after the timeout.
 
         Args:
-            labels: of those that are to be labelled, or of the others.
+            inference_first: of ``inference_first``, or of the other streams.
             timeout_s: of the wait; None for none.
         """
-        among = [one.stream for one in self.command.streams if one.labels == labels]
+        first = self.inference_first
+        among = [one.stream for one in self.command.streams if (one.stream in first) == inference_first]
 
         def is_over() -> bool:
             return self.has_ended or not any(one in self.waiting for one in among)

@@ -157,7 +157,7 @@ class _LiveWorld:
         self.scope: Scope = preparation.share.batch
         self.clock = preparation.share.worth_s
         self.hand_in_s: float | None = None
-        self._unlabelled = {one.stream for one in preparation.command.streams if not one.labels}
+        self._inference_first = preparation.inference_first
         self._golden_before_s = 0.0
 
     def measure_cost(self) -> StepCost:
@@ -168,13 +168,15 @@ class _LiveWorld:
 
     def admit_step(self, step: PreparationStep) -> PreparationStep | None:
         """Returns the step; the first ones of streams come in the order in which these hand in."""
-        labels = isinstance(step, LabelStep)
-        if labels or (isinstance(step, InferenceStep) and step.stream in self._unlabelled):
-            stream = self._preparation.next_handed_in(labels, self.hand_in_s)
+        inference_first = step.stream in self._inference_first
+        if isinstance(step, InferenceStep if inference_first else LabelStep):
+            stream = self._preparation.next_handed_in(inference_first, self.hand_in_s)
             self.hand_in_s = 0.0 if stream is None else _HAND_IN_S
             if stream is None:
                 return None
             step = replace(step, stream=stream)
+        elif isinstance(step, LabelStep) and step.stream in self._preparation.waiting:
+            return None
         else:
             self._work.auditor.audit_streams(self._preparation, self._preparation.drain_overdue())
         self._golden_before_s = self._work.golden.took_s
