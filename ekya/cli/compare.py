@@ -11,6 +11,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import Output, command, remember_ctrl_c
 from ekya.cli.options import Clock, parse_integers, refuse_repeats
 from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
@@ -82,7 +83,11 @@ def _compare_on_virtual_time(
     from ekya.cli.fleet_from_options import fit_to_card, make_run_options
     from ekya.simulation.emulated.compare import compare
 
-    fleet = fit_to_card(fleet, config.card, config.overload, output)
+    # Sizes are the same for all, so they leave time for trials if any scheduler of these makes them.
+    profilers = {fleet.with_preset(name).preparation.profiler for name in schedulers}
+    tried = Profiler.PAPER if Profiler.PAPER in profilers else fleet.preparation.profiler
+    sized = fit_to_card(_with_profiler(fleet, tried), config.card, config.overload, output)
+    fleet = _with_profiler(sized, fleet.preparation.profiler)
     return compare(fleet, schedulers, seeds, make_run_options(config, fleet))
 
 
@@ -121,12 +126,15 @@ def _compare_live(
             path = run_live(sized.with_preset(scheduler), options, output.console)
         if sized is fleet:
             measured = load_fleet(RunFolder(path).fleet)
-            profiler = {"profiler": fleet.preparation.profiler}
-            preparation = measured.preparation.model_copy(update=profiler)
-            sized = measured.model_copy(update={"preparation": preparation})
+            sized = _with_profiler(measured, fleet.preparation.profiler)
         return path
 
     return compare_schedulers(fleet, schedulers, seeds, play)
+
+
+def _with_profiler(fleet: "FleetConfig", profiler: Profiler) -> "FleetConfig":
+    preparation = fleet.preparation.model_copy(update={"profiler": profiler})
+    return fleet.model_copy(update={"preparation": preparation})
 
 
 def _mean_of(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ def immediate_commands(
     match event:
         case ev.WindowOpened() if event.index > 0 and now_us < event.end_us:
             yield from _preparing(after, now_us, options, needs)
-        case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
+        case ev.ProfilerBack() if may_prepare_late(before, event.t_us, options):
             yield from _preparing(after, now_us, options, needs)
         case ev.LabelsReady() if event.window == before.window:
             stream = before.stream(event.stream)

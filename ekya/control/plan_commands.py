@@ -98,7 +98,8 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
     """
     match command:
         case cmd.BeginPreparation():
-            for asked in command.streams:
+            # A micro-profiler that is loading refuses it, and the loop asks again.
+            for asked in () if state.profiler_down else command.streams:
                 state = state.with_stream(_to_be_prepared(state.stream(asked.stream), asked, command.window))
             streams = frozenset(asked.stream for asked in command.streams)
             running = RunningPreparation(now_us, command.share_milli, command.round, streams)

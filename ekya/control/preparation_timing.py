@@ -18,7 +18,7 @@ from ekya.planning.schedulers.allocation import left_by_inference
 from ekya.planning.schedulers.scheduler import Needs
 
 INFERENCE_PROFILE_EVERY = 4
-"""Least number of windows between two profiles of λ: motion changes more slowly than appearance."""
+"""Least number of windows between two profiles of measured λ: motion changes more slowly than appearance."""
 
 MOST_REACTIONS = 2
 """Preparations in a window that answer drifts of one stream: one at once, on the few objects that the new

@@ -193,7 +193,7 @@ def loop_events_due(state: FleetState, now_us: int, options: LoopOptions) -> tup
         for stream in state.streams
         if (due_us := more_labels_us(stream, options)) is not None and due_us <= now_us
     )
-    is_due = state.preparation is None and _next_dose_us(state, options) <= now_us
+    is_due = state.preparation is None and not state.profiler_down and _next_dose_us(state, options) <= now_us
     passed = (now_us - state.window_open_us) * options.doses
     dose = passed // (state.window_end_us - state.window_open_us)
     return (*more, ev.DoseDue(now_us, state.window, dose)) if is_due else more
@@ -224,7 +224,8 @@ def next_due_us(state: FleetState, options: LoopOptions) -> int:
         return min(state.preparation.began_us + limit_us, state.window_end_us)
     labelled = (more_labels_us(stream, options) for stream in state.streams)
     known = (due_us for due_us in labelled if due_us is not None)
-    return min((state.window_end_us, _next_dose_us(state, options), *known))
+    dose_us = state.window_end_us if state.profiler_down else _next_dose_us(state, options)
+    return min((state.window_end_us, dose_us, *known))
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:

@@ -162,7 +162,7 @@ class StreamState:
         finished: the retraining that finished or failed in this window; None without one, and after one that
             failed for lack of memory before its first epoch, since a γ that needs less may still run.
         paces: durations of the window's undisturbed epochs.
-        prepared_in: the last window in which it was to be labelled; None before the first.
+        prepared_in: the last window in which it was to be prepared; None before the first.
         inference_profiled_in: the last window in which its λ were to be profiled; None before the first.
         scene_us: stream time since which it has shown its scene: of its last drift; None before the first.
         drifted_us: stream time of a drift that no labels show yet, or few; None without one.

@@ -154,7 +154,7 @@ class Predicted:
         config: γ.
         accuracy: expected after the retraining, in [0, 1].
         gpu_s: expected GPU-seconds of the whole retraining.
-        sd: the profiler's standard deviation of the accuracy; None where it gave none.
+        sd: the profiler's standard deviation of the accuracy, in traces of older versions; else None.
     """
 
     config: RetrainConfig

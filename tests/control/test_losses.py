@@ -6,6 +6,7 @@ import pytest
 from byhand import (
     INFERENCE,
     LAMBDAS,
+    NEEDS,
     OPTIONS,
     RETRAINING,
     A,
@@ -221,6 +222,26 @@ def test_window_without_profiler_is_prepared_on_return():
     assert hand.views[-1].streams[0].retrain_options != ()
     turn = hand.open_window(2)
     assert next_due_us(turn.state.fleet, hand.options) == 215 * S
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_window_that_a_loading_profiler_refused_has_its_lambdas_on_return(labels):
+    hand = started(needs=replace(NEEDS, labels=labels))
+    hand.give(99 * S, ev.ProfilerDown(99 * S))
+    hand.open_window(1)
+    hand.end_preparation(100)
+    (begun,) = only(cmd.BeginPreparation, hand.give(104 * S, ev.ProfilerBack(104 * S)))
+    assert [(asked.labels, bool(asked.inference)) for asked in begun.streams] == 2 * [(labels, True)]
+
+
+def test_dose_that_falls_due_while_the_profiler_loads_is_made_on_return():
+    hand = started(options=replace(OPTIONS, doses=2))
+    hand.give(40 * S, ev.ProfilerDown(40 * S))
+    assert next_due_us(hand.state.fleet, hand.options) == 100 * S
+    assert loop_events_due(hand.state.fleet, 60 * S, hand.options) == ()
+    hand.give(61 * S, ev.ProfilerBack(61 * S))
+    assert next_due_us(hand.state.fleet, hand.options) == 50 * S
+    assert loop_events_due(hand.state.fleet, 61 * S, hand.options) == (ev.DoseDue(61 * S, 0, 1),)
 
 
 def test_returned_profiler_skips_labelled_or_late_window():

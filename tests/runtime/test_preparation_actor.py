@@ -406,10 +406,27 @@ def test_lambdas_come_first_where_they_are_asked_for_first_or_alone(actor, good,
     assert type(ended) is ev.PreparationEnded
 
 
+def test_stream_that_has_handed_in_does_not_wait_for_lambdas_of_a_late_one(actor, good, materials):
+    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    asked = (
+        cmd.PrepareStream(LATE, (InferenceConfig(2, SIDE),), (), inference_first=True),
+        cmd.PrepareStream(CAM, (), ()),
+    )
+    actor.start_preparation(cmd.BeginPreparation(1, 500, asked), 1)
+    actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, unheard_of, None)
+    (labelled,) = actor.poll(30.0)
+    assert (type(labelled), labelled.stream) == (ev.LabelsReady, CAM)
+    actor.hand_in(1, LATE, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
+    assert [(type(event), event.stream) for event in told_until_the_end(actor)[:-1]] == [
+        (ev.InferenceProfiled, LATE),
+        (ev.LabelsReady, LATE),
+    ]
+
+
 def test_stream_without_hand_in_is_logged_at_the_end(actor, caplog):
     actor.start_preparation(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
     actor.end_preparation(1)
-    assert "absent: handed in nothing to label for window 1" in caplog.text
+    assert "absent: handed in nothing for window 1" in caplog.text
 
 
 class Blind(BrightDetector):

@@ -254,7 +254,7 @@ class PreparationActor:
         finally:
             for stream in preparation.waiting:
                 if stream not in preparation.streams:
-                    _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
+                    _LOG.warning("%s: handed in nothing for window %d", stream, window)
             preparation.share.finish_job()
             give_back_freed()
         self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window, preparation.command.round))

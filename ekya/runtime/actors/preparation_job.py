@@ -55,7 +55,7 @@ class PreparationJob:
         )
 
     def next_handed_in(self, inference_first: bool, timeout_s: float | None) -> StreamId | None:
-        """Waits for the next stream that has handed in; returns None after the timeout.
+        """Waits for the next stream that has handed in; returns None if it is another, or after the timeout.
 
         Args:
             inference_first: of ``inference_first``, or of the other streams.
@@ -68,11 +68,17 @@ class PreparationJob:
             return self.has_ended or not any(one in self.waiting for one in among)
 
         with self.changed:
-            self.changed.wait_for(lambda: is_over() or self._handed_in(among) is not None, timeout_s)
+            # Others that are there do not wait for a late one: these steps come again in the next round.
+            self.changed.wait_for(lambda: is_over() or self._handed_in(self.waiting) is not None, timeout_s)
             stream = None if self.has_ended else self._handed_in(among)
             if stream is not None:
                 self.waiting.remove(stream)
             return stream
+
+    def has_begun(self, stream: StreamId) -> bool:
+        """Returns whether a stream has handed in, and a step of it was begun."""
+        with self.changed:
+            return stream in self.streams and stream not in self.waiting
 
     def drain_overdue(self, stream: StreamId | None = None) -> tuple[StreamId, ...]:
         """Returns the overdue streams, or this one if it is, and removes them."""

@@ -92,7 +92,7 @@ class KnownModels:
 
 
 _HAND_IN_S = 1.0
-"""Timeout for the next stream to hand in while others are labelled, before γ and λ are profiled."""
+"""Timeout for the next stream to hand in while others are prepared, before the steps that follow."""
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +175,7 @@ class _LiveWorld:
             if stream is None:
                 return None
             step = replace(step, stream=stream)
-        elif isinstance(step, LabelStep) and step.stream in self._preparation.waiting:
+        elif isinstance(step, LabelStep) and not self._preparation.has_begun(step.stream):
             return None
         else:
             self._work.auditor.audit_streams(self._preparation, self._preparation.drain_overdue())

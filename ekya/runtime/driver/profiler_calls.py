@@ -79,7 +79,7 @@ class ProfilerCalls:
         if self._starts:
             # The loop asks again when the micro-profiler is back.
             _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
-            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
+            self._emit(ev.PreparationEnded(self._now_us(), command.window, command.round))
             return
         self._preparing = command
         holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
@@ -146,7 +146,7 @@ class ProfilerCalls:
         Args:
             begun: call to it that returns once it has started.
         """
-        self._emit(ev.ProfilerDown(max(self._clock.now_us(), 0)))
+        self._emit(ev.ProfilerDown(self._now_us()))
         self._starts = {begun, *(self.load_newest_model(stream) for stream in self._ready)}
         for start in self._starts:
             self._calls.add_call(start, partial(self._started, start))
@@ -161,7 +161,7 @@ class ProfilerCalls:
         self.follow_loading(begun)
         if self._preparing is not None:
             ended = self._preparing
-            self._emit(ev.PreparationEnded(self._clock.now_us(), ended.window, ended.round))
+            self._emit(ev.PreparationEnded(self._now_us(), ended.window, ended.round))
             self._preparing = None
 
     def _started(self, start: Any, value: None, error: RayError | None) -> None:
@@ -170,4 +170,8 @@ class ProfilerCalls:
         if start in self._starts:
             self._starts.remove(start)
             if not self._starts:
-                self._emit(ev.ProfilerBack(self._clock.now_us()))
+                self._emit(ev.ProfilerBack(self._now_us()))
+
+    def _now_us(self) -> int:
+        """Returns run time, 0 before the run begins."""
+        return max(self._clock.now_us(), 0)
