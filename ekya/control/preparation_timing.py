@@ -77,7 +77,7 @@ def window_preparation(
                 scenes=_scenes(fleet, stream, options),
                 dose=Dose(options.doses),
                 labels=needs.labels,
-                inference_first=first[stream.stream],
+                inference_first=first[stream.stream] or not needs.labels,
             )
             for stream in serving
         ),

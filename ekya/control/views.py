@@ -160,17 +160,13 @@ def _stream_view(
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
     serving = _on_all_labels(stream, accuracy, needs)
-    promised = [
-        option
-        for option in _offered(stream, state, serving, options, needs, outcomes)
-        if stream.profiles.has_room_for(option.config)
-    ]
     return StreamView(
         stream=stream.stream,
         accuracy=serving,
         retrain_options=tuple(
             replace(option, early_part=early_part(option, serving, options) if needs.early_parts else 0.0)
-            for option in promised
+            for option in _offered(stream, state, serving, options, needs, outcomes)
+            if stream.profiles.has_room_for(option.config)
         ),
         inference_options=_pooled(stream, state, inference_needs(stream, options)),
         running=_running(stream),

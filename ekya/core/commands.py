@@ -28,7 +28,7 @@ class PrepareStream:
             drifted together with it.
         dose: part of the window's labels that is made; an answer to a drift has all of them.
         labels: whether it is labelled at all.
-        inference_first: λ are profiled before anything is labelled.
+        inference_first: λ are profiled before anything is labelled, or nothing is.
     """
 
     stream: StreamId

@@ -62,8 +62,9 @@ def test_preparation_steps_without_labels_skip_stream():
     assert steps == [LabelStep(A), LabelStep(B), InferenceStep(B, LAMBDAS)]
 
 
-def test_preparation_steps_profile_first_what_asks_for_it_or_is_not_labelled():
-    plan = [asked(A), replace(asked(B), labels=False), replace(asked(C, families=()), inference_first=True)]
+def test_preparation_steps_profile_first_what_asks_for_it():
+    plan = [asked(A), replace(asked(B), labels=False, inference_first=True)]
+    plan.append(replace(asked(C, families=()), inference_first=True))
     steps = carried_out(plan, {A: Labelled(0.7, False)})
     assert steps == [
         InferenceStep(B, LAMBDAS),

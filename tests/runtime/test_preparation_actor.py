@@ -387,7 +387,7 @@ def test_lambdas_come_first_where_they_are_asked_for_first_or_alone(actor, good,
     for stream in (LATE, CAM):
         actor.load_model(stream, SETTINGS, BASE_VERSION, to_bytes(good))
     config = InferenceConfig(2, SIDE)
-    first = {"labels": labels, "inference_first": labels}
+    first = {"labels": labels, "inference_first": True}
     asked = (
         cmd.PrepareStream(ABSENT, (config,), (), **first),
         cmd.PrepareStream(LATE, (config,), (), **first),

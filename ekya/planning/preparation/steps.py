@@ -77,7 +77,7 @@ def preparation_steps(
 ) -> Iterator[PreparationStep]:
     """Yields labels of all streams, one family of γ for those in need, λ of all, then the other families.
 
-    Before these come λ of streams of which they are to be first, or that are not labelled.
+    Before these come λ of streams of which they are to be first.
 
     Steps that are unfinished when the time is up are not done, so the most valuable come first: without
     labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has priors.
@@ -88,9 +88,9 @@ def preparation_steps(
         labelled: filled in by the caller while it carries the steps out, and read only when all labels are
             made; a stream that could not be labelled, but was to be, is missing and gets no further steps.
     """
-    first = [of for of in streams if of.inference and (of.inference_first or not of.labels)]
-    for of in first:
-        yield InferenceStep(of.stream, of.inference)
+    for of in streams:
+        if of.inference_first:
+            yield InferenceStep(of.stream, of.inference)
     for of in streams:
         if of.labels:
             yield LabelStep(of.stream)
@@ -99,7 +99,7 @@ def preparation_steps(
     needy = in_need(accuracies)
     yield from _trials(needy, families, 0)
     for of in streams:
-        if of.inference and of not in first and of.stream in labelled:
+        if of.inference and not of.inference_first and of.stream in labelled:
             yield InferenceStep(of.stream, of.inference)
     for rank in range(1, max((len(families[stream]) for stream in needy), default=1)):
         yield from _trials(needy, families, rank)

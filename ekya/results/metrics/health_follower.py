@@ -131,11 +131,9 @@ class HealthFollower:
     def _carry_out(self, command: cmd.Command, now_us: int) -> None:
         match command:
             # No labels are due after a drift, or where λ alone are profiled.
-            case cmd.BeginPreparation() if command.round == 0 and (
-                not command.streams or any(one.labels for one in command.streams)
-            ):
+            case cmd.BeginPreparation() if command.round == 0 and all(one.labels for one in command.streams):
                 self._prepared = False
-                asked = {one.stream for one in command.streams if one.labels}
+                asked = {one.stream for one in command.streams}
                 for name, stream in self._streams.items():
                     stream.expect_labels(asked=name in asked)
             case cmd.EndPreparation() if command.window == self._window:

@@ -48,11 +48,7 @@ class PreparationJob:
     @property
     def inference_first(self) -> frozenset[StreamId]:
         """Streams of which λ are profiled before they are labelled, if they are."""
-        return frozenset(
-            one.stream
-            for one in self.command.streams
-            if one.inference and (one.inference_first or not one.labels)
-        )
+        return frozenset(one.stream for one in self.command.streams if one.inference_first)
 
     def next_handed_in(self, inference_first: bool, timeout_s: float | None) -> StreamId | None:
         """Waits for the next stream that has handed in; returns None if it is another, or after the timeout.
