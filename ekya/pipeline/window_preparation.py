@@ -23,6 +23,7 @@ from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
 from ekya.models.training.label_weights import tried_of
+from ekya.models.training.labelled import Examples
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import LabelPool, StreamLabels
@@ -188,9 +189,13 @@ def measure_on_all(made: LabelledStream, stream: StreamId, pool: LabelPool) -> L
     fresh = pool.not_learnt(stream, made.labels, made.prepared.model, since_us)
     if len(fresh) <= len(made.labels.validation.examples):
         return made
-    images = (len(tried_of(fresh)), made.prepared.settings.side)
-    work = replace(made.work, images=(*made.work.images, images))
+    work = add_pass(made.work, fresh, made.prepared.settings.side)
     return replace(made, work=work, accuracy_on_all=made.prepared.accuracy_now(fresh))
+
+
+def add_pass(work: StepWork, labels: Examples, side: int) -> StepWork:
+    """Returns the work with that of measuring the serving model on all labels, at this side in pixels."""
+    return replace(work, images=(*work.images, (len(tried_of(labels)), side)))
 
 
 def join_pooled(

@@ -13,8 +13,7 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
-from ekya.core.events import InferenceProfiled, LabelsReady, ModelSwapped, ProfileReady, RetrainProgress
-from ekya.core.profile import Profiler
+from ekya.core.events import InferenceProfiled, LabelsReady, ModelSwapped, RetrainProgress
 from ekya.core.trace import BASE
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.golden.detections import ObjectDetector
@@ -207,11 +206,18 @@ def test_boxes_of_answers_are_inside_the_frame(ran):
 
 
 @pytest.mark.long
-def test_recorded_trace_equals_events_of_a_run(briefly_ran, traced):
-    """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
+def test_recorded_trace_equals_events_of_a_run(brief, traced, tmp_path):
+    """Every label count, λ profile and epoch of the run is in the trace, with the same figures.
+
+    The run labels no window inside, as a trace does.
+    """
     (stream,) = traced.streams
     window = stream.windows[1]
-    steps, started, seen = read_journal(briefly_ran[0].journal)[2], {}, set()
+    unnoticed = brief.drift.model_copy(update={"notice": False})
+    alike = brief.model_copy(update={"drift": unnoticed})
+    folder = RunFolder.create_numbered(tmp_path, "motorway")
+    emulate(folder, alike, "ekya", SEED, lambda batch, step: None)
+    steps, started, seen = read_journal(folder.journal)[2], {}, set()
     for step in steps:
         for event in step.events:
             match event:
@@ -224,9 +230,6 @@ def test_recorded_trace_equals_events_of_a_run(briefly_ran, traced):
                     assert event.serving_accuracy == window.start_of(BASE).validation_accuracy
                 case InferenceProfiled():
                     assert (event.options, event.gpu_s) == (window.inference_profiled, window.inference_gpu_s)
-                case ProfileReady():
-                    trial = window.best_trial(event.curve.family, BASE, Profiler.EKYA)
-                    assert event.curve == trial.curve
                 case RetrainProgress():
                     training = window.best_training(started[event.job], BASE)
                     epoch = training.epochs[event.epoch - 1]
@@ -238,7 +241,7 @@ def test_recorded_trace_equals_events_of_a_run(briefly_ran, traced):
         started |= {
             command.job: command.config for command in step.commands if isinstance(command, StartRetraining)
         }
-    assert seen == {LabelsReady, InferenceProfiled, ProfileReady, RetrainProgress}
+    assert seen == {LabelsReady, InferenceProfiled, RetrainProgress}
 
 
 @pytest.mark.long

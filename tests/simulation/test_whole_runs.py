@@ -11,8 +11,6 @@ from ekya import cli
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.commands import StartRetraining
-from ekya.core.events import ProfileReady
-from ekya.core.profile import family_of
 from ekya.models.edge.checkpoints import load_model
 from ekya.results.finalize import score_run
 from ekya.results.storage.journal import read_journal
@@ -125,7 +123,7 @@ def test_waymo_both_versions_give_same_results(tmp_path):
 
 
 @pytest.mark.virtual
-def test_emulated_public_gamma_tries_one_family_and_keeps_the_old_head(tmp_path):
+def test_emulated_public_gamma_keeps_the_old_head(tmp_path):
     """One camera that shows a new scene from the start, in two short windows."""
     fleet = load_fleet(shipped_path("datasets/synthetic_city/public_gamma.yaml"))
     camera = fleet.streams[0]
@@ -138,10 +136,6 @@ def test_emulated_public_gamma_tries_one_family_and_keeps_the_old_head(tmp_path)
     emulate(folder, fleet, "ekya", 3, lambda batch, step: None)
 
     _, _, turns = read_journal(folder.journal)
-    events = [event for turn in turns for event in turn.events]
-    curves = [event.curve for event in events if isinstance(event, ProfileReady)]
-    assert {curve.family for curve in curves} == {family_of(one) for one in fleet.retrain_configs()}
-    assert [bool(curve.accuracies) for curve in curves].count(True) == 1
     started = [c for turn in turns for c in turn.commands if isinstance(c, StartRetraining)]
     assert started
     widths = {str(command.config.head_width) for command in started}

@@ -40,6 +40,7 @@ from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve, r
 from ekya.pipeline.window_preparation import (
     FrameCosts,
     LabelledStream,
+    add_pass,
     check_teacher,
     label_stream,
     profile_inference,
@@ -197,11 +198,13 @@ class StreamRecorder:
             self.common.inference_configs,
             lambda _, burst: self._frame_costs(objects, boxes_in(burst)),
         )
+        # As of a model that has not learnt from them: all labels measure it.
+        measured = add_pass(labelled.work, labels.examples, prepared.settings.side)
         return replace(
             known,
             training_crops=len(labels.training.examples),
             validation_crops=len(labels.validation.examples),
-            labelling_gpu_s=step_cost(labelled.work, golden, card).gpu_s,
+            labelling_gpu_s=step_cost(measured, golden, card).gpu_s,
             inference_gpu_s=step_cost(work, golden, card).gpu_s,
             inference_profiled=profiled,
         )
