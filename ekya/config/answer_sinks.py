@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ekya.config.fleet_sections import FleetSection
 from ekya.core.errors import UserError
+from ekya.core.objects import SURE
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.credentials import has_password
@@ -52,6 +53,9 @@ SinkName = Annotated[str, AfterValidator(_is_plain)]
 Topic = Annotated[str, AfterValidator(_is_topic)]
 
 
+MinConfidence = Annotated[float, Field(ge=0, le=1)]
+
+
 class JsonlSpec(FleetSection):
     """Lines of JSON in ``<name>.jsonl``; older files are ``<name>.jsonl.1``, ``.2`` and so on.
 
@@ -60,6 +64,8 @@ class JsonlSpec(FleetSection):
         folder: existing folder for the files; None for ``answers`` in the service's folder.
         megabytes: size at which a new file is begun.
         files: number of files that are kept.
+        min_confidence: of a detector's boxes, those with less confidence are not sent; below 0.5 unsure ones
+            are, marked as such.
     """
 
     kind: Literal["jsonl"] = "jsonl"
@@ -67,6 +73,7 @@ class JsonlSpec(FleetSection):
     folder: Annotated[Path | None, FOLDER] = None
     megabytes: float = Field(default=100, gt=0)
     files: int = Field(default=10, ge=1)
+    min_confidence: MinConfidence = SURE
 
 
 class WebhookSpec(FleetSection):
@@ -79,6 +86,7 @@ class WebhookSpec(FleetSection):
         bearer: ``${NAME}``, a token that is sent in the header ``Authorization``; None sends none.
         timeout_s: seconds to wait for a connection, and for a reply.
         batch: largest number of messages in a POST.
+        min_confidence: as of a file.
     """
 
     kind: Literal["webhook"] = "webhook"
@@ -88,6 +96,7 @@ class WebhookSpec(FleetSection):
     bearer: Secret | None = None
     timeout_s: float = Field(default=10, gt=0, le=60)
     batch: int = Field(default=100, ge=1, le=1000)
+    min_confidence: MinConfidence = SURE
 
 
 class MqttSpec(FleetSection):
@@ -103,6 +112,7 @@ class MqttSpec(FleetSection):
         ca: file of the authorities that may have signed it, in PEM; None for those of the system.
         prefix: first words of all topics. Every service of a broker needs its own.
         discovery: prefix of Home Assistant's discovery; None announces nothing.
+        min_confidence: as of a file.
     """
 
     kind: Literal["mqtt"] = "mqtt"
@@ -115,6 +125,7 @@ class MqttSpec(FleetSection):
     ca: Path | None = None
     prefix: Topic = "ekya"
     discovery: Topic | None = "homeassistant"
+    min_confidence: MinConfidence = SURE
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -6,8 +6,10 @@ from typing import cast
 
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
+from ekya.core.objects import SURE
 from ekya.core.stream_faults import Status
 from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
@@ -72,7 +74,9 @@ class ServiceBackend:
     def newest_answer(self, camera: str) -> dict[str, object] | None:
         # First: the name becomes a part of a path, and a removed camera's answers are still on disk.
         self._control.require_camera(StreamId(camera))
-        message = newest_message(self._folder, StreamId(camera), self._classes)
+        detects = self._control.fleet.edge.task is Task.DETECT
+        least = SURE if detects else None
+        message = newest_message(self._folder, StreamId(camera), self._classes, least)
         return None if message is None else cast(dict[str, object], message)
 
     def kept_models(self, camera: str) -> tuple[ModelRow, ...]:

@@ -20,6 +20,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
+from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.host_probe import keep_host, kept_host
 from ekya.results.storage.hour_tables import newest_rows
@@ -181,7 +182,14 @@ class FleetService:
         self._keeper = keeper
         # The stack closes in reverse: the log is open until all else has ended.
         stack.enter_context(logging_to_folder(folder.path, self._cameras, self._secrets))
-        publisher = Publisher(folder, self._run.fleet.answers, self._classes, lambda: keeper.status().cameras)
+        fleet = self._run.fleet
+        publisher = Publisher(
+            folder,
+            fleet.answers,
+            self._classes,
+            lambda: keeper.status().cameras,
+            detects=fleet.edge.task is Task.DETECT,
+        )
         meter = HostMeter(
             folder.path,
             lambda: read_restarts(folder.path).count,

@@ -46,7 +46,7 @@ def a_message(frame, camera="cam"):
     }
 
 
-def row(frame, analysed=True, followed=False, classes=(0,), version=3):
+def row(frame, analysed=True, followed=False, classes=(0,), version=3, confidence=2 / 3):
     """Returns a prediction; one that is neither analysed nor followed is answered by the frame before."""
     own = analysed or followed
     count = len(classes) if own else 0
@@ -61,7 +61,7 @@ def row(frame, analysed=True, followed=False, classes=(0,), version=3):
         resolution=32,
         boxes=np.array([[1.26, 2, 30, 40.0]] * count, np.float32).reshape(-1, 4),
         classes=np.array(classes[:count], np.int16),
-        confidence=np.full(count, 1 / 3, np.float32),
+        confidence=np.full(count, confidence, np.float32),
     )
 
 

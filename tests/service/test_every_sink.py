@@ -47,8 +47,8 @@ def test_messages_are_of_frames_with_boxes_of_their_own(tmp_path):
     assert [message["id"] for message in made] == ["cam.1/0", "cam.1/2", "cam.1/3"]
     box = [1.3, 2.0, 30.0, 40.0]
     assert made[0]["objects"] == [
-        {"class": "person", "confidence": 0.3333, "box": box},
-        {"class": "car", "confidence": 0.3333, "box": box},
+        {"class": "person", "confidence": 0.6667, "box": box},
+        {"class": "car", "confidence": 0.6667, "box": box},
     ]
     assert made[2]["objects"] == []
     assert json.loads(json.dumps(made[1])) == {
@@ -57,13 +57,30 @@ def test_messages_are_of_frames_with_boxes_of_their_own(tmp_path):
         "frame": 2,
         "time": "2025-11-25T10:00:00.200Z",
         "model": 3,
-        "objects": [{"class": "car", "confidence": 0.3333, "box": box}],
+        "objects": [{"class": "car", "confidence": 0.6667, "box": box}],
     }
 
 
 def test_message_names_no_box_that_holds_no_object(tmp_path):
     folder = written(tmp_path, row(0, classes=(2, 0)))
     assert [one["class"] for one in newest_message(folder, CAM, CLASSES)["objects"]] == ["car"]
+
+
+def test_unsure_boxes_are_told_only_to_who_wants_them_and_marked(tmp_path):
+    folder = written(tmp_path, row(0, confidence=0.3), row(1))
+    rows, clock = next_rows(folder.hours(CAM), -1), WallClock.from_folder(folder)
+
+    def told(least):
+        return [one["objects"] for one in make_messages(CAM, rows, CLASSES, clock, least)]
+
+    assert told(0.5) == [[], told(0.29)[1]]
+    assert told(0.29)[0] == [
+        {"class": "car", "confidence": 0.3, "box": [1.3, 2.0, 30.0, 40.0], "unsure": True}
+    ]
+    assert told(0.31)[0] == []
+    # A classifier only names boxes that are there.
+    assert told(None)[0] == [{"class": "car", "confidence": 0.3, "box": [1.3, 2.0, 30.0, 40.0]}]
+    assert newest_message(folder, CAM, CLASSES, 0.5)["frame"] == 1
 
 
 def test_newest_message_is_the_last_with_boxes_of_its_own(tmp_path):

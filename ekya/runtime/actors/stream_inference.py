@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.objects import BACKGROUND
+from ekya.core.objects import BACKGROUND, SURE
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, us_to_seconds
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
@@ -214,11 +215,13 @@ class StreamInference:
             return None
         frame, row = shown
         names = self._settings.classes
+        # Of a detector's boxes only the sure ones are objects; a classifier names boxes that are.
+        least = SURE if self._settings.task is Task.DETECT else 0.0
         boxes = zip(row.boxes, row.classes.tolist(), row.confidence.tolist(), strict=True)
         drawn = [
             DrawnBox(box, BoxStyle.RIGHT, f"{names[index]} {round(100 * confidence)}%")
             for box, index, confidence in boxes
-            if names[index] != BACKGROUND
+            if names[index] != BACKGROUND and confidence >= least
         ]
         return draw_boxes(frame.image, drawn)
 

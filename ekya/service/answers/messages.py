@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Protocol, TypedDict
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
-from ekya.core.objects import BACKGROUND
+from ekya.core.objects import BACKGROUND, SURE
 from ekya.core.records import PredictionColumns
 from ekya.core.units import US_PER_S, StreamId
 from ekya.results.storage.hour_tables import newest_rows
@@ -17,8 +17,14 @@ from ekya.results.storage.wall_clock import WallClock
 _LOOKED_INTO = 5
 """Newest pieces of the predictions in which the newest message is sought."""
 
-DetectedObject = TypedDict("DetectedObject", {"class": str, "confidence": float, "box": list[float]})
-"""An object: class, confidence in [0, 1], and box x0, y0, x1, y1 in pixels."""
+DetectedObject = TypedDict(
+    "DetectedObject",
+    {"class": str, "confidence": float, "box": list[float], "unsure": NotRequired[Literal[True]]},
+)
+"""An object: class, confidence in [0, 1], and box x0, y0, x1, y1 in pixels.
+
+``unsure`` where the confidence is below that from which the model's box counts as an object.
+"""
 
 
 class Message(TypedDict):
@@ -41,7 +47,11 @@ class Message(TypedDict):
 
 
 def make_messages(
-    camera: StreamId, rows: PredictionColumns, classes: tuple[str, ...], clock: WallClock
+    camera: StreamId,
+    rows: PredictionColumns,
+    classes: tuple[str, ...],
+    clock: WallClock,
+    min_confidence: float | None = SURE,
 ) -> Iterator[Message]:
     """Yields the messages of the rows in order.
 
@@ -52,18 +62,23 @@ def make_messages(
         rows: its predictions.
         classes: names of the fleet's classes.
         clock: of the service.
+        min_confidence: of boxes that are told; None for all, which are objects, as where a model only names
+            them.
     """
     for row in np.flatnonzero(rows.answered_by == rows.frame):
-        yield _message(camera, rows, int(row), classes, clock)
+        yield _message(camera, rows, int(row), classes, clock, min_confidence)
 
 
-def newest_message(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]) -> Message | None:
+def newest_message(
+    folder: RunFolder, camera: StreamId, classes: tuple[str, ...], min_confidence: float | None = SURE
+) -> Message | None:
     """Returns the newest message of a camera; None if it has none, or none for some time.
 
     Args:
         folder: of the service.
         camera: name of the stream.
         classes: names of the fleet's classes.
+        min_confidence: as of ``make_messages``.
 
     Raises:
         UserError: the service was never started.
@@ -71,7 +86,8 @@ def newest_message(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]
     for rows in islice(newest_rows(folder.hours(camera)), _LOOKED_INTO):
         seen = np.flatnonzero(rows.answered_by == rows.frame)
         if len(seen):
-            return _message(camera, rows, int(seen[-1]), classes, WallClock.from_folder(folder))
+            clock = WallClock.from_folder(folder)
+            return _message(camera, rows, int(seen[-1]), classes, clock, min_confidence)
     return None
 
 
@@ -84,16 +100,24 @@ def time_of(unix_us: int) -> str:
 
 
 def _message(
-    camera: StreamId, rows: PredictionColumns, row: int, classes: tuple[str, ...], clock: WallClock
+    camera: StreamId,
+    rows: PredictionColumns,
+    row: int,
+    classes: tuple[str, ...],
+    clock: WallClock,
+    min_confidence: float | None,
 ) -> Message:
     frame = int(rows.frame[row])
     objects: list[DetectedObject] = []
     for place in range(rows.offsets[row], rows.offsets[row + 1]):
-        name = classes[rows.classes[place]]
+        name, confidence = classes[rows.classes[place]], float(rows.confidence[place])
         # A classifier calls a box background that holds no object.
-        if name != BACKGROUND:
-            box = [round(float(value), 1) for value in rows.boxes[place]]
-            objects.append({"class": name, "confidence": round(float(rows.confidence[place]), 4), "box": box})
+        if name == BACKGROUND or (min_confidence is not None and confidence < min_confidence):
+            continue
+        box = [round(float(value), 1) for value in rows.boxes[place]]
+        objects.append({"class": name, "confidence": round(confidence, 4), "box": box})
+        if min_confidence is not None and confidence < SURE:
+            objects[-1]["unsure"] = True
     return Message(
         id=f"{camera}/{frame}",
         camera=camera,

@@ -161,6 +161,7 @@ class Publisher:
         classes: names of the fleet's classes.
         status: returns the state of every camera; called by several threads.
         unix_s: the wall clock.
+        detects: whether the edge models detect; those that only name given boxes are never unsure of one.
 
     Raises:
         UserError: a secret is not set, or a cursor is damaged or cannot be written.
@@ -173,9 +174,13 @@ class Publisher:
         classes: tuple[str, ...],
         status: Callable[[], Sequence[CameraReport]],
         unix_s: Callable[[], float] = time.time,
+        *,
+        detects: bool = True,
     ) -> None:
         self._stop = threading.Event()
-        self._deliveries = [_Delivery(folder, spec, classes, status, unix_s, self._stop) for spec in sinks]
+        self._deliveries = [
+            _Delivery(folder, spec, classes, status, unix_s, self._stop, detects) for spec in sinks
+        ]
         self._threads = [
             threading.Thread(target=one.run, name=f"answers/{spec.name}", daemon=True)
             for one, spec in zip(self._deliveries, sinks, strict=True)
@@ -209,8 +214,9 @@ class _Delivery:
         status: Callable[[], Sequence[CameraReport]],
         unix_s: Callable[[], float],
         stop: threading.Event,
+        detects: bool,
     ) -> None:
-        self._folder, self._spec, self._classes = folder, spec, classes
+        self._folder, self._spec, self._classes, self._detects = folder, spec, classes, detects
         self._status, self._unix_s, self._stop = status, unix_s, stop
         self._secrets = spec.model_dump_json()
         self._sink = make_sink(spec, folder)
@@ -300,7 +306,9 @@ class _Delivery:
 
     def _deliver(self, stream: StreamId, rows: PredictionColumns, clock: WallClock) -> None:
         self._count_lost(stream, int(rows.frame[0]))
-        for batch in _batches(make_messages(stream, rows, self._classes, clock), self._sink.batch):
+        least = self._spec.min_confidence if self._detects else None
+        messages = make_messages(stream, rows, self._classes, clock, least)
+        for batch in _batches(messages, self._sink.batch):
             self._sink.send_messages(batch)
             self._cursor.advance_to(stream, batch[-1]["frame"], len(batch))
             self._cursor.save_at_times()
