@@ -9,9 +9,10 @@ from views import GAMMAS, window_views, with_golden
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.plan import Assignment, Phase
 from ekya.core.speed import LINEAR
-from ekya.core.units import StreamId
-from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.core.units import JobId, StreamId
+from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors
+from ekya.planning.schedulers.ekya import Ekya
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import StreamChoices
 from ekya.planning.schedulers.registry import make_scheduler
@@ -93,7 +94,8 @@ def test_planners_take_a_cheap_golden_detector_and_no_dear_one(planner):
         plan = make_scheduler(planner).plan(window(camera("a", 0.4, golden_milli, gamma(0.8, 20.0))))
         (assigned,) = plan.phases[0].assignments
         assert assigned.inference == config
-        assert (assigned.retrain is None) == (config == FIFTH) or planner == "thief", "it keeps idle shares"
+        uses_spare = planner in ("ekya", "thief")
+        assert (assigned.retrain is None) == (config == FIFTH) or uses_spare
 
 
 @pytest.mark.parametrize("planner", ["ekya", "serial", "exact"])
@@ -105,6 +107,23 @@ def test_planners_retrain_a_stream_beside_one_with_the_golden_detector(planner):
     first, second = make_scheduler(planner).plan(view).phases[0].assignments
     assert (first.inference, first.retrain) == (FIFTH, None)
     assert (second.inference, second.retrain) == (EVERY, GAMMAS[0])
+
+
+def test_students_behind_the_golden_detector_learn_on_spare_capacity():
+    """The best of those that end in time comes first; what runs goes on; nothing is begun for no gain."""
+    able = camera("a", 0.4, 300, gamma(0.8, 20.0), gamma(0.85, 30.0), gamma(0.9, 200.0))
+    view = window(camera("b", 0.8, 300, gamma(0.83, 20.0)), able, camera("c", 0.4, 300, gamma(0.405, 1.0)))
+    view = replace(view, capacity_milli=1900)
+    plan = Ekya().plan(view)
+    second, first, third = plan.phases[0].assignments
+    assert all(one.inference == FIFTH for one in (first, second, third))
+    assert (first.retrain_share_milli, second.retrain_share_milli, third.retrain_share_milli) == (1000, 0, 0)
+    assert "on spare capacity" in first.reason
+    assert plan.expected_accuracy == pytest.approx(evaluate_phases(view, plan.phases).score)
+    running = RunningRetraining(JobId(1), gamma(0.83, 20.0), 500)
+    goes_on = replace(view.streams[0], running=running, retrain_options=())
+    second, first, _ = Ekya().plan(replace(view, streams=(goes_on, *view.streams[1:]))).phases[0].assignments
+    assert (first.retrain_share_milli, second.retrain_share_milli) == (0, 1000)
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
