@@ -26,13 +26,12 @@ install = $(BIN)/python -m pip install --disable-pip-version-check --no-input --
 demo: $(VENV)/.installed ## run four rendered cameras for five windows (under 3 minutes)
 	$(BIN)/ekya run
 
-# Videos and weights of others, which are no part of the project.
+# Videos of others, which are no part of the project. The models are taken from DATA by their content, or fetched.
 DATA ?= $(or $(EKYA_DATA),../shared/data)
-VIDEOS := ahmetozlu_input_video.mp4 intel_one-by-one-person-detection.mp4
-demo-video: $(VENV)/.installed ## adapt a small detector to two recorded cameras (DATA=FOLDER)
-	$(BIN)/ekya run $(VIDEOS:%=--video $(DATA)/videos/%) --classes person,bicycle,car,motorcycle,bus,truck \
-	  --student $(DATA)/weights/FastestDet_coco.safetensors --golden $(DATA)/weights/deimv2_hgnetv2_femto_coco.onnx \
-	  --speed 0.5 --windows 4
+VIDEO ?= $(addprefix $(DATA)/videos/,ahmetozlu_input_video.mp4 intel_one-by-one-person-detection.mp4)
+demo-video: $(VENV)/.installed ## run recorded cameras for four windows (VIDEO="FILE ...", or DATA=FOLDER)
+	if [ -d $(DATA)/weights ]; then $(BIN)/ekya models fetch --from $(DATA)/weights; fi
+	$(BIN)/ekya run $(VIDEO:%=--video %) --windows 4
 
 experiments: $(VENV)/.installed ## draw the papers' figures, quickly; ARGS=--full in the papers' size
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)

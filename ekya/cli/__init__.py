@@ -21,10 +21,12 @@ from ekya.cli import (
     folder,
     golden,
     machine,
+    models,
     prepare,
     profile,
     record,
     run,
+    score,
     serve,
     simulate,
 )
@@ -36,7 +38,7 @@ USER_ERROR = 2
 """Exit code for an error that the user can fix, including errors of the command line itself."""
 
 UNWELL = 3
-"""Exit code of a run that ended in order, but most of whose streams' windows were unhealthy."""
+"""Exit code of a run that ended in order, but was no success: unhealthy streams, or nothing adapted."""
 
 STOPPED = 130
 """Exit code after Ctrl-C, as is usual in shells."""
@@ -52,6 +54,7 @@ app = typer.Typer(
 )
 
 _golden = typer.Typer(name="golden", help="Golden models: label a fleet's streams before they are run.")
+_models = typer.Typer(name="models", help="Published models that Ekya can fetch; lists them by itself.")
 _ctl = typer.Typer(
     name="ctl", help="A running service: what it does, and changes to it.", invoke_without_command=True
 )
@@ -70,10 +73,14 @@ _add(app, run.run, serve.serve, run.replay, compare.compare, profile.profile, si
 _add(app, record.record, prepare.prepare, check.check, check.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
+_add(_models, models.list_, models.fetch)
+models.list_.run_by_default(_models)
+app.add_typer(_models)
 _add(app, machine.doctor, machine.calibrate, machine.speeds)
 _add(_ctl, ctl.status, ctl.add, ctl.remove, ctl.pause, ctl.resume, ctl.set_)
 _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, ctl.forget)
 app.add_typer(_ctl)
+_add(app, score.score)
 _add(app, folder.status, folder.gc, folder.backup, folder.restore, folder.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
 _add(_fleet, fleet_profile.profile)

@@ -165,6 +165,16 @@ class Command(Generic[_Config]):
         """Name on the command line: ``roll-back`` of ``roll_back``, ``set`` of ``set_``."""
         return self.run.__name__.strip("_").replace("_", "-")
 
+    def run_by_default(self, group: typer.Typer) -> None:
+        """Makes a group without a subcommand run the command, without options."""
+
+        def run_alone(context: typer.Context) -> None:
+            if context.invoked_subcommand is None:
+                with open_output(None) as output:
+                    self.run(self.config(), output)
+
+        group.callback(invoke_without_command=True)(run_alone)
+
     def add_to(self, group: typer.Typer) -> None:
         """Adds the command to a group, behind those that it has."""
 

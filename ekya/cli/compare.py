@@ -10,7 +10,7 @@ import typer
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, remember_ctrl_c
 from ekya.cli.options import Clock, parse_integers, refuse_repeats
-from ekya.core.errors import UserError
+from ekya.core.errors import UnwellRunError, UserError
 from ekya.core.profile import Profiler
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
 def compare(config: CompareConfig, output: Output) -> None:
     """Run the same frames under several schedulers, and print one table.
 
-    On virtual time a result is the same every time. Live, sizes are measured in the first run and stay.
+    On virtual time a result is the same every time. Live, sizes are measured in the first run and stay. Exit
+    code 3: a scheduler that retrains has adapted nothing.
     """
     from ekya.cli.fleet_from_options import read_fleet, require_world
     from ekya.results.report.tables import compare_table, difference_lines
@@ -71,6 +72,14 @@ def compare(config: CompareConfig, output: Output) -> None:
         output.console.print(table)
         for line in difference_lines(result["pairs"], schedulers[0]):
             output.print_text(line)
+        for run in result["runs"]:
+            if run["adaptation"]["sentence"] is not None:
+                output.print_text(
+                    f"warning of {run['scheduler']}, seed {run['seed']}: {run['adaptation']['sentence']}"
+                )
+    for run in result["runs"]:
+        if run["adaptation"]["sentence"] is not None:
+            raise UnwellRunError(f"{run['scheduler']}: {run['adaptation']['sentence']}")
 
 
 def _compare_on_virtual_time(

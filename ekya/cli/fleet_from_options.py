@@ -1,5 +1,6 @@
 """The fleet that a command's options name, and what a fleet must be for the command."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ from ekya.cli.command import Output
 from ekya.cli.options import Clock
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet, parse_fleet, with_play
-from ekya.config.run_options import RunOptions, require_needs
+from ekya.config.run_options import RunOptions, require_end, require_needs
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
@@ -28,12 +29,10 @@ _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler"
 _OF_VIDEOS = {"golden": "golden", "student": "edge", "task": "edge"}
 """Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same."""
 
+BASE = "base"
+"""Value of ``--student`` for the shipped base detector."""
 
-GOLDEN_EVERY = (3, 5, 9, 15)
-"""λ of the golden detector for cameras without a student.
-
-The shipped base that their detectors start from finds next to nothing before its first retraining.
-"""
+_LOG = logging.getLogger(__name__)
 
 
 def read_fleet(config: object) -> FleetConfig:
@@ -74,8 +73,6 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
     option = "--video" if videos else "--camera"
     if "fleet" in given:
         raise UserError(f"{option}: {given['fleet']} names the cameras already; use one of the two")
-    if "golden" not in given:
-        raise UserError(f"{option}: a golden detector has to label what it shows; add --golden FILE")
     if any("://" in video for video in videos):
         raise UserError("--video: it names files; give the URL of a camera with --camera")
     # All users of the machine, and the dashboard, see a command line.
@@ -86,7 +83,46 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
     files = [[Path(one) for one in video.split(",") if one] for video in videos]
-    return make_fleet_of_videos(files, given["golden"], changes, cameras, given.get("student"), given["task"])
+    missing = next((file for camera in files for file in camera if not file.exists()), None)
+    if missing is not None and "golden" not in given:
+        # No model is fetched for it.
+        raise UserError(f"--video {missing}: there is no such file; check the path")
+    student, golden = _models_of(given, len(files) + len(cameras))
+    return make_fleet_of_videos(files, golden, changes, cameras, student, given["task"])
+
+
+def _models_of(given: Mapping[str, Any], cameras: int) -> tuple[str | None, str]:
+    """Returns student and golden detector, in place of names of the catalogue their files.
+
+    Raises:
+        UserError: a model of the catalogue is not here and cannot be fetched.
+    """
+    from ekya.models.catalogue import STUDENT
+    from ekya.pipeline.default_models import choose_golden, fetch_student
+
+    offline = given.get("offline", False)
+    student, golden = given.get("student"), given.get("golden")
+    if student is None and given["task"] is Task.DETECT and (golden is None or STUDENT.is_cached):
+        student = str(fetch_student(offline=offline))
+    elif student not in (None, BASE):
+        student = _file_of(student, offline)
+    elif student is None and given["task"] is Task.DETECT:
+        _LOG.info("student: the shipped base; ekya models fetch %s gets one that detects more", STUDENT.name)
+    if golden is None:
+        return student, str(choose_golden(cameras, offline=offline))
+    return student, _file_of(golden, offline)
+
+
+def _file_of(named: str, offline: bool) -> str:
+    """Returns a model's file in the cache in place of its name in the catalogue, with its architecture."""
+    from ekya.models.catalogue import find_model
+    from ekya.pipeline.default_models import fetch_named
+
+    model = find_model(named)
+    if model is None or Path(named).is_file():
+        return named
+    path = fetch_named(model, offline=offline)
+    return f"{named}={path}" if named in DETECTORS or named in STUDENTS else str(path)
 
 
 def make_fleet_of_videos(
@@ -100,8 +136,7 @@ def make_fleet_of_videos(
     """Makes one stream per list of files and per URL, from ``cam-1`` on.
 
     Models that classify are the shipped fleet's. Those that detect start from ``student``, or from the
-    shipped base; then the golden detector is offered as λ too. Sizes are left open: they are chosen for the
-    machine and the number of streams.
+    shipped base. Sizes are left open: they are chosen for the machine and the number of streams.
 
     Args:
         videos: for each stream, files that are played one after the other.
@@ -110,7 +145,7 @@ def make_fleet_of_videos(
         changes: top-level keys that override the defaults (windows until the videos end, the classes that
             occur).
         cameras: URLs of live cameras, see ``CameraSpec``; they come after the videos.
-        student: detector that every stream starts with: a file of weights, or ``NAME=FILE``.
+        student: detector that every stream starts with: a file of weights, ``NAME=FILE``, or ``BASE``.
         task: of the edge models.
 
     Raises:
@@ -118,23 +153,20 @@ def make_fleet_of_videos(
     """
     sources: list[Mapping[str, object]] = [{"kind": "video", "files": list(files)} for files in videos]
     sources += [{"kind": "camera", "url": url} for url in cameras]
-    detector = _golden_entry(str(golden))
     raw: dict[str, object] = {
         "name": "cameras" if cameras else "videos",
-        "golden": detector,
+        "golden": _golden_entry(str(golden)),
         "streams": [
             {"id": f"cam-{number}", "source": source} for number, source in enumerate(sources, start=1)
         ],
         "edge": _edge_entry(student, task),
     }
-    if task is Task.DETECT and student is None and detector["model"] in DETECTORS:
-        raw["inference"] = {"golden_every": list(GOLDEN_EVERY)}
     return parse_fleet({**raw, **(changes or {})}, "command line", (Path(),))
 
 
 def _edge_entry(student: str | None, task: Task) -> Mapping[str, object]:
     if task is Task.DETECT:
-        return {"task": task, **({} if student is None else _student_entry(student))}
+        return {"task": task, **({} if student is None or student == BASE else _student_entry(student))}
     if student is not None:
         raise UserError(
             f"--student: it is a detector, and --task is {task}; leave one of the two out, or use --task "
@@ -207,8 +239,8 @@ def fit_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output: O
     return fleet
 
 
-def require_world(fleet: FleetConfig, scheduler: str, clock: Clock) -> None:
-    """Refuses live cameras on virtual time, and a scheduler whose needs the run does not meet.
+def require_world(fleet: FleetConfig, scheduler: str, clock: Clock, *, endless: bool = False) -> None:
+    """Refuses live cameras on virtual time, a run without end, and a scheduler whose needs are not met.
 
     Such needs are true profiles, weights from other servers in a live run, or a γ outside the fleet's Γ.
 
@@ -216,10 +248,13 @@ def require_world(fleet: FleetConfig, scheduler: str, clock: Clock) -> None:
         fleet: to run.
         scheduler: its scheduler, or another to run it with.
         clock: of the run.
+        endless: whether it is a service.
 
     Raises:
         UserError: names the reason, also if there is no such scheduler.
     """
+    if not endless:
+        require_end(fleet)
     if clock is Clock.VIRTUAL:
         require_recorded(fleet, "on virtual time")
     require_needs(fleet, scheduler, live=clock is Clock.WALL)

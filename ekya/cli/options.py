@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ekya.config.scoring import Scoring
 from ekya.core.errors import UserError
 from ekya.core.units import seconds_to_us
 from ekya.models.edge.architecture_table import Task
@@ -51,17 +52,21 @@ Golden = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|NAME",
-        help="Golden detector of videos and cameras: an .onnx file, a torchvision detector's name, "
-        "or NAME=FILE.",
+        help="Golden detector of videos and cameras: an .onnx file, NAME=FILE, or a name that ekya models "
+        "lists. Default: the best one here that this machine is fast enough for.",
     ),
 ]
 Student = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE|NAME=FILE",
+        metavar="FILE|NAME|NAME=FILE",
         help="Detector that each video and camera starts with and that is retrained: published weights "
-        "(safetensors or .onnx) of fastestdet, or a model of Ekya's. Default: the shipped base.",
+        "(safetensors or .onnx) of fastestdet, or a model of Ekya's. Default: fastestdet; base is the "
+        "shipped one.",
     ),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Fetch no model over the network; take those that are here.")
 ]
 EdgeTask = Annotated[
     Task | None,
@@ -124,6 +129,13 @@ Overload = Annotated[
         "--overload", help="Run even where not one frame a second of each camera fits; frames are dropped."
     ),
 ]
+Score = Annotated[
+    Scoring,
+    typer.Option(
+        help="Frames of unlabelled video on which a live run is scored: a sample, with an interval, or all, "
+        "which may take longer than the run."
+    ),
+]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all runs.")]
 FleetToken = Annotated[
     Path | None,
@@ -157,6 +169,7 @@ class FleetOptions:
     student: Student = None
     task: EdgeTask = None
     classes: Classes = None
+    offline: Offline = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +193,7 @@ class LiveOptions(PlayOptions):
     name: RunName = None
     shares: Shares = "auto"
     dashboard: Dashboard = True
+    score: Score = Scoring.SAMPLE
 
 
 def split_names(text: str | None) -> tuple[str, ...]:

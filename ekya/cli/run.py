@@ -27,7 +27,7 @@ DEFAULT_SCRIPTED = "datasets/synthetic_city/replay.yaml"
 """The shipped fleet that is replayed by default."""
 
 _WITH_RESUME = frozenset(
-    {"clock", "seed", "name", "runs", "shares", "json_to", "resume", "dashboard", "overload", "card"}
+    {"clock", "seed", "name", "runs", "shares", "json_to", "resume", "dashboard", "overload", "card", "score"}
 )
 """Options that may stand beside ``--resume``: the others are about the fleet."""
 
@@ -59,7 +59,8 @@ class RunConfig(opt.FleetOptions, opt.LiveOptions):
 def run(config: RunConfig, output: Output) -> None:
     """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report.
 
-    Exit code 3: the run ended in order, but more than half of the streams' windows were not well.
+    Exit code 3: the run ended in order, but more than half of the streams' windows were not well, or no model
+    was adapted.
     """
     from ekya.cli.fleet_from_options import make_run_options, read_fleet
 
@@ -137,7 +138,7 @@ def make_runnable(
         require_world,
     )
 
-    require_world(fleet, fleet.scheduler, clock)
+    require_world(fleet, fleet.scheduler, clock, endless=options.endless)
     fleet = fleet.with_preset(fleet.scheduler)
     if clock is Clock.VIRTUAL:
         return fit_to_card(fleet, options.card, options.overload, output)
@@ -186,10 +187,11 @@ def require_well(summary: dict[str, Any]) -> None:
     """Refuses the result of an unhealthy run.
 
     Raises:
-        UnwellRunError: most of the streams' windows were unhealthy.
+        UnwellRunError: most of the streams' windows were unhealthy, or nothing was adapted.
     """
-    if summary["health"]["sentence"] is not None:
-        raise UnwellRunError(summary["health"]["sentence"])
+    for part in ("health", "adaptation"):
+        if summary[part]["sentence"] is not None:
+            raise UnwellRunError(summary[part]["sentence"])
 
 
 def _folder_to_resume(config: RunConfig) -> "RunFolder | None":

@@ -61,6 +61,7 @@ OPEN: Mapping[str, str] = MappingProxyType(
         "preparation.frames": "draws_frames",
         "inference.every": "every",
         "inference.resolutions": "resolutions",
+        "inference.golden_every": "golden_every",
         "retraining.trainable_blocks": "trainable_blocks",
     }
 )
@@ -147,6 +148,18 @@ class FleetConfig(FleetSection):
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
         return self.model_copy(update=changes)
+
+    @property
+    def offers_golden(self) -> bool:
+        """Whether λ of the golden detector are, or may be chosen to be, among Λ.
+
+        Where the file leaves it open, they may for detectors on unlabelled video, whose answers the golden
+        detector judges.
+        """
+        if self.is_set("inference.golden_every"):
+            return bool(self.inference.golden_every)
+        unlabelled = not any(stream.source.gives_truth for stream in self.streams)
+        return self.edge.task is Task.DETECT and unlabelled and detector_of(self.golden) is not None
 
     def stream(self, stream: StreamId) -> StreamConfig:
         """Returns the stream with this id, which must exist."""
@@ -276,9 +289,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
                 f"streams.{stream.id}.play.script: the golden model {FILE!r} finds labels by the number of a "
                 "frame, and no frame is numbered while the camera is lost; remove lost, or use another one"
             )
-    looped = [stream.id for stream in fleet.streams if stream.play.loop]
-    if looped and fleet.windows is None:
-        yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
     if (too_many := fleet.edge.too_many(max(fleet.retraining.trainable_blocks))) is not None:
         yield f"retraining.trainable_blocks: {too_many}"
     if (clash := find_repeated_name(fleet.answers)) is not None:

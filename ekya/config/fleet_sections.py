@@ -181,7 +181,9 @@ class InferencesConfig(FleetSection):
             detector are multiples of 32 of ``edge.resolution`` at most; its defaults are 1, 9/11, 7/11 and
             5/11 of that (352, 288, 224, 160).
         golden_every: 5 offers λ in which the golden detector analyses every fifth frame instead of the edge
-            model, and optical flow follows its boxes in between. Empty: it never runs in inference.
+            model, and optical flow follows its boxes in between. Empty: it never runs in inference. Left out:
+            those of 3, 5, 9 and 15 with which it keeps up with at least one camera, for detectors on
+            unlabelled video.
     """
 
     every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)

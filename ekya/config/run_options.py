@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.config.scoring import Scoring
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 
@@ -22,6 +23,7 @@ class RunOptions:
         resume: folder of the run to resume, or None.
         overload: whether to run where not even the coarsest inference of all cameras fits.
         card: cost card for durations on virtual time; None for the shipped one.
+        score: frames on which a live run of detectors is scored.
         endless: whether it is a service: it runs until stopped, whatever ``windows`` says, goes on with what
             its folder holds, keeps predictions by the hour, and writes no report.
     """
@@ -35,7 +37,22 @@ class RunOptions:
     resume: Path | None = None
     overload: bool = False
     card: Path | None = None
+    score: Scoring = Scoring.SAMPLE
     endless: bool = False
+
+
+def require_end(fleet: FleetConfig) -> None:
+    """Refuses a fleet whose run would never end.
+
+    Raises:
+        UserError: a stream is looped, and the number of windows is open.
+    """
+    looped = [stream.id for stream in fleet.streams if stream.play.loop]
+    if looped and fleet.windows is None:
+        raise UserError(
+            f"windows: {looped[0]} is looped and never ends; say how many windows to run (--windows), or use "
+            "ekya serve, which runs until it is stopped"
+        )
 
 
 def require_needs(fleet: FleetConfig, scheduler: str, *, live: bool) -> None:

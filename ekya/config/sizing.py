@@ -12,6 +12,11 @@ from ekya.models.edge.architecture_table import Task
 from ekya.planning.sizing.choose_sizes import choose_fleet_sizes
 from ekya.planning.sizing.fleet_sizes import COARSER_RESOLUTION, RESOLUTIONS, MachineSize, Sizes, Wishes
 
+LEAST_FRAMES = 4
+"""Fewest frames of a camera that the golden detector labels in a window."""
+
+_LABELLED_FRAMES = "golden.frames_per_window"
+
 ANY_MACHINE = MachineSize(None)
 """Machine of a run on virtual time."""
 
@@ -68,6 +73,8 @@ def _wishes(fleet: FleetConfig) -> Wishes:
     given = {name: attrgetter(key)(fleet) for key, name in OPEN.items() if fleet.is_set(key)}
     if "capacity_milli" in given:
         given["capacity_milli"] = round(fleet.gpus * FULL_GPU_MILLI)
+    if not fleet.offers_golden:
+        given["golden_every"] = ()
     if "draws_frames" in given:
         given["draws_frames"] = fleet.preparation.frames is KeptFrames.DRAWN
     usual, coarser = _usual_resolutions(fleet)
@@ -77,9 +84,10 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         least_epochs=min(fleet.retraining.epochs),
         least_data=min(fleet.retraining.data_fractions),
         labels=fleet.golden.frames_per_window if detects else fleet.golden.labels_per_window,
+        least_labels=LEAST_FRAMES if detects and not fleet.is_set(_LABELLED_FRAMES) else None,
         tries=fleet.preparation.profiler is Profiler.PAPER,
         label_gpu_s=fleet.golden.gpu_s_per_window,
-        golden_every=fleet.inference.golden_every,
+        windows=fleet.windows,
         usual_resolutions=usual,
         coarser_resolution=coarser,
         **given,
@@ -93,4 +101,5 @@ def _values(fleet: FleetConfig, sizes: Sizes) -> Mapping[str, object]:
         **{key: getattr(sizes, name) for key, name in OPEN.items()},
         "gpus": fleet.gpus if kept else sizes.capacity_milli / FULL_GPU_MILLI,
         "preparation.frames": KeptFrames.DRAWN if sizes.draws_frames else KeptFrames.ANALYSED,
+        **({_LABELLED_FRAMES: sizes.labels} if fleet.edge.task is Task.DETECT else {}),
     }

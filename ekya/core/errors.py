@@ -23,7 +23,7 @@ class NotThereError(LookupError):
 
 
 class UnwellRunError(Exception):
-    """A run ended, and most of its streams' windows were unhealthy: one sentence that says why.
+    """A run ended, and did not do its job: unhealthy streams, or nothing adapted; one sentence says why.
 
     The command line prints it as one line and exits with 3. All files of the run have been written.
     """

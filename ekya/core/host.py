@@ -23,6 +23,7 @@ class StreamCosts:
         per_object: whether the rest is for objects one by one; otherwise for frames, whatever they show.
         following_gpu_s: to follow the boxes of a typical frame into the next, per resolution; boxes of a
             resolution that is not listed stay in place.
+        length_s: run time of a recording, seconds; None for an endless one, or if it is not known.
     """
 
     fps: float
@@ -30,6 +31,7 @@ class StreamCosts:
     finding_gpu_s: float = 0.0
     per_object: bool = True
     following_gpu_s: Mapping[int, float] = field(default_factory=dict)
+    length_s: float | None = None
 
     @property
     def object_gpu_s(self) -> float:

@@ -67,6 +67,9 @@ class FrameReference:
     tracks: NDArray[np.int64]
 
 
+_OF_FRAMES = ("frame", "t_us", "window", "analysed", "answered_by", "model_version", "every", "resolution")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionColumns:
     """All predictions of a stream: F rows with rising ``frame``, M objects in total.
@@ -108,21 +111,39 @@ class PredictionColumns:
     def rows_after(self, frame: int) -> "PredictionColumns":
         """Returns the rows of later frames."""
         row = int(np.searchsorted(self.frame, frame, side="right"))
-        begin = int(self.offsets[row])
+        return self.select_rows(np.arange(row, len(self.frame)))
+
+    def select_rows(self, rows: NDArray[np.int64]) -> "PredictionColumns":
+        """Returns these rows, in this order."""
+        first, count = spans_of(rows, self.offsets)
+        items = items_of(first, count)
         return PredictionColumns(
-            frame=self.frame[row:],
-            t_us=self.t_us[row:],
-            window=self.window[row:],
-            analysed=self.analysed[row:],
-            answered_by=self.answered_by[row:],
-            model_version=self.model_version[row:],
-            every=self.every[row:],
-            resolution=self.resolution[row:],
-            offsets=self.offsets[row:] - begin,
-            boxes=self.boxes[begin:],
-            classes=self.classes[begin:],
-            confidence=self.confidence[begin:],
+            frame=self.frame[rows],
+            t_us=self.t_us[rows],
+            window=self.window[rows],
+            analysed=self.analysed[rows],
+            answered_by=self.answered_by[rows],
+            model_version=self.model_version[rows],
+            every=self.every[rows],
+            resolution=self.resolution[rows],
+            offsets=offsets_of(count),
+            boxes=self.boxes[items],
+            classes=self.classes[items],
+            confidence=self.confidence[items],
         )
+
+    def replace_rows(self, other: "PredictionColumns") -> "PredictionColumns":
+        """Returns these rows, with those of ``other`` in place of those of the same frames."""
+        frames = np.unique(np.concatenate([self.frame, other.frame]))
+        both = PredictionColumns(
+            **{
+                name: np.concatenate([getattr(self, name), getattr(other, name)])
+                for name in (*_OF_FRAMES, "boxes", "classes", "confidence")
+            },
+            offsets=np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+        )
+        own, others = rows_of(frames, self.frame), rows_of(frames, other.frame)
+        return both.select_rows(np.where(others >= 0, len(self.frame) + others, own))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ Sizes of a fleet are fitted to them where a run is in virtual time.
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, field, replace
 from pathlib import Path
 
@@ -35,6 +36,8 @@ from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.motion import BoxFlow
+from ekya.streams.ingest.process import SourceDiedError, SourceProcess
+from ekya.streams.ingest.video import VideoSpec
 from ekya.system.files import write_text_atomic
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
@@ -189,7 +192,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
     """Returns the costs of the fleet's work by a cost card."""
     label_gpu_s = _label_gpu_s(fleet, card)
     golden, following = {}, {}
-    if fleet.inference.golden_every:
+    if fleet.offers_golden:
         golden[GOLDEN_RESOLUTION] = label_gpu_s
         following[GOLDEN_RESOLUTION] = card.following_gpu_s(TYPICAL_OBJECTS)
     finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
@@ -210,6 +213,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
             card.proposing_gpu_s(operations),
             per_object=fleet.edge.task is Task.CLASSIFY,
             following_gpu_s=following,
+            length_s=_length_s(stream) if isinstance(stream.source, VideoSpec) else None,
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}
@@ -231,6 +235,14 @@ def fitted_by_card(
     """
     costs = card_costs(fleet, (card or load_card()).of(fleet.edge.model))
     return fit_fleet(fleet, costs, machine, overload=overload)
+
+
+def _length_s(stream: StreamConfig) -> float | None:
+    """Returns the run time of recorded videos in seconds, if it is known; the run reports a broken file."""
+    with suppress(SourceDiedError), SourceProcess(stream.source, ()) as source:
+        source.wait_open()
+        return None if source.length_s is None else stream.play.length_of(source.length_s)
+    return None
 
 
 def _planned_fps(stream: StreamConfig) -> float:

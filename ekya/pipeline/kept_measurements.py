@@ -5,7 +5,6 @@ Importing them does not need torch.
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -21,7 +20,7 @@ from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.forward import SelfTest
 from ekya.planning.profiling.speed_curves import among_others
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import cache_folder, user_errors, write_text_atomic
 from ekya.system.host import instruction_set, processor_name
 
 _LOG = logging.getLogger(__name__)
@@ -45,9 +44,8 @@ class MeasurementFile(Generic[_Measured]):
 
     @property
     def path(self) -> Path:
-        """The file in ``$XDG_CACHE_HOME/ekya``, by default in ``~/.cache/ekya``."""
-        cache = os.environ.get("XDG_CACHE_HOME")
-        return (Path(cache) if cache else Path.home() / ".cache") / "ekya" / f"{self.name}.json"
+        """The file in the user's cache."""
+        return cache_folder() / f"{self.name}.json"
 
     def load(self, key: Mapping[str, str]) -> _Measured | None:
         """Returns the measurement under exactly these conditions; None if there is none.

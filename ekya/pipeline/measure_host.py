@@ -78,10 +78,12 @@ class SampledSource:
     Attributes:
         fps: frames a second.
         frames: the first ones; grey pictures if a camera gave none.
+        length_s: of a recording, if it is known; seconds.
     """
 
     fps: float
     frames: tuple[Frame, ...]
+    length_s: float | None = None
 
 
 class Timer:
@@ -161,7 +163,7 @@ def _costs(
         picture = next(iter(sampled.values())).frames[0].image
         golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
         label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
-    golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.inference.golden_every else {}
+    golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.offers_golden else {}
     known: dict[StreamId, StreamCosts] = {}
     for stream in fleet.streams:
         if stream.id in sampled:
@@ -173,6 +175,7 @@ def _costs(
                 finding_s,
                 per_object=not detects,
                 following_gpu_s={GOLDEN_RESOLUTION: following_gpu_s(shown, timer)} if golden_s else {},
+                length_s=None if shown.length_s is None else stream.play.length_of(shown.length_s),
             )
     return HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),
@@ -236,7 +239,8 @@ def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
     except SourceDiedError:
         return SampledSource(ASSUMED_FPS, grey)
     frames = tuple(frame for frame, _ in islice(source.frames(), _FRAMES))
-    return SampledSource(fps, frames or grey)
+    length_s = source.length_s if isinstance(source, SourceProcess) else None
+    return SampledSource(fps, frames or grey, length_s)
 
 
 def _name(spec: SourceSpec) -> str:

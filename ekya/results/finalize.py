@@ -7,22 +7,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ekya.config.fleet_file import FleetConfig
+from ekya.config.scoring import Scoring
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.units import StreamId
+from ekya.models.catalogue import licence_of
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.models.golden.spec import ONNX
 from ekya.pipeline.discover_classes import fleet_classes
-from ekya.pipeline.reference import write_reference
 from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
-from ekya.results.metrics.run_history import RunHistory, profile_rows, summarize_steps, warnings_of
+from ekya.results.metrics.run_history import profile_rows, summarize_steps, warnings_of
 from ekya.results.metrics.summary import RunFacts, SampledAccuracy, SummaryHost, build_summary
 from ekya.results.metrics.window_outcomes import list_outcomes
 from ekya.results.pictures import StreamRecords, stream_pictures
@@ -31,6 +36,7 @@ from ekya.results.report.html import ReportFigure, ReportPictures, render_report
 from ekya.results.report.panels import RunTimeline, StreamCurves
 from ekya.results.report.promises import FEWEST, draw_promises
 from ekya.results.report.themes import DARK, LIGHT
+from ekya.results.scoring import complete_references, labelled_in
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
@@ -43,7 +49,12 @@ Scores = Mapping[StreamId, StreamScore]
 
 
 def finish_run(
-    folder: RunFolder, fleet: FleetConfig, world: str, seed: int, host: SummaryHost | None = None
+    folder: RunFolder,
+    fleet: FleetConfig,
+    world: str,
+    seed: int,
+    host: SummaryHost | None = None,
+    score: Scoring | int = Scoring.ALL,
 ) -> dict[str, Any]:
     """Scores a run and writes its summary, figures and report; returns the summary. May be called again.
 
@@ -52,6 +63,8 @@ def finish_run(
         world: ``live`` or ``emulated``.
         seed: of the run.
         host: measurements by the host's clock.
+        score: frames of unlabelled video on which detectors are scored, or their number in each window of a
+            stream. Those that were scored before stay.
     """
     merge_frames(folder, [stream.id for stream in fleet.streams])
     scheduler, options, steps = read_journal(folder.journal)
@@ -60,7 +73,7 @@ def finish_run(
         for window in history.windows:
             store.put_window(window.index, window.start_us, window.end_us)
         rows = {row.stream: row for row in store.read_streams()}
-    _complete_references(folder, fleet, history)
+    complete_references(folder, fleet, history, seed, score)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
     host = host or SummaryHost()
@@ -93,15 +106,28 @@ def finish_run(
         ),
         warnings=warnings_of(steps),
         detects=fleet.edge.task is Task.DETECT,
+        adapts=make_scheduler(scheduler, offered=fleet.retrain_configs()).needs.labels,
+        reference=_reference_name(fleet),
+        licences=_licences(fleet),
     )
     sampled = {
-        stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
+        stream: SampledAccuracy(
+            shadow.base.accuracy,
+            shadow.served.accuracy,
+            shadow.base_alone.accuracy,
+            shadow.student.accuracy,
+            shadow.golden_part,
+        )
         for stream, shadow in shadows.items()
     }
     summary = build_summary(facts, list_outcomes(steps, history), scores, sampled)
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_rows(history))
-    curves = tuple(StreamCurves(stream, score, shadows[stream].base) for stream, score in scores.items())
+    curves = tuple(
+        StreamCurves(stream, score, shadow.base_alone, shadow.student if shadow.golden_part else None)
+        for stream, score in scores.items()
+        for shadow in (shadows[stream],)
+    )
     if history.windows:
         timeline = RunTimeline(history, curves, options.capacity_milli)
         _draw(folder, fleet, summary, timeline, _pictures(folder, fleet))
@@ -145,46 +171,58 @@ def score_run(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shadow:
-    """Scores of one stream on the sampled frames only: of the base model, and of the models that served."""
+    """Scores of one stream on the sampled frames only.
+
+    Attributes:
+        base: of the base model; where the golden detector answered in service, of its answers.
+        served: of what served.
+        base_alone: of the base model on all of them.
+        student: of the adapted models, each on the frames of its time, if they were run there.
+        golden_part: part of all frames that the golden detector answered itself.
+    """
 
     base: StreamScore
     served: StreamScore
+    base_alone: StreamScore
+    student: StreamScore
+    golden_part: float
 
 
 def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shadow]:
     """Returns both scores of every stream."""
     score, shadows = choose_scoring(fleet), {}
     for stream in fleet.streams:
-        base = read_predictions(folder.without_retraining(stream.id))
+        alone = read_predictions(folder.without_retraining(stream.id))
         served = read_predictions(folder.predictions(stream.id))
-        reference = read_reference(folder.reference(stream.id)).select_frames(base.frame)
+        # Retraining the edge model changes nothing in what the golden detector answers.
+        by_golden = served.resolution == GOLDEN_RESOLUTION
+        base = alone.replace_rows(served.select_rows(np.flatnonzero(by_golden)))
+        reference = read_reference(folder.reference(stream.id)).select_frames(alone.frame)
         labelled = labelled_in(folder, stream.id)
-        shadows[stream.id] = Shadow(
-            score(base, reference, labelled, decoded=0), score(served, reference, labelled, decoded=0)
-        )
+        student = read_predictions(folder.student(stream.id))
+        scores = [score(rows, reference, labelled, decoded=0) for rows in (base, served, alone, student)]
+        golden_part = float(by_golden.mean()) if len(by_golden) else 0.0
+        shadows[stream.id] = Shadow(scores[0], scores[1], scores[2], scores[3], golden_part)
     return shadows
 
 
-def labelled_in(folder: RunFolder, stream: StreamId) -> LabelledBoxes:
-    """Returns frames and boxes of the labels that a run used to train and validate its models."""
-    with StateStore(folder.state) as store:
-        return store.read_labels(stream)
+def _reference_name(fleet: FleetConfig) -> str | None:
+    if any(stream.source.gives_truth for stream in fleet.streams):
+        return None
+    weights = fleet.golden.weights
+    return fleet.golden.model if weights is None or fleet.golden.model != ONNX else weights.stem
+
+
+def _licences(fleet: FleetConfig) -> dict[str, str]:
+    """Returns the licences of models of the catalogue, by the names of their files."""
+    files = [file for file in (fleet.golden.weights, fleet.edge.weights) if file is not None]
+    licences = {file.stem: licence_of(file) for file in files}
+    return {name: licence for name, licence in licences.items() if licence is not None}
 
 
 def labelled_in_any(folders: Iterable[RunFolder], stream: StreamId) -> LabelledBoxes:
     """Returns frames and boxes of labels that any of several runs of a fleet used."""
     return LabelledBoxes.join_boxes(labelled_in(folder, stream) for folder in folders)
-
-
-def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHistory) -> None:
-    until_us = max((window.end_us for window in history.windows), default=0)
-    golden: GoldenModel | None = None
-    for stream in fleet.streams:
-        if stream.source.live:
-            _LOG.info("%s: a live camera's frames are gone, so nothing says how accurate it was", stream.id)
-        elif not stream.source.gives_truth and not len(read_reference(folder.reference(stream.id)).frame):
-            golden = golden or open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
-            write_reference(folder, stream, golden, until_us)
 
 
 def _pictures(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, ReportPictures]:
@@ -220,7 +258,7 @@ def _draw(
     measure = "Accuracy, as F1," if fleet.edge.task is Task.DETECT else "Accuracy"
     caption = (
         f"{measure} of every stream over time, and which job held which share. Without retraining: the base "
-        "model on the frames that were sampled for labelling."
+        "model on the frames that were sampled for labelling or scoring."
     )
     figures = [ReportFigure("Accuracy and shares over time", caption, light, dark)]
     if len(summary["promises"]) >= FEWEST:

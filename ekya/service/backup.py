@@ -43,13 +43,15 @@ _OF_RUN = (
     "reference/*.parts/*.parquet",
     "without_retraining/*.parquet",
     "without_retraining/*.parts/*.parquet",
+    "student/*.parquet",
+    "student/*.parts/*.parquet",
 )
 """Files of a run that ends: what its report is made of, and its report."""
 
 
 _BELONGS = re.compile(
     r"(fleet\.yaml|starts\.jsonl|snapshot\.json|history\.json|state\.sqlite|journal(-\d+)?\.jsonl|profiles\.parquet|"
-    r"summary\.json|report\.html|(answers|models|predictions|reference|without_retraining|figures)/.+)"
+    r"summary\.json|report\.html|(answers|models|predictions|reference|without_retraining|student|figures)/.+)"
 )
 
 

@@ -1,4 +1,4 @@
-"""Atomic file writes, file errors reported to the user, and the lock of a folder."""
+"""Atomic file writes, file errors reported to the user, the lock of a folder, and the user's cache."""
 
 import errno
 import fcntl
@@ -44,6 +44,12 @@ _REMEDIES = {
     errno.EISDIR: "this is a folder, not a file; choose another name",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
+
+
+def cache_folder() -> Path:
+    """Returns Ekya's folder in the user's cache: ``$XDG_CACHE_HOME/ekya``, by default ``~/.cache/ekya``."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "ekya"
 
 
 @contextmanager

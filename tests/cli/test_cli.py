@@ -28,10 +28,8 @@ from ekya.core.errors import UserError
         (["run", "none.yaml"], "none.yaml: there is no such file; check the path"),
         (["run", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
         (["run", "--scheduler", "uniform:inference=2000"], "choose 0 to 1000"),
-        (
-            ["run", "--video", "a.mp4"],
-            "--video: a golden detector has to label what it shows; add --golden FILE",
-        ),
+        (["run", "--video", "a.mp4"], "--video a.mp4: there is no such file; check the path"),
+        (["models", "fetch", "yolo"], "yolo: no model of the catalogue is called so; use one of fastestdet"),
         (
             ["run", "--camera", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"],
             "--camera: every user of this machine can see a password",

@@ -17,6 +17,7 @@ from ekya.cli.fleet_from_options import make_fleet_of_videos
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_reading import dump_fleet, load_fleet, with_play, write_fleet
 from ekya.config.fleet_sections import frame_sides
+from ekya.config.run_options import require_end
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
@@ -541,19 +542,23 @@ def test_fleet_from_videos_with_a_student_detects(folder):
     assert make_fleet_of_videos(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
 
 
-def test_fleet_from_videos_without_a_student_lets_the_golden_detector_answer_too(folder):
+def test_fleet_from_videos_lets_the_golden_detector_answer_too(folder):
     golden, videos, student = folder / "golden.safetensors", [[folder / "a.mp4"]], folder / "student.onnx"
     student.touch()
-    fleet = make_fleet_of_videos(videos, golden)
-    assert (fleet.edge.task, fleet.edge.weights) == (Task.DETECT, None)
-    assert [of.every for of in fleet.inference_configs() if of.by_golden] == [3, 5, 9, 15]
-    assert not any(fleet.is_set(key) for key in OPEN)
+    for named in (None, "base", str(student)):
+        fleet = make_fleet_of_videos(videos, golden, student=named)
+        assert (fleet.edge.task, fleet.edge.weights) == (
+            Task.DETECT,
+            student if named == str(student) else None,
+        )
+        assert fleet.offers_golden
+        assert not any(fleet.is_set(key) for key in OPEN)
     for other in (
         make_fleet_of_videos(videos, f"file={golden}"),
-        make_fleet_of_videos(videos, golden, student=str(student)),
         make_fleet_of_videos(videos, golden, task=Task.CLASSIFY),
+        make_fleet_of_videos(videos, golden, {"inference": {"golden_every": []}}),
     ):
-        assert not any(of.by_golden for of in other.inference_configs())
+        assert not other.offers_golden
 
 
 def test_fleet_from_videos_takes_a_student_of_the_model_that_it_names(folder):
@@ -617,3 +622,12 @@ def test_load_fleet_imports_no_engine() -> None:
 def test_load_fleet_reacts_to_nothing_that_it_does_not_notice(folder):
     assert load(folder, fleet_dict()).drift.reacts
     assert not load(folder, fleet_dict(), drift={"notice": False}).drift.reacts
+
+
+def test_run_of_a_looped_recording_needs_a_number_of_windows(folder):
+    fleet = with_play(
+        make_fleet_of_videos([[folder / "a.mp4"]], folder / "golden.safetensors"), {"loop": True}
+    )
+    with pytest.raises(UserError, match=r"cam-1 is looped and never ends; .* or use ekya serve"):
+        require_end(fleet)
+    require_end(fleet.model_copy(update={"windows": 3}))

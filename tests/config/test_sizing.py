@@ -98,6 +98,7 @@ def test_fitted_keeps_the_set_sizes_of_shipped_fleets(name):
     open_before = {key for key in OPEN if not before.is_set(key)}
     if name == "fleet":
         assert open_before == {
+            "inference.golden_every",
             "quantum_milli",
             "steal_milli",
             "preparation.streams",

@@ -180,11 +180,13 @@ def test_torchvision_weights_without_network_name_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def unreachable(*_: object, **__: object) -> None:
-        raise OSError("no route")
+        raise UserError("no route")
 
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr("torch.hub.urlopen", unreachable)
-    with pytest.raises(UserError, match=r"ssdlite.*downloaded.*'weights'"):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("ekya.models.catalogue.download_file", unreachable)
+    with pytest.raises(
+        UserError, match=r"ssdlite.*cannot be fetched \(no route\).*SHA-256 a79551df\.\.\.\).*--from"
+    ):
         open_detector(SSDLITE, None)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.core.configs import RetrainConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.host import HostCosts, StreamCosts
@@ -125,6 +125,44 @@ def test_fit_with_overload_never_raises():
         sizes = choose_fleet_sizes(said, costs_of(30, times=10), MachineSize(500), overload=True).sizes
         assert sizes.preparation_milli + 30 * sizes.quantum_milli <= sizes.capacity_milli
         assert sizes.prepared >= 1
+
+
+@pytest.mark.parametrize(
+    ("recorded_s", "windows", "window_s"),
+    [
+        (None, None, 16.0),
+        (600.0, None, 16.0),
+        (37.7, None, 9.5),
+        (37.7, 2, 16.0),
+        (20.0, 2, 10.0),
+        (20.0, 1, 10.0),
+        (8.0, 9, 4.0),
+    ],
+)
+def test_fit_holds_several_windows_in_the_shortest_recording(recorded_s, windows, window_s):
+    costs = costs_of(2)
+    first, second = costs.streams.values()
+    costs = replace(costs, streams={"a": first, "b": replace(second, length_s=recorded_s)})
+    assert fitted_window_s(nothing(windows=windows), costs) == window_s
+    assert fitted_window_s(nothing(windows=windows, window_s=50.0), costs) == 50.0
+
+
+def fitted_window_s(wishes, costs):
+    return choose_fleet_sizes(wishes, costs, MachineSize(2000)).sizes.window_s
+
+
+@pytest.mark.parametrize(
+    ("golden_s", "offered"), [(None, ()), (0.01, (3, 5, 9, 15)), (0.3, (9, 15)), (9.0, ())]
+)
+def test_fit_offers_the_golden_detector_where_it_keeps_up_with_a_camera(golden_s, offered):
+    costs = costs_of(2)
+    if golden_s is not None:
+        first, _ = costs.streams.values()
+        asked = replace(first, frame_gpu_s={**first.frame_gpu_s, GOLDEN_RESOLUTION: golden_s})
+        costs = replace(costs, streams={"a": asked, "b": replace(asked, fps=60.0)})
+    sizes = choose_fleet_sizes(nothing(), costs, MachineSize(2000)).sizes
+    assert sizes.golden_every == offered
+    assert choose_fleet_sizes(nothing(golden_every=()), costs, MachineSize(2000)).sizes.golden_every == ()
 
 
 def test_fit_keeps_wishes_that_fit():

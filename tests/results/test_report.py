@@ -42,6 +42,11 @@ def health(index: int, state: str = "ok", reason: str = "", remedy: str = "") ->
 def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
     return {
         "world": "emulated",
+        "reference": None,
+        "accuracy_margin": None,
+        "scored_frames": None,
+        "adaptation": {"labelled": 5, "served": 1, "sentence": None},
+        "licences": {},
         "task": "classify",
         "scheduler": "thief",
         "seed": 1,
@@ -58,6 +63,9 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
                 "validation_accuracy": 0.666,
                 "without_retraining": 0.6,
                 "gain": 0.205,
+                "golden_part": None,
+                "student_accuracy": None,
+                "student_without_retraining": None,
                 "false_alarm_share": None,
                 "counted_objects": 12345,
                 "excluded_objects": 10,
@@ -365,3 +373,29 @@ def test_open_screen_live_table_on_terminal_only() -> None:
     with open_screen(Console(file=plain)) as show:
         show(STATE)
     assert plain.getvalue() == ""
+
+
+def test_report_and_table_say_what_accuracy_agrees_with_and_why_nothing_was_adapted():
+    told = summary(
+        task="detect",
+        reference="deimv2-femto",
+        accuracy_margin=0.0123,
+        scored_frames=94,
+        licences={"deimv2-femto": "Apache-2.0"},
+        adaptation={"labelled": 0, "served": 0, "sentence": "nothing was adapted, since it was night"},
+    )
+    told["streams"]["cam-1"] |= {
+        "golden_part": 0.6,
+        "student_accuracy": 0.5,
+        "student_without_retraining": 0.4,
+    }
+    page = " ".join(render_report("videos", told).split())
+    assert "Accuracy is agreement with deimv2-femto, from 94 frames: 81.2% ± 1.2 points" in page
+    assert "deimv2-femto (Apache-2.0)." in page
+    assert "Nothing was adapted, since it was night." in page
+    caption = run_table(told).caption
+    assert "agreement with deimv2-femto, as F1 at an IoU of 0.5, from 94 frames: ± 1.2 points" in caption
+    first, second = health_lines(told)[:2]
+    assert "answered 60.0% of the frames" in first
+    assert "the student alone reaches 50.0%, without retraining 40.0%" in first
+    assert second == "warning: nothing was adapted, since it was night"

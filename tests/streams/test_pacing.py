@@ -57,7 +57,7 @@ class Live:
 
 
 def send(outbox, source, requests, from_index=0):
-    begin = {"started_monotonic_ns": BEGAN_NS, "from_index": from_index}
+    begin = {"started_monotonic_ns": BEGAN_NS, "from_index": from_index, "only": None}
     if not isinstance(source, Live):
         requests.put(begin)
     slots = SimpleNamespace(write_frame=lambda _frame: 0)

@@ -195,6 +195,29 @@ def test_played_double_speed_halves_times(tmp_path):
     assert [frame.index for frame, _ in after] == [frame.index for frame, _ in before]
 
 
+def test_length_of_a_recording_is_known_at_its_speed_and_not_of_a_loop(tmp_path):
+    plain = video(tmp_path)
+    length_s = plain.open(()).length_s
+    assert length_s == pytest.approx(16 / plain.open(()).fps)
+    twice = VideoSpec(files=plain.files * 2)
+    lengths_s = [
+        PlayedSpec(source=source, play=play).open(CLASSES).length_s
+        for source, play in (
+            (plain, PlayConfig(speed=2.0)),
+            (twice, PlayConfig()),
+            (plain, PlayConfig(loop=True)),
+            (city(), PlayConfig()),
+        )
+    ]
+    assert lengths_s == [length_s / 2, length_s * 2, None, None]
+    with SourceProcess(twice, ()) as process:
+        process.wait_open()
+        assert process.length_s == length_s * 2
+    with SourceProcess(city(), CLASSES) as process:
+        process.wait_open()
+        assert process.length_s is None
+
+
 def test_played_loop_continues_without_truth():
     plain = city()
     once = list(plain.open(CLASSES).frames())

@@ -64,6 +64,14 @@ def test_process_from_index_continues_there(odd: Any) -> None:
     assert [a.index for a in arrived] == list(range(30, 50))
 
 
+def test_process_on_demand_gives_only_the_frames_that_are_asked_for(odd: Any) -> None:
+    with SourceProcess(odd(frames=50), ("car",)) as process:
+        assert [frame.index for frame, _ in process.frames(only=[3, 7, 30])] == [3, 7, 30]
+        assert process.died is None
+    with SourceProcess(odd(frames=50), ("car",)) as process:
+        assert list(process.frames(only=[])) == []
+
+
 def test_process_abort_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=3, end="abort"), ("car",)) as process:
         process.wait_open()

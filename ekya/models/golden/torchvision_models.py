@@ -1,6 +1,5 @@
 """Golden models of torchvision: the paper's ResNeXt-101 (paper §5), and detectors of COCO's classes."""
 
-import urllib.error
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torchvision.models import get_model, get_model_weights
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
+from ekya.models.catalogue import fetch_model, find_model
 from ekya.models.golden.class_map import CLASS_OF_CATEGORY, COCO_CATEGORIES, coco_names
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections
@@ -25,13 +25,13 @@ def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
     Args:
         model: as torchvision builds it under ``name``.
         name: torchvision's name of the model.
-        path: a safetensors file, or one that ``torch.save`` wrote from a state dict; None to take
-            torchvision's best weights, from its cache or over the network.
+        path: a safetensors file, or one that ``torch.save`` wrote from a state dict; None to take those of
+            the catalogue, from the cache or over the network.
 
     Raises:
         UserError: the file is missing, damaged or of another model, or the download fails.
     """
-    state = read_state(path) if path is not None else _download(name)
+    state = read_state(path or _fetch(name))
     wrong = differences(state, model.state_dict(), counters=False)
     if wrong:
         raise UserError(
@@ -42,16 +42,10 @@ def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
     model.load_state_dict(state, strict=False)
 
 
-def _download(name: str) -> dict[str, Tensor]:
-    try:
-        state: dict[str, Tensor] = get_model_weights(name).DEFAULT.get_state_dict(
-            progress=False, check_hash=True, weights_only=True
-        )
-    except (urllib.error.URLError, OSError, RuntimeError) as error:
-        raise UserError(
-            f"{name}: its weights cannot be downloaded ({error}); give a local file under the key 'weights'."
-        ) from error
-    return state
+def _fetch(name: str) -> Path:
+    published = find_model(name)
+    assert published is not None, "each of torchvision's golden models is in the catalogue"
+    return fetch_model(published)
 
 
 _IMAGENET_SIDE = 224

@@ -43,8 +43,12 @@ STEAL_MILLI = 100
 
 WINDOW_S = 16.0
 LONGEST_WINDOW_S = 300.0
+WINDOWS_IN_RECORDING = 4
+"""So many windows, or as many as are asked for, are in the shortest recording."""
+SHORTEST_WINDOW_S = 4.0
 
 EVERY = (1, 2, 3, 5, 10, 15, 30, 60)
+GOLDEN_EVERY = (3, 5, 9, 15)
 PREPARATION_MILLI = 900
 PREPARATION_PART = 0.6
 """Upper bounds of the preparation's share: thousandths of a GPU, and a part of the capacity."""
@@ -104,7 +108,10 @@ def _fit(
     capacity = capacity // quantum * quantum
     every = wishes.every or _every(costs)
     resolutions = wishes.resolutions or _resolutions(wishes, costs, every, capacity)
-    floors = _floors(costs, every, resolutions, quantum, wishes.golden_every)
+    golden_every = wishes.golden_every
+    if golden_every is None:
+        golden_every = _golden_every(costs, capacity)
+    floors = _floors(costs, every, resolutions, quantum, golden_every)
     left = capacity - sum(floors.values())
     if left < quantum or max(floors.values()) > FULL_GPU_MILLI:
         if cores_part < 1.0 and _is_open(wishes, machine) and (machine.capacity_milli or 0) > capacity:
@@ -126,8 +133,10 @@ def _fit(
         preparation_milli=share,
         preparation_part=part,
         prepared=_prepared(wishes, costs, share * part * window_s / FULL_GPU_MILLI),
+        labels=_labels(wishes, costs, share * part * window_s / FULL_GPU_MILLI),
         every=every,
         resolutions=resolutions,
+        golden_every=golden_every,
         trainable_blocks=wishes.trainable_blocks or _blocks(wishes, costs, training_gpu_s),
         draws_frames=_draws_frames(wishes, costs, window_s, capacity),
         min_accuracy=_min_accuracy(wishes, costs, every, capacity),
@@ -203,13 +212,35 @@ def _resolutions(
     return usual
 
 
+def _golden_every(costs: HostCosts, capacity_milli: int) -> tuple[int, ...]:
+    """Returns the frame intervals with which the golden detector keeps up with at least one camera."""
+    known = [of for of in costs.streams.values() if GOLDEN_RESOLUTION in of.frame_gpu_s]
+    most = min(capacity_milli, FULL_GPU_MILLI)
+    return tuple(
+        k
+        for k in GOLDEN_EVERY
+        if any(needed_milli(of, InferenceConfig(k, GOLDEN_RESOLUTION)) <= most for of in known)
+    )
+
+
 def _window_s(wishes: Wishes, costs: HostCosts, preparing_milli: float, training_milli: float) -> float:
-    """Returns a length in which one stream is prepared, and the cheapest γ ends in half of the rest."""
+    """Returns a length in which one stream is prepared, and the cheapest γ ends in half of the rest.
+
+    A recording is short: where it would not hold several such windows, they are shorter.
+    """
     prepared_s = (
         (_label_gpu_s(wishes, costs) + _trial_gpu_s(wishes, costs)) * FULL_GPU_MILLI / preparing_milli
     )
     trained_s = 2.0 * _least_gpu_s(wishes, _cheapest(wishes, costs)) * FULL_GPU_MILLI / training_milli
-    return float(math.ceil(min(max(WINDOW_S, prepared_s, trained_s), LONGEST_WINDOW_S)))
+    wanted_s = min(max(WINDOW_S, prepared_s, trained_s), LONGEST_WINDOW_S)
+    recorded_s = min(
+        (of.length_s for of in costs.streams.values() if of.length_s is not None), default=math.inf
+    )
+    # What the first window teaches, a second one has to show.
+    windows = min(max(wishes.windows or WINDOWS_IN_RECORDING, 2), WINDOWS_IN_RECORDING)
+    most_s = max(recorded_s / windows, SHORTEST_WINDOW_S)
+    # Up to a tenth of a second, so that no window of an instant comes after the last.
+    return float(math.ceil(wanted_s)) if wanted_s <= most_s else math.ceil(10 * most_s) / 10
 
 
 def _prepared(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
@@ -221,6 +252,13 @@ def _prepared(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
     if all_gpu_s >= one_gpu_s * len(costs.streams):
         return len(costs.streams)
     return max(1, int(all_gpu_s / one_gpu_s))
+
+
+def _labels(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
+    """Returns the labels of a stream and window: fewer where the windows of a recording are too short."""
+    if wishes.least_labels is None or costs.label_gpu_s <= 0.0:
+        return wishes.labels
+    return max(min(wishes.labels, int(budget_gpu_s / costs.label_gpu_s)), wishes.least_labels)
 
 
 def _label_gpu_s(wishes: Wishes, costs: HostCosts) -> float:

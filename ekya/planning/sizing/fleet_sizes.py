@@ -40,6 +40,7 @@ class Wishes:
     Attributes:
         capacity_milli: of all GPUs that the fleet may use.
         window_s: length of a window.
+        windows: their number.
         quantum_milli, steal_milli: δ and Δ.
         preparation_milli, preparation_part: the preparation's share, and the longest part of a window.
         longest_part: the largest ``preparation_part``.
@@ -52,6 +53,7 @@ class Wishes:
         usual_resolutions: of Λ where ``resolutions`` is open.
         coarser_resolution: added to them where time is short; None if there is none.
         labels: maximum number of labelled objects, or frames, for a stream and window.
+        least_labels: how far this number may be lowered; None where the file sets it.
         label_gpu_s: GPU-seconds that labelling a stream's window may take; None for no limit.
         draws_frames: whether frames that λ does not analyse are kept for labelling.
         min_accuracy: a_MIN.
@@ -62,9 +64,11 @@ class Wishes:
     least_data: float
     labels: int
     tries: bool = False
+    least_labels: int | None = None
     label_gpu_s: float | None = None
     capacity_milli: int | None = None
     window_s: float | None = None
+    windows: int | None = None
     quantum_milli: int | None = None
     steal_milli: int | None = None
     preparation_milli: int | None = None
@@ -72,7 +76,7 @@ class Wishes:
     prepared: int | None = None
     every: tuple[int, ...] | None = None
     resolutions: tuple[int, ...] | None = None
-    golden_every: tuple[int, ...] = ()
+    golden_every: tuple[int, ...] | None = None
     usual_resolutions: tuple[int, ...] = RESOLUTIONS
     coarser_resolution: int | None = COARSER_RESOLUTION
     trainable_blocks: tuple[int, ...] | None = None
@@ -91,8 +95,10 @@ class Sizes:
     preparation_milli: int
     preparation_part: float
     prepared: int
+    labels: int
     every: tuple[int, ...]
     resolutions: tuple[int, ...]
+    golden_every: tuple[int, ...]
     trainable_blocks: tuple[int, ...]
     draws_frames: bool
     min_accuracy: float
@@ -169,6 +175,8 @@ def sacrificed_for_fit(
         )
     if wishes.prepared is None and sizes.prepared < len(floors):
         yield f"labels: {sizes.prepared} of {len(floors)} cameras are labelled in a window, in turn"
+    if sizes.labels < wishes.labels:
+        yield f"labels: {sizes.labels} instead of {wishes.labels} frames of a camera in a window"
     if sizes.min_accuracy < (MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy):
         yield "min_accuracy: none is kept, as that would leave too little for retraining"
     if wishes.draws_frames is None and not sizes.draws_frames:

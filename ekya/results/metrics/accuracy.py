@@ -109,6 +109,31 @@ class ScoreSeries:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class WindowSample:
+    """Scored frames of a stream's window.
+
+    Attributes:
+        counted, correct: (F,) parts that count, and that are correct, of each scored frame.
+        frames: number of frames of the window that could have been scored.
+    """
+
+    counted: NDArray[np.int64]
+    correct: NDArray[np.int64]
+    frames: int
+
+    @property
+    def variance(self) -> float | None:
+        """Variance of the window's accuracy; None if it has no accuracy, or too few frames to tell."""
+        scored, total = len(self.counted), float(self.counted.sum())
+        if scored < 2 or total == 0:
+            return None
+        ratio = float(self.correct.sum()) / total
+        spread = float(((self.correct - ratio * self.counted) ** 2).sum()) * scored / (scored - 1)
+        unseen = max(1.0 - scored / max(self.frames, scored), 0.0)
+        return unseen * spread / total**2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StreamScore:
     """Score of one stream over the whole run.
 
@@ -123,6 +148,7 @@ class StreamScore:
         false_alarms: in classification, those of them that no reference object of their frame overlaps and
             that were classified as other than background; 0 if the source gives the true boxes. In
             detection, those that match no object of their class and overlap no doubtful one.
+        samples: in detection, the scored frames of each window.
     """
 
     windows: tuple[WindowScore, ...]
@@ -131,6 +157,12 @@ class StreamScore:
     excluded_objects: int
     called_objects: int
     false_alarms: int
+    samples: tuple[WindowSample, ...] = ()
+
+    @property
+    def scored_frames(self) -> int:
+        """Number of frames that were scored, in detection."""
+        return sum(len(sample.counted) for sample in self.samples)
 
     @property
     def objects(self) -> int:

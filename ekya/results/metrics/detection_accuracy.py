@@ -16,6 +16,7 @@ from ekya.core.records import (
 )
 from ekya.results.metrics.accuracy import (
     StreamScore,
+    WindowSample,
     WindowScore,
     answering_rows,
     arrived_frames,
@@ -123,6 +124,28 @@ def score_detections(
         ),
         called_objects=int(np.count_nonzero(called)),
         false_alarms=int(np.count_nonzero(called & answers.judged & ~answers.hit)),
+        samples=_samples(predictions, labelled, window_of_row, row, correct),
+    )
+
+
+def _samples(
+    predictions: PredictionColumns,
+    labelled: LabelledBoxes,
+    window_of_row: NDArray[np.int64],
+    row: NDArray[np.int64],
+    correct: NDArray[np.bool_],
+) -> tuple[WindowSample, ...]:
+    """Returns the scored frames of each window; ``row`` and ``correct`` are of the parts that count."""
+    counted_in = np.bincount(row, minlength=len(window_of_row))
+    correct_in = np.bincount(row[correct], minlength=len(window_of_row))
+    could_be = predictions.window[~np.isin(predictions.frame, labelled.frame)]
+    return tuple(
+        WindowSample(
+            counted_in[window_of_row == window],
+            correct_in[window_of_row == window],
+            int(np.count_nonzero(could_be == window)),
+        )
+        for window in np.unique(window_of_row)
     )
 
 

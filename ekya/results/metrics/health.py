@@ -135,7 +135,9 @@ def judge_health(facts: WindowFacts) -> Health:
         return _lost(facts)
     if is_behind(facts.frames):
         return _behind(facts)
-    if facts.labels in (LabelState.LATE, LabelState.MISSING, LabelState.EMPTY):
+    # What the golden detector answers does not depend on labels.
+    by_golden = facts.inference is not None and facts.inference.by_golden
+    if not by_golden and facts.labels in (LabelState.LATE, LabelState.MISSING, LabelState.EMPTY):
         return _unlabelled(facts)
     return _stale(facts)
 

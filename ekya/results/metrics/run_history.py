@@ -139,6 +139,15 @@ class LostSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class GoldenSpan:
+    """Span of time in which the golden detector answered for a stream."""
+
+    stream: StreamId
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunHistory:
     """All measurements from the steps of a run.
 
@@ -151,6 +160,7 @@ class RunHistory:
         served: retrainings of which a checkpoint came into service.
         added_us: time at which each stream was added.
         lost: spans in which cameras gave no frames; the end of a stream ends its span.
+        by_golden: spans in which λ was of the golden detector.
         swap_delays_us: time from each command to serve a model until it served.
         validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
@@ -161,6 +171,7 @@ class RunHistory:
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
+        labels: labelled objects.
     """
 
     streams: tuple[StreamId, ...]
@@ -172,6 +183,7 @@ class RunHistory:
     served: frozenset[JobId]
     added_us: Mapping[StreamId, int]
     lost: tuple[LostSpan, ...]
+    by_golden: tuple[GoldenSpan, ...]
     swap_delays_us: tuple[int, ...]
     set_aside: tuple[tuple[StreamId, str], ...]
     validation_accuracy: Mapping[tuple[StreamId, int], float]
@@ -181,6 +193,7 @@ class RunHistory:
     golden_gpu_s: float
     golden_calls: int
     labelled_frames: int
+    labels: int
     drifts: tuple[ev.DriftDetected, ...]
     pooled: tuple[ev.LabelsReady, ...]
     promises: tuple[CheckedPromise, ...]
@@ -219,6 +232,7 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
         served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
         lost=tuple(_lost(events, end_us)),
+        by_golden=tuple(_golden_spans(steps, end_us)),
         swap_delays_us=tuple(_swap_delays_us(steps)),
         set_aside=tuple(
             (command.stream, command.reason)
@@ -243,6 +257,10 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
         golden_calls=sum(event.golden_calls for event in asked),
         labelled_frames=sum(
             event.training_crops + event.validation_crops for event in labelled if event.objects is not None
+        ),
+        labels=sum(
+            event.training_crops + event.validation_crops if event.objects is None else event.objects
+            for event in labelled
         ),
         drifts=tuple(_drifts(events)),
         pooled=tuple(event for event in labelled if event.pooled),
@@ -295,6 +313,20 @@ def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
                 yield LostSpan(event.stream, since_us.pop(event.stream), event.t_us)
     for stream, from_us in sorted(since_us.items()):
         yield LostSpan(stream, from_us, max(end_us, from_us))
+
+
+def _golden_spans(steps: Sequence[StepRecord], end_us: int) -> Iterator[GoldenSpan]:
+    since_us: dict[StreamId, int] = {}
+    for step in steps:
+        for command in step.commands:
+            if not isinstance(command, cmd.SetInference):
+                continue
+            if command.config is not None and command.config.by_golden:
+                since_us.setdefault(command.stream, step.now_us)
+            elif command.stream in since_us:
+                yield GoldenSpan(command.stream, since_us.pop(command.stream), step.now_us)
+    for stream, from_us in sorted(since_us.items()):
+        yield GoldenSpan(stream, from_us, max(end_us, from_us))
 
 
 def _preparations(steps: Sequence[StepRecord], end_us: int) -> Iterator[PreparationSpan]:

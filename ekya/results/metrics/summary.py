@@ -9,9 +9,11 @@ from ekya.core.events import DriftDetected
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
+from ekya.results.metrics.adaptation import judge_adaptation
 from ekya.results.metrics.health import WindowHealth, health_values
 from ekya.results.metrics.promises import promise_values
 from ekya.results.metrics.run_history import RunHistory
+from ekya.results.metrics.scored_sample import margin_of_mean
 from ekya.results.metrics.window_outcomes import WindowOutcome
 
 
@@ -24,7 +26,7 @@ class SummaryHost:
         swap_ms: time for which inference could not take a frame, for each hot swap.
         swap_delay_ms: time from the command to serve new weights until they served, for each hot swap; None
             in a world in which the host's clock cannot measure it.
-        others: further JSON values by name, for example ``wall_s`` or ``cpu``.
+        others: further JSON values by name, for example ``wall_s`` or ``cpu``; they replace those above.
     """
 
     planning_ms: tuple[float, ...] = ()
@@ -52,6 +54,9 @@ class RunFacts:
         health: of each stream in its windows.
         warnings: of the run's processes, each with its sources.
         detects: whether the edge models detect objects; otherwise they classify given ones.
+        adapts: whether its scheduler retrains.
+        reference: the golden model that accuracy is agreement with; None where the truth is known.
+        licences: of the models that were taken from a catalogue, by name.
     """
 
     world: str
@@ -67,6 +72,9 @@ class RunFacts:
     health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
     warnings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     detects: bool = False
+    adapts: bool = True
+    reference: str | None = None
+    licences: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +82,18 @@ class SampledAccuracy:
     """Accuracies on the same frames, those sampled for labelling.
 
     Attributes:
-        base: of the base model, with every frame analysed.
+        base: of the base model, with every frame analysed; where the golden detector answered, its answers.
         served: of the actual answers, skipped frames included.
+        base_alone: of the base model on all of them.
+        student: of the adapted models alone; None where they were not run on them.
+        golden_part: part of all frames that the golden detector answered itself.
     """
 
     base: float | None
     served: float | None
+    base_alone: float | None = None
+    student: float | None = None
+    golden_part: float = 0.0
 
     @property
     def gain(self) -> float | None:
@@ -112,12 +126,15 @@ def build_summary(
     ap50 = [_mean_of(own[s], scores[s], lambda w: w.ap50) for s in streams]
     return {
         "world": facts.world,
+        "reference": facts.reference,
         "task": "detect" if facts.detects else "classify",
         "scheduler": facts.scheduler,
         "seed": facts.seed,
         "gpus": facts.gpus,
         "window_s": facts.window_s,
         "mean_accuracy": rounded(mean_or_none(plain)),
+        "accuracy_margin": rounded(_margin({stream: scores[stream] for stream in streams})),
+        "scored_frames": sum(scores[stream].scored_frames for stream in streams) if facts.detects else None,
         "balanced_accuracy": rounded(mean_or_none(balanced)),
         "ap50": rounded(mean_or_none(ap50)),
         "streams": {
@@ -137,15 +154,29 @@ def build_summary(
         "golden_gpu_s": rounded(facts.history.golden_gpu_s),
         "golden": _golden(facts),
         "label_budget_gpu_s": rounded(facts.label_budget_gpu_s),
+        "adaptation": judge_adaptation(
+            facts.history,
+            asked=facts.adapts,
+            golden_parts={stream: one.golden_part for stream, one in sampled.items()},
+        ).values,
+        "licences": dict(sorted(facts.licences.items())),
         "health": health_values({stream: facts.health.get(stream, ()) for stream in streams}),
         "warnings": [{"text": text, "from": list(sources)} for text, sources in facts.warnings.items()],
         "host": {
-            **facts.host.others,
             "planning_ms": _spread(facts.host.planning_ms),
             "swap_ms": _spread(facts.host.swap_ms),
             **({} if delays_ms is None else {"swap_delay_ms": _spread(delays_ms)}),
+            **facts.host.others,
         },
     }
+
+
+def _margin(scores: Mapping[StreamId, StreamScore]) -> float | None:
+    """Returns half the width of the 95% interval of the mean accuracy; None where all frames are scored."""
+    samples = [sample for score in scores.values() for sample in score.samples]
+    if all(len(sample.counted) >= sample.frames for sample in samples):
+        return None
+    return margin_of_mean({stream: score.samples for stream, score in scores.items()})
 
 
 def _golden(facts: RunFacts) -> dict[str, Any]:
@@ -170,11 +201,13 @@ def _stream(
     lost_us = sum(span.end_us - span.start_us for span in facts.history.lost if span.stream == stream)
     return {
         "mean_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
+        "accuracy_margin": rounded(_margin({stream: score})),
         "balanced_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
         "ap50": rounded(_mean_of(outcomes, score, lambda w: w.ap50)),
         "validation_accuracy": rounded(mean_or_none([o.validation_accuracy for o in outcomes])),
         "without_retraining": rounded(sampled.base),
         "gain": rounded(sampled.gain),
+        **_student(sampled, facts.detects),
         "false_alarm_share": rounded(score.false_alarm_share),
         "counted_objects": score.objects,
         "excluded_objects": score.excluded_objects,
@@ -195,6 +228,17 @@ def _stream(
             }
             for o in outcomes
         ],
+    }
+
+
+def _student(sampled: SampledAccuracy, detects: bool) -> dict[str, Any]:
+    """Returns what a detecting student does by itself, whoever answered in service."""
+    if not detects:
+        return dict.fromkeys(("golden_part", "student_accuracy", "student_without_retraining"))
+    return {
+        "golden_part": rounded(sampled.golden_part),
+        "student_accuracy": rounded(sampled.student),
+        "student_without_retraining": rounded(sampled.base_alone),
     }
 
 

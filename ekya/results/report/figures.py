@@ -37,6 +37,8 @@ _ONE_COLUMN_STREAMS = 6
 # Part of a window over which accuracy is averaged: smooth, but drift and hot swaps stay visible.
 _SMOOTHING = 1 / 8
 _DASHES = (0, (3, 1.5))
+_DOTS = (0, (1, 1.2))
+_BAND = 0.05
 
 
 def draw_timeline(timeline: RunTimeline, title: str = "", theme: Theme = LIGHT) -> bytes:
@@ -139,6 +141,14 @@ def _draw_stream(
     if curves.without_retraining is not None:
         times, accuracy = smoothed(curves.without_retraining.series, seconds)
         axes.plot(times, accuracy, color=theme.quiet, linewidth=1.2, linestyle=_DASHES, zorder=3)
+    if curves.student is not None:
+        times, accuracy = smoothed(curves.student.series, seconds)
+        axes.plot(times, accuracy, color=color, linewidth=1.2, linestyle=_DOTS, zorder=3)
+    for golden in timeline.history.by_golden:
+        if golden.stream == curves.stream:
+            # A band along the bottom: above it, the answers are those of the golden detector.
+            begin_s, end_s = us_to_seconds(golden.start_us), us_to_seconds(golden.end_us)
+            axes.axvspan(begin_s, end_s, ymax=_BAND, facecolor=_golden_color(theme), linewidth=0, zorder=2)
     times, accuracy = smoothed(curves.measured.series, seconds)
     axes.plot(times, accuracy, color=color, linewidth=1.9 if wide else 1.1, solid_joinstyle="round", zorder=4)
     for swap in timeline.history.swaps:
@@ -162,6 +172,10 @@ def _draw_stream(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
     axes.set_xticklabels([])
     _remarks(axes, curves, color=color, theme=theme, wide=wide)
+
+
+def _golden_color(theme: Theme) -> str:
+    return mix_color(theme.ink, theme.page, 0.55)
 
 
 def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide: bool) -> None:
@@ -212,6 +226,10 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
         entries.append(
             Line2D([], [], color=theme.quiet, linewidth=1.2, linestyle=_DASHES, label="without retraining")
         )
+    if any(curves.student for curves in timeline.streams):
+        entries.append(Line2D([], [], color=color, linewidth=1.2, linestyle=_DOTS, label="student alone"))
+    if timeline.history.by_golden:
+        entries.append(Patch(facecolor=_golden_color(theme), label="golden detector answers"))
     retraining = mix_color(color, theme.page, 0.25)
     entries.append(Patch(facecolor=retraining, label="retraining"))
     if any(span.ended != FINISHED for span in timeline.history.retrainings):
@@ -235,7 +253,7 @@ def _lowest(timeline: RunTimeline) -> float:
     drawn = [
         smoothed(curve.series, _smoothing_s(timeline))[1]
         for curves in timeline.streams
-        for curve in (curves.measured, curves.without_retraining)
+        for curve in (curves.measured, curves.without_retraining, curves.student)
         if curve is not None
     ]
     # With a 1, so that there is a value even where no object counts.

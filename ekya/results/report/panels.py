@@ -19,11 +19,19 @@ from ekya.results.report.themes import Theme, mix_color
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamCurves:
-    """Scores of one stream in a figure: of the run, and of the base model on the sampled frames."""
+    """Scores of one stream in a figure.
+
+    Attributes:
+        stream: its id.
+        measured: of the run.
+        without_retraining: of the base model alone, on sampled frames.
+        student: of the adapted models alone, on sampled frames, where the golden detector answered too.
+    """
 
     stream: StreamId
     measured: StreamScore
     without_retraining: StreamScore | None = None
+    student: StreamScore | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,7 +70,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     if after_0:
         table.caption += "\nOk: of the windows after window 0"
     if summary["task"] == _DETECT:
-        table.caption += f"\nAccuracy is F1 at an IoU of 0.5. {_golden_sentence(summary['golden'])}"
+        table.caption += f"\n{_meaning_of(summary)} {_golden_sentence(summary['golden'])}"
     table.caption_justify = "left"
     return table
 
@@ -87,6 +87,16 @@ def _beside_accuracy(summary: Mapping[str, Any]) -> tuple[str, str]:
     return ("AP50", "ap50") if summary["task"] == _DETECT else ("Balanced", "balanced_accuracy")
 
 
+def _meaning_of(summary: Mapping[str, Any]) -> str:
+    """Returns what the accuracy of detectors is."""
+    of = "" if summary["reference"] is None else f"agreement with {summary['reference']}, as "
+    margin, frames = summary["accuracy_margin"], summary["scored_frames"]
+    sampled = (
+        "" if margin is None else f", from {frames} frames: ± {100 * margin:.1f} points with 95% confidence"
+    )
+    return f"Accuracy is {of}F1 at an IoU of 0.5{sampled}."
+
+
 def _golden_sentence(golden: Mapping[str, Any]) -> str:
     share = format_percent(golden["gpu_share"])
     return (
@@ -96,7 +106,13 @@ def _golden_sentence(golden: Mapping[str, Any]) -> str:
 
 def health_lines(summary: Mapping[str, Any]) -> list[str]:
     """Returns one line per stream and state other than ``ok``, and one per warning."""
-    lines = []
+    lines = [
+        _student_line(stream, values)
+        for stream, values in summary["streams"].items()
+        if values.get("golden_part")
+    ]
+    if summary["adaptation"]["sentence"] is not None:
+        lines.append(f"warning: {summary['adaptation']['sentence']}")
     for stream, windows in summary["health"]["streams"].items():
         for state in dict.fromkeys(one["state"] for one in windows if one["state"] != _OK):
             such = [one for one in windows if one["state"] == state]
@@ -104,6 +120,17 @@ def health_lines(summary: Mapping[str, Any]) -> list[str]:
             lines.append(f"{stream} was {state} in {where}: {such[-1]['reason']}; {such[-1]['remedy']}")
     lines += [f"warning of {', '.join(one['from'])}: {one['text']}" for one in summary["warnings"]]
     return lines
+
+
+def _student_line(stream: str, values: Mapping[str, Any]) -> str:
+    by_golden, student, base = (
+        format_percent(values[name])
+        for name in ("golden_part", "student_accuracy", "student_without_retraining")
+    )
+    return (
+        f"{stream}: the golden detector answered {by_golden} of the frames, and agrees with itself; the "
+        f"student alone reaches {student}, without retraining {base}"
+    )
 
 
 def _windows_ok(windows: Sequence[Mapping[str, Any]], after_0: bool) -> str:

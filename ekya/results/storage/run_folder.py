@@ -12,7 +12,7 @@ from ekya.system.files import user_errors
 FREE_BYTES_NEEDED = 64 * 1024 * 1024
 """A run is not started on a disk with less free space than this."""
 
-_FOLDERS = ("models", "predictions", "reference", "without_retraining", "figures")
+_FOLDERS = ("models", "predictions", "reference", "without_retraining", "student", "figures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,10 @@ class RunFolder:
     def without_retraining(self, stream: StreamId) -> Path:
         """Returns the path of the base model's predictions on sampled frames; same columns."""
         return self.path / "without_retraining" / f"{stream}.parquet"
+
+    def student(self, stream: StreamId) -> Path:
+        """Returns the path of the adapted models' own predictions on scored frames; same columns."""
+        return self.path / "student" / f"{stream}.parquet"
 
     def model(self, stream: StreamId, version: ModelVersion) -> Path:
         """Returns the path of a model's weights, and creates the stream's folder.

@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.config.scoring import Scoring
 from ekya.control.loop import Observer, run_loop
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
@@ -326,7 +327,8 @@ class RunSession:
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
         host = SummaryHost(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
-        summary = finish_run(opened.folder, opened.fleet, "live", opened.options.seed, host)
+        options = opened.options
+        summary = finish_run(opened.folder, opened.fleet, "live", options.seed, host, options.score)
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
         _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
@@ -344,7 +346,7 @@ def report_complete(folder: RunFolder, fleet: FleetConfig) -> bool:
     if not is_complete(steps) or (folder.summary.is_file() and folder.report.is_file()):
         return False
     _LOG.info("%s is complete; its report is written now", folder.path)
-    finish_run(folder, fleet, "live", constants.seed)
+    finish_run(folder, fleet, "live", constants.seed, score=Scoring.SAMPLE)
     return True
 
 

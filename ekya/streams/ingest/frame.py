@@ -69,6 +69,15 @@ class StreamSource(Protocol):
         """Yields all frames from the first to the last, with ``Truth`` if the source has it."""
 
 
+@runtime_checkable
+class RecordedSource(StreamSource, Protocol):
+    """A recording whose length is known before it is played."""
+
+    @property
+    def length_s(self) -> float | None:
+        """Seconds of stream time from begin to end, a hint; None if they are not known, or it is endless."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
     """A picture of a live camera.

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.streams.ingest.frame import CameraOutage, Frame, LiveSource, StreamSource, Truth
+from ekya.streams.ingest.frame import CameraOutage, Frame, LiveSource, RecordedSource, StreamSource, Truth
 from ekya.streams.sources import AnySource
 
 
@@ -209,6 +209,10 @@ class PlayConfig(BaseModel):
         """Converts script time to run time, microseconds."""
         return round(script_us / self.speed)
 
+    def length_of(self, recorded_s: float) -> float | None:
+        """Returns the run time that a recording of this length takes, seconds; None if it is looped."""
+        return None if self.loop else recorded_s / self.speed
+
     def problems_after(self, end_s: float) -> Iterator[str]:
         """Yields a sentence, with its remedy, for each event that comes after a run of ``end_s`` seconds.
 
@@ -278,6 +282,12 @@ class PlayedSource:
     def fps(self) -> float:
         """Frames a second of run time, outside bursts."""
         return self.source.fps * self.play.speed
+
+    @property
+    def length_s(self) -> float | None:
+        """Run time of the recording, seconds; None if it is not known, or looped."""
+        length_s = self.source.length_s if isinstance(self.source, RecordedSource) else None
+        return None if length_s is None else self.play.length_of(length_s)
 
     @property
     def damaged(self) -> int:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Protocol, Self
@@ -96,6 +96,7 @@ class SourceProcess:
         refused: True if it ended with an error that the user has to correct; ``died`` holds the error.
         lost: reason why a live camera currently gives no frames, in words; None while it does.
         damaged: number of frames so far that could not be decoded.
+        length_s: of a recording, in seconds, once it is open; None if it is not known, or endless.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class SourceProcess:
         self.refused = False
         self.lost: str | None = None
         self.damaged = 0
+        self.length_s: float | None = None
         self._json = spec.model_dump_json()
         # Anonymous memory is freed with its last user, without clean-up.
         self._memory = os.memfd_create("ekya-frames")
@@ -186,7 +188,9 @@ class SourceProcess:
             raise SourceDiedError(f"{failed} ({self.died}); {remedy}")
         raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
-    def start_frames(self, started_monotonic_ns: int | None, from_index: int = 0) -> None:
+    def start_frames(
+        self, started_monotonic_ns: int | None, from_index: int = 0, only: Sequence[int] | None = None
+    ) -> None:
         """Starts the delivery of frames.
 
         Args:
@@ -196,9 +200,11 @@ class SourceProcess:
                 stamped with their arrival time, and those before the start are left out.
             from_index: first frame to report. A source that replaces a dead one begins after the last
                 polled frame, so that every frame is reported once.
+            only: of a source on demand, the frames to report; None for all.
         """
         self._on_demand = started_monotonic_ns is None
-        self._send(started_monotonic_ns=started_monotonic_ns, from_index=from_index)
+        chosen = None if only is None else list(only)
+        self._send(started_monotonic_ns=started_monotonic_ns, from_index=from_index, only=chosen)
 
     def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns all frames that arrived since the last call, in order.
@@ -223,15 +229,21 @@ class SourceProcess:
                 self._send()
         return arrived
 
-    def frames(self, from_index: int = 0) -> Iterator[tuple[Frame, Truth | None]]:
+    def frames(
+        self, from_index: int = 0, only: Sequence[int] | None = None
+    ) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields every frame on demand from an index on; stops when the source ends or dies (see ``died``).
+
+        Args:
+            from_index: the first.
+            only: the frames to yield; None for all.
 
         Raises:
             UserError: as ``wait_open``, but not if the process died.
         """
         with suppress(SourceDiedError):
             self.wait_open()
-            self.start_frames(None, from_index)
+            self.start_frames(None, from_index, only)
         while not self.ended:
             for arrived in self.poll_frames(_GRACE_S):
                 if arrived.frame is not None:
@@ -292,7 +304,8 @@ class SourceProcess:
     def _note(self, kind: MessageKind, text: str) -> None:
         match kind:
             case MessageKind.OPENED:
-                self._fps = float(text)
+                fps, *length_s = map(float, text.split())
+                self._fps, self.length_s = fps, length_s[0] if length_s else None
             case MessageKind.ENDED:
                 self.damaged = int(text)
                 self._finished = True

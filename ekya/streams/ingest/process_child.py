@@ -30,6 +30,7 @@ from ekya.streams.ingest.frame import (
     Frame,
     InterruptedSource,
     LiveSource,
+    RecordedSource,
     Silence,
     StreamSource,
     Truth,
@@ -134,7 +135,7 @@ class FrameSender:
             return 0
         begin = self._requests.get()
         if begin["started_monotonic_ns"] is None:
-            self._on_demand(source, begin["from_index"])
+            self._on_demand(source, begin["from_index"], begin["only"])
         else:
             self._paced(source, begin["started_monotonic_ns"], begin["from_index"])
         return source.damaged
@@ -162,10 +163,13 @@ class FrameSender:
             wait_until(frame.t_us)
             self._send(frame, truth, source.damaged)
 
-    def _on_demand(self, source: StreamSource, from_index: int) -> None:
-        on_the_way = 0
+    def _on_demand(self, source: StreamSource, from_index: int, only: list[int] | None) -> None:
+        on_the_way, wanted = 0, None if only is None else set(only)
+        last = None if only is None else max(only, default=-1)
         for frame, truth in source.frames():
-            if frame.index < from_index:
+            if last is not None and frame.index > last:
+                return
+            if frame.index < from_index or (wanted is not None and frame.index not in wanted):
                 continue
             if on_the_way == SLOTS:
                 # The parent answers only what has reached it, so that comes before the wait for its answer.
@@ -230,7 +234,8 @@ def main() -> int:
     code = 0
     try:
         source = _open(opening)
-        outbox.put(MessageKind.OPENED, str(source.fps))
+        length_s = source.length_s if isinstance(source, RecordedSource) else None
+        outbox.put(MessageKind.OPENED, f"{source.fps}" if length_s is None else f"{source.fps} {length_s}")
         # The next message may be long in coming, and the parent waits for this one.
         outbox.empty()
         damaged = FrameSender(outbox, SlotWriter(opening["memory_fd"]), requests).send_frames(source)

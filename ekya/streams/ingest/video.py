@@ -60,7 +60,10 @@ class VideoSpec(BaseModel):
             UserError: a file is missing or not a video.
         """
         rates = tuple(check_video(file) for file in self.files)
-        return VideoSource(self.files, rates, self.max_side)
+        lengths_s = [read_length_s(file, rate) for file, rate in zip(self.files, rates, strict=True)]
+        known_s = [length_s for length_s in lengths_s if length_s is not None]
+        length_s = sum(known_s) if len(known_s) == len(lengths_s) else None
+        return VideoSource(self.files, rates, self.max_side, length_s)
 
 
 @dataclass(eq=False)
@@ -71,12 +74,14 @@ class VideoSource:
         files: video files, in the order in which they play.
         rates: frames a second of each file.
         max_side: longest side of a frame, pixels; larger frames are scaled down.
+        length_s: of all files by their headers, seconds; None if one does not say it.
         damaged: number of frames of the current pass that could not be decoded.
     """
 
     files: tuple[Path, ...]
     rates: tuple[float, ...]
     max_side: int
+    length_s: float | None = None
     damaged: int = field(default=0, init=False)
 
     @property
@@ -127,6 +132,16 @@ def check_video(file: Path) -> float:
         return fps
     _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, fps, _FALLBACK_FPS)
     return _FALLBACK_FPS
+
+
+def read_length_s(file: Path, fps: float) -> float | None:
+    """Returns the length of a video in seconds by its header; None if that does not say it."""
+    capture = _capture(file)
+    try:
+        frames = float(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+    finally:
+        capture.release()
+    return frames / fps if math.isfinite(frames) and frames > 0 else None
 
 
 def _rate(capture: cv2.VideoCapture) -> float:

@@ -1,0 +1,145 @@
+"""``ekya models``: the catalogue of published models, and the user's cache of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ekya.cli import options as opt
+from ekya.cli.command import Output, command
+from ekya.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ekya.models.catalogue import PublishedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListConfig:
+    """Options of ``ekya models list``."""
+
+    json_to: opt.Json = None
+
+
+@command(ListConfig, "ekya models", "ekya models list --json - | jq '.models[].licence'")
+def list_(config: ListConfig, output: Output) -> None:
+    """List the models that Ekya can fetch; those with a star are in the cache.
+
+    With --json their source, checksum and file, too.
+    """
+    from ekya.models.catalogue import CATALOGUE, models_folder
+
+    output.write_json({"folder": str(models_folder()), "models": [_values(model) for model in CATALOGUE]})
+    for model in CATALOGUE:
+        output.print_text(_line_of(model))
+    output.print_text(f"The cache is {models_folder()}")
+    output.print_text("ekya models fetch NAME gets one; --golden NAME and --student NAME take it")
+
+
+def _line_of(model: "PublishedModel") -> str:
+    from ekya.pipeline.default_models import known_frame_ms
+
+    precision, frame_ms = model.average_precision, known_frame_ms(model)
+    facts = [
+        model.role,
+        model.size_in_words,
+        model.licence,
+        *([] if precision is None else [f"AP {precision:.1f} on COCO"]),
+        *([] if frame_ms is None else [f"{frame_ms:.0f} ms a frame here"]),
+    ]
+    return f"{'*' if model.is_cached else ' '} {model.name:37}  {', '.join(facts)}"
+
+
+def _values(model: "PublishedModel") -> dict[str, Any]:
+    from ekya.pipeline.default_models import known_frame_ms
+
+    return {
+        "name": model.name,
+        "role": model.role,
+        "licence": model.licence,
+        "source": model.source,
+        "url": model.file.url,
+        "size_bytes": model.file.size_bytes,
+        "sha256": model.file.sha256,
+        "git_blob": model.file.git_blob,
+        "average_precision": model.average_precision,
+        "frame_ms": known_frame_ms(model),
+        "path": str(model.path) if model.is_cached else None,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchConfig:
+    """Options of ``ekya models fetch``."""
+
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Models of the catalogue; default: those that a run takes."),
+    ] = None
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="Take them from a folder, by content, whatever their names; without NAME all that it holds.",
+        ),
+    ] = None
+    json_to: opt.Json = None
+
+
+@command(
+    FetchConfig,
+    "ekya models fetch",
+    "ekya models fetch deimv2-pico",
+    "ekya models fetch --from /media/stick",
+)
+def fetch(config: FetchConfig, output: Output) -> None:
+    """Get published models into the user's cache, over the network or from a folder.
+
+    A download that was interrupted goes on where it ended. What has another checksum is refused.
+    """
+    from ekya.models.catalogue import CATALOGUE, DEFAULT_GOLDEN, STUDENT, find_model
+
+    wanted = []
+    for name in config.names or ():
+        model = find_model(name)
+        if model is None:
+            known = ", ".join(one.name for one in CATALOGUE)
+            raise UserError(f"{name}: no model of the catalogue is called so; use one of {known}")
+        wanted.append(model)
+    if config.folder is not None:
+        paths = _import_from(config.folder, wanted)
+    else:
+        paths = _download(wanted or [STUDENT, DEFAULT_GOLDEN], output)
+    output.write_json({"files": {name: str(path) for name, path in paths.items()}})
+    for name, path in paths.items():
+        output.print_text(f"{name}: {path}")
+
+
+def _import_from(folder: Path, wanted: "Sequence[PublishedModel]") -> dict[str, Path]:
+    from ekya.models.catalogue import CATALOGUE, find_in_folder, import_model
+
+    if not folder.is_dir():
+        raise UserError(f"--from {folder}: there is no such folder; name the one that holds the files")
+    held = wanted or [model for model in CATALOGUE if find_in_folder(model, folder) is not None]
+    if not held:
+        raise UserError(f"--from {folder}: no file there is a model of the catalogue; see ekya models list")
+    return {model.name: import_model(model, folder) for model in held}
+
+
+def _download(wanted: "Sequence[PublishedModel]", output: Output) -> dict[str, Path]:
+    from ekya.models.catalogue import fetch_model
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    paths = {}
+    with Progress(*columns, console=output.console, disable=not output.console.is_terminal) as bars:
+        for model in wanted:
+            bar = bars.add_task(model.name, total=model.file.size_bytes)
+
+            def show(done: int, of: int | None, bar: Any = bar) -> None:
+                bars.update(bar, completed=done, total=of)
+
+            paths[model.name] = fetch_model(model, progress=show)
+    return paths
