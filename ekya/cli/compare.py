@@ -78,7 +78,7 @@ def compare(config: CompareConfig, output: Output) -> None:
                     f"warning of {run['scheduler']}, seed {run['seed']}: {run['adaptation']['sentence']}"
                 )
     for run in result["runs"]:
-        if run["adaptation"]["sentence"] is not None:
+        if run["adaptation"]["missed"]:
             raise UnwellRunError(f"{run['scheduler']}: {run['adaptation']['sentence']}")
 
 

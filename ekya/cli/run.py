@@ -189,9 +189,10 @@ def require_well(summary: dict[str, Any]) -> None:
     Raises:
         UnwellRunError: most of the streams' windows were unhealthy, or nothing was adapted.
     """
-    for part in ("health", "adaptation"):
-        if summary[part]["sentence"] is not None:
-            raise UnwellRunError(summary[part]["sentence"])
+    if summary["health"]["sentence"] is not None:
+        raise UnwellRunError(summary["health"]["sentence"])
+    if summary["adaptation"]["missed"]:
+        raise UnwellRunError(summary["adaptation"]["sentence"])
 
 
 def _folder_to_resume(config: RunConfig) -> "RunFolder | None":

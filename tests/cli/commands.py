@@ -39,7 +39,7 @@ def run_summary(**changes):
         "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
         "retrainings": {"started": 1, "finished": 1, "failed": 0},
         "reference": None,
-        "adaptation": {"labelled": 9, "served": 1, "sentence": None},
+        "adaptation": {"labelled": 9, "served": 1, "sentence": None, "missed": False},
         "health": {"sentence": None, "streams": {CAMERA: [{"index": 0, "state": "ok"}]}},
         "warnings": [],
         **changes,

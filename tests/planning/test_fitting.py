@@ -136,7 +136,7 @@ def test_fit_with_overload_never_raises():
         (37.7, 2, 16.0),
         (20.0, 2, 10.0),
         (20.0, 1, 10.0),
-        (8.0, 9, 4.0),
+        (8.0, 9, 8.0),
     ],
 )
 def test_fit_holds_several_windows_in_the_shortest_recording(recorded_s, windows, window_s):
@@ -145,6 +145,19 @@ def test_fit_holds_several_windows_in_the_shortest_recording(recorded_s, windows
     costs = replace(costs, streams={"a": first, "b": replace(second, length_s=recorded_s)})
     assert fitted_window_s(nothing(windows=windows), costs) == window_s
     assert fitted_window_s(nothing(windows=windows, window_s=50.0), costs) == 50.0
+
+
+@pytest.mark.parametrize(("label_gpu_s", "labels"), [(0.001, 24), (0.04, 24), (0.05, 17), (0.1, 8), (9.0, 4)])
+def test_fit_labels_fewer_frames_where_windows_are_too_short_for_all(label_gpu_s, labels):
+    costs = replace(costs_of(1), label_gpu_s=label_gpu_s)
+    wishes = Wishes(
+        longest_part=0.15, least_epochs=4, least_data=0.5, labels=24, least_labels=4, window_s=8.0
+    )
+    sizes = choose_fleet_sizes(wishes, costs, MachineSize(2000)).sizes
+    assert sizes.preparation_milli == 900
+    assert sizes.labels == labels
+    # A number that the file sets stays.
+    assert choose_fleet_sizes(replace(wishes, least_labels=None), costs, MachineSize(2000)).sizes.labels == 24
 
 
 def fitted_window_s(wishes, costs):

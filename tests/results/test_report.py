@@ -45,7 +45,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
         "reference": None,
         "accuracy_margin": None,
         "scored_frames": None,
-        "adaptation": {"labelled": 5, "served": 1, "sentence": None},
+        "adaptation": {"labelled": 5, "served": 1, "sentence": None, "missed": False},
         "licences": {},
         "task": "classify",
         "scheduler": "thief",
@@ -382,7 +382,12 @@ def test_report_and_table_say_what_accuracy_agrees_with_and_why_nothing_was_adap
         accuracy_margin=0.0123,
         scored_frames=94,
         licences={"deimv2-femto": "Apache-2.0"},
-        adaptation={"labelled": 0, "served": 0, "sentence": "nothing was adapted, since it was night"},
+        adaptation={
+            "labelled": 0,
+            "served": 0,
+            "sentence": "nothing was adapted, since it was night",
+            "missed": True,
+        },
     )
     told["streams"]["cam-1"] |= {
         "golden_part": 0.6,

@@ -45,7 +45,8 @@ WINDOW_S = 16.0
 LONGEST_WINDOW_S = 300.0
 WINDOWS_IN_RECORDING = 4
 """So many windows, or as many as are asked for, are in the shortest recording."""
-SHORTEST_WINDOW_S = 4.0
+SHORTEST_WINDOW_S = 8.0
+"""For a shorter one labels and retrainings would take too much of what a window has."""
 
 EVERY = (1, 2, 3, 5, 10, 15, 30, 60)
 GOLDEN_EVERY = (3, 5, 9, 15)
@@ -55,6 +56,9 @@ PREPARATION_PART = 0.6
 
 LABELS_PART = 2 / 3
 """Part of the preparation's time for labelling, where γ are tried and there is no time for all streams."""
+
+SURELY_LABELLED_PART = 0.8
+"""Part of the preparation's time for labels that are fewer than wished; measuring models takes the rest."""
 
 DRAWN_FRAMES = 59
 """Frames of a window that are drawn for labelling, including the burst on which λ are profiled."""
@@ -256,9 +260,10 @@ def _prepared(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
 
 def _labels(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
     """Returns the labels of a stream and window: fewer where the windows of a recording are too short."""
-    if wishes.least_labels is None or costs.label_gpu_s <= 0.0:
+    if wishes.least_labels is None or _label_gpu_s(wishes, costs) <= budget_gpu_s:
         return wishes.labels
-    return max(min(wishes.labels, int(budget_gpu_s / costs.label_gpu_s)), wishes.least_labels)
+    affordable = int(SURELY_LABELLED_PART * budget_gpu_s / costs.label_gpu_s)
+    return max(min(wishes.labels, affordable), wishes.least_labels)
 
 
 def _label_gpu_s(wishes: Wishes, costs: HostCosts) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ekya.core.units import StreamId
 from ekya.results.metrics.accuracy import mean_or_none
@@ -22,17 +21,14 @@ class Adapted:
     Attributes:
         labelled: number of labelled objects.
         served: number of retrainings whose weights came into service.
-        sentence: why nothing was adapted, with a remedy; None if something was, or nothing had to be.
+        sentence: why nothing was adapted though its scheduler retrains; None if something was.
+        missed: whether something had to be; then the sentence has a remedy.
     """
 
     labelled: int
     served: int
-    sentence: str | None
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """``adaptation`` of a summary."""
-        return {"labelled": self.labelled, "served": self.served, "sentence": self.sentence}
+    sentence: str | None = None
+    missed: bool = False
 
 
 def judge_adaptation(history: RunHistory, *, asked: bool, golden_parts: Mapping[StreamId, float]) -> Adapted:
@@ -44,40 +40,40 @@ def judge_adaptation(history: RunHistory, *, asked: bool, golden_parts: Mapping[
         golden_parts: of each stream, the part of the frames that the golden detector answered itself.
     """
     served = len(history.served)
-    sentence = None if served or not asked else _reason(history, golden_parts)
-    return Adapted(history.labels, served, sentence)
+    if served or not asked:
+        return Adapted(history.labels, served)
+    excuse = _excuse(history, golden_parts)
+    sentence = f"nothing was adapted, since {excuse or _reason(history)}"
+    return Adapted(history.labels, served, sentence, missed=excuse is None)
 
 
-def _reason(history: RunHistory, golden_parts: Mapping[StreamId, float]) -> str | None:
-    by_golden = mean_or_none(list(golden_parts.values()))
-    if (by_golden or 0.0) >= MOSTLY:
-        return None
-    windows = len(history.windows)
+def _excuse(history: RunHistory, golden_parts: Mapping[StreamId, float]) -> str | None:
+    """Returns why nothing had to be adapted; None if something had."""
+    by_golden = mean_or_none(list(golden_parts.values())) or 0.0
+    if by_golden >= MOSTLY:
+        return f"the golden detector answered {100 * by_golden:.0f}% of the frames itself"
+    accuracy = mean_or_none(list(history.validation_accuracy.values())) or 0.0
+    if accuracy >= GOOD_ENOUGH:
+        return f"the models reach {100 * accuracy:.0f}% on new labels as they are"
+    return None
+
+
+def _reason(history: RunHistory) -> str:
+    windows, counts = len(history.windows), history.retraining_counts()
+    longer = "use longer windows (--window), more GPUs (--gpus) or fewer cameras"
+    if not history.labels and history.labellings:
+        return (
+            "the golden model found no object in what it labelled; check the cameras' views and the classes "
+            "(--classes), or use a better golden model (--golden)"
+        )
     if not history.labels:
-        if history.labellings:
-            return (
-                "nothing was adapted, since the golden model found no object in what it labelled; check the "
-                "cameras' views and the classes (--classes), or use a better golden model (--golden)"
-            )
-        return (
-            f"nothing was adapted, since no window was labelled in a run of {windows}; use shorter windows "
-            "(--window), or a longer video"
-        )
-    accuracy = mean_or_none(list(history.validation_accuracy.values()))
-    if (accuracy or 0.0) >= GOOD_ENOUGH:
-        return None
-    counts = history.retraining_counts()
+        many = "one window" if windows == 1 else f"{windows} windows"
+        return f"a run of {many} had no labels; use shorter windows (--window), or a longer video"
     if not counts["started"]:
-        return (
-            "nothing was adapted, since no retraining that pays would have ended in its window; use longer "
-            "windows (--window), more GPUs (--gpus) or fewer cameras"
-        )
-    if counts["finished"]:
-        return (
-            f"nothing was adapted: none of {counts['started']} retrainings gave better weights on the "
-            "newest labels; use longer windows (--window), or more labels (golden.frames_per_window)"
-        )
+        return f"no retraining that pays would have ended in its window; {longer}"
+    if not counts["finished"]:
+        return f"of {counts['started']} retrainings none ended in its window; {longer}"
     return (
-        f"nothing was adapted: {counts['started']} retrainings were begun, and none ended in its window; use "
-        "longer windows (--window), more GPUs (--gpus) or fewer cameras"
+        f"of {counts['started']} retrainings none gave better weights on the newest labels; use longer "
+        "windows (--window), or more labels (golden.frames_per_window)"
     )

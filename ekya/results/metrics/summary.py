@@ -154,11 +154,13 @@ def build_summary(
         "golden_gpu_s": rounded(facts.history.golden_gpu_s),
         "golden": _golden(facts),
         "label_budget_gpu_s": rounded(facts.label_budget_gpu_s),
-        "adaptation": judge_adaptation(
-            facts.history,
-            asked=facts.adapts,
-            golden_parts={stream: one.golden_part for stream, one in sampled.items()},
-        ).values,
+        "adaptation": asdict(
+            judge_adaptation(
+                facts.history,
+                asked=facts.adapts,
+                golden_parts={stream: one.golden_part for stream, one in sampled.items()},
+            )
+        ),
         "licences": dict(sorted(facts.licences.items())),
         "health": health_values({stream: facts.health.get(stream, ()) for stream in streams}),
         "warnings": [{"text": text, "from": list(sources)} for text, sources in facts.warnings.items()],
