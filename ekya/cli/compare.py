@@ -111,6 +111,7 @@ def _compare_live(
     from ekya.cli.fleet_from_options import require_credentials
     from ekya.config.fleet_reading import load_fleet
     from ekya.config.run_options import RunOptions
+    from ekya.config.scoring import Scoring
     from ekya.pipeline.discover_classes import with_classes
     from ekya.results.comparison import compare_schedulers
     from ekya.results.storage.run_folder import RunFolder, plain_name
@@ -129,6 +130,7 @@ def _compare_live(
             name=plain_name(f"{scheduler}-seed{seed}"),
             dashboard=False,
             overload=config.overload,
+            score=Scoring.ALL,
         )
         output.print_text(f"{scheduler}, seed {seed}")
         with remember_ctrl_c():

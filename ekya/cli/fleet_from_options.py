@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -22,6 +22,9 @@ from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.golden.spec import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.credentials import has_password, require_variables
+
+if TYPE_CHECKING:
+    from ekya.models.catalogue import Role
 
 _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler": "scheduler"}
 """Keys of a fleet file by the option that overrides them; ``--classes`` is another one."""
@@ -63,6 +66,8 @@ def read_fleet(config: object) -> FleetConfig:
                     "fleet file"
                 )
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
+        if given.get("offline", False):
+            _require_golden_here(fleet)
     play: dict[str, object] = {option: given[option] for option in ("speed", "loop") if option in given}
     return with_play(fleet, play) if play else fleet
 
@@ -97,7 +102,7 @@ def _models_of(given: Mapping[str, Any], cameras: int) -> tuple[str | None, str]
     Raises:
         UserError: a model of the catalogue is not here and cannot be fetched.
     """
-    from ekya.models.catalogue import STUDENT
+    from ekya.models.catalogue import STUDENT, Role
     from ekya.pipeline.default_models import choose_golden, fetch_student
 
     offline = given.get("offline", False)
@@ -105,23 +110,35 @@ def _models_of(given: Mapping[str, Any], cameras: int) -> tuple[str | None, str]
     if student is None and given["task"] is Task.DETECT and (golden is None or STUDENT.is_cached):
         student = str(fetch_student(offline=offline))
     elif student not in (None, BASE):
-        student = _file_of(student, offline)
+        student = _file_of(student, offline, Role.STUDENT)
     elif student is None and given["task"] is Task.DETECT:
         _LOG.info("student: the shipped base; ekya models fetch %s gets one that detects more", STUDENT.name)
     if golden is None:
         return student, str(choose_golden(cameras, offline=offline))
-    return student, _file_of(golden, offline)
+    return student, _file_of(golden, offline, Role.GOLDEN)
 
 
-def _file_of(named: str, offline: bool) -> str:
+def _require_golden_here(fleet: FleetConfig) -> None:
+    """Refuses a fleet file whose golden model would be fetched when it is opened.
+
+    Raises:
+        UserError: it names no weights, and those of the catalogue are not here.
+    """
+    from ekya.models.catalogue import Role, fetch_model, find_model
+
+    model = find_model(fleet.golden.model)
+    if fleet.golden.weights is None and model is not None and model.role is not Role.STUDENT:
+        fetch_model(model, offline=True)
+
+
+def _file_of(named: str, offline: bool, role: "Role") -> str:
     """Returns a model's file in the cache in place of its name in the catalogue, with its architecture."""
-    from ekya.models.catalogue import find_model
-    from ekya.pipeline.default_models import fetch_named
+    from ekya.models.catalogue import fetch_model, find_model
 
     model = find_model(named)
-    if model is None or Path(named).is_file():
+    if model is None or model.role is not role or Path(named).is_file():
         return named
-    path = fetch_named(model, offline=offline)
+    path = fetch_model(model, offline=offline)
     return f"{named}={path}" if named in DETECTORS or named in STUDENTS else str(path)
 
 

@@ -67,6 +67,9 @@ OPEN: Mapping[str, str] = MappingProxyType(
 )
 """Keys that are chosen for the machine and the fleet if the file omits them, by their names in ``Sizes``."""
 
+LABELLED_FRAMES = "golden.frames_per_window"
+"""Key that is chosen, too, for models that detect."""
+
 AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 

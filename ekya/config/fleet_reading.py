@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from ekya.config.files import find_files, read_mapping
-from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.config.fleet_file import LABELLED_FRAMES, OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.keys_in_words import (
     describe_first_problem,
@@ -139,7 +139,7 @@ def with_values(fleet: FleetConfig, values: Mapping[str, object]) -> FleetConfig
 def _written(fleet: FleetConfig) -> dict[str, Any]:
     """Returns a fleet as JSON values, without the sizes that are open."""
     raw: dict[str, Any] = fleet.model_dump(mode="json")
-    for key in OPEN:
+    for key in (*OPEN, LABELLED_FRAMES):
         if not fleet.is_set(key):
             part, _, name = key.rpartition(".")
             del (raw[part] if part else raw)[name]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from operator import attrgetter
 
-from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.config.fleet_file import LABELLED_FRAMES, OPEN, FleetConfig
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, frame_sides
 from ekya.core.host import HostCosts
 from ekya.core.profile import Profiler
@@ -14,8 +14,6 @@ from ekya.planning.sizing.fleet_sizes import COARSER_RESOLUTION, RESOLUTIONS, Ma
 
 LEAST_FRAMES = 4
 """Fewest frames of a camera that the golden detector labels in a window."""
-
-_LABELLED_FRAMES = "golden.frames_per_window"
 
 ANY_MACHINE = MachineSize(None)
 """Machine of a run on virtual time."""
@@ -84,7 +82,7 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         least_epochs=min(fleet.retraining.epochs),
         least_data=min(fleet.retraining.data_fractions),
         labels=fleet.golden.frames_per_window if detects else fleet.golden.labels_per_window,
-        least_labels=LEAST_FRAMES if detects and not fleet.is_set(_LABELLED_FRAMES) else None,
+        least_labels=LEAST_FRAMES if detects and not fleet.is_set(LABELLED_FRAMES) else None,
         tries=fleet.preparation.profiler is Profiler.PAPER,
         label_gpu_s=fleet.golden.gpu_s_per_window,
         windows=fleet.windows,
@@ -101,5 +99,5 @@ def _values(fleet: FleetConfig, sizes: Sizes) -> Mapping[str, object]:
         **{key: getattr(sizes, name) for key, name in OPEN.items()},
         "gpus": fleet.gpus if kept else sizes.capacity_milli / FULL_GPU_MILLI,
         "preparation.frames": KeptFrames.DRAWN if sizes.draws_frames else KeptFrames.ANALYSED,
-        **({_LABELLED_FRAMES: sizes.labels} if fleet.edge.task is Task.DETECT else {}),
+        **({LABELLED_FRAMES: sizes.labels} if fleet.edge.task is Task.DETECT else {}),
     }

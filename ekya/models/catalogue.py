@@ -4,9 +4,11 @@ A file of the cache has a card beside it, with its licence, source and checksum.
 whenever a golden model is opened.
 """
 
+import logging
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +16,8 @@ from pathlib import Path
 from ekya.core.errors import UserError
 from ekya.system.download import Progress, PublishedFile, checksums_of, download_file
 from ekya.system.files import atomic_path, cache_folder, user_errors, write_text_atomic
+
+_LOG = logging.getLogger(__name__)
 
 
 class Role(StrEnum):
@@ -169,6 +173,9 @@ def fetch_model(
     if not (path.is_file() and model.file.has_content_of(path)):
         if offline:
             raise UserError(_remedy(model, "is not in the cache, and --offline forbids to fetch it"))
+        _LOG.info(
+            "fetching %s, %s, %s, from %s", model.name, model.size_in_words, model.licence, model.file.url
+        )
         try:
             download_file(model.file, path, progress)
         except UserError as error:
@@ -217,15 +224,15 @@ def _card_of(path: Path) -> Path:
 
 
 def _write_card(model: PublishedModel) -> None:
-    card = _card_of(model.path)
-    if card.is_file():
-        return
-    sha256, _ = checksums_of(model.path)
-    write_text_atomic(
-        card,
+    card, (sha256, _) = _card_of(model.path), checksums_of(model.path)
+    text = (
         f"# {model.name}\n\n- licence: {model.licence}\n- source: {model.source}\n- url: {model.file.url}\n"
-        f"- sha256: {sha256}\n",
+        f"- sha256: {sha256}\n"
     )
+    if not (card.is_file() and card.read_text(encoding="utf-8") == text):
+        # A cache may be for reading only: the file was verified a moment ago.
+        with suppress(UserError):
+            write_text_atomic(card, text)
 
 
 _LICENCE_LINE = re.compile(r"^- licence: *(.+)$", re.MULTILINE)

@@ -29,16 +29,6 @@ FRAME_COSTS = MeasurementFile("golden-frames", TypeAdapter(float))
 """Seconds of a core in which a golden detector of the catalogue analyses a typical frame, by machine."""
 
 
-def fetch_named(model: PublishedModel, *, offline: bool) -> Path:
-    """Returns the weights of a model of the catalogue that was named, fetched if they are not here.
-
-    Raises:
-        UserError: they cannot be fetched.
-    """
-    _tell_of_download(model, offline)
-    return fetch_model(model, offline=offline)
-
-
 def fetch_student(*, offline: bool) -> Path:
     """Returns the default student's weights, fetched if they are not here.
 
@@ -63,31 +53,24 @@ def choose_golden(cameras: int, *, offline: bool) -> Path:
         UserError: none is here, and none can be fetched; or one cannot be opened.
     """
     here = [model for model in GOLDEN if model.is_cached] or [DEFAULT_GOLDEN]
-    chosen = next((model for model in here if len(here) == 1 or _fits(model, cameras)), here[-1])
+    chosen = next((model for model in here if len(here) == 1 or _fits(model, cameras, offline)), here[-1])
     return _fetch_default(chosen, offline)
 
 
 def _fetch_default(model: PublishedModel, offline: bool) -> Path:
-    path = fetch_named(model, offline=offline)
+    path = fetch_model(model, offline=offline)
     _LOG.info(
         "%s: %s of the catalogue (%s); --%s names another", model.role, model.name, model.licence, model.role
     )
     return path
 
 
-def _tell_of_download(model: PublishedModel, offline: bool) -> None:
-    if not (model.is_cached or offline):
-        _LOG.info(
-            "fetching %s, %s, %s, from %s", model.name, model.size_in_words, model.licence, model.file.url
-        )
-
-
-def _fits(model: PublishedModel, cameras: int) -> bool:
+def _fits(model: PublishedModel, cameras: int, offline: bool) -> bool:
     capacity = CORES_PART * cpu_limit()
     share = min(PREPARATION_MILLI / FULL_GPU_MILLI, PREPARATION_PART * capacity)
     left_gpu_s = _LABELLED_IN_WINDOWS * WINDOW_S * MAX_PREPARATION_FRACTION * share
     frames = GoldenSpec().frames_per_window * cameras
-    return frames * _frame_s(model) <= left_gpu_s
+    return frames * _frame_s(model, offline) <= left_gpu_s
 
 
 def known_frame_ms(model: PublishedModel) -> float | None:
@@ -96,12 +79,12 @@ def known_frame_ms(model: PublishedModel) -> float | None:
     return None if frame_s is None else 1000 * frame_s
 
 
-def _frame_s(model: PublishedModel) -> float:
+def _frame_s(model: PublishedModel, offline: bool) -> float:
     """Returns the seconds of a core for a frame, measured once on each machine."""
     known_s = FRAME_COSTS.load(_key(model))
     if known_s is not None:
         return known_s
-    detector = open_detector(ONNX, fetch_model(model, offline=True))
+    detector = open_detector(ONNX, fetch_model(model, offline=offline))
     frame, took_s = np.full(TYPICAL_FRAME, 127, np.uint8), []
     for _ in range(_REPEATS):
         began_s = time.thread_time()

@@ -5,6 +5,7 @@ every frame, or on a sample, on which the base model is run too, so that both ar
 """
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from ekya.results.storage.run_tables import (
     PREDICTIONS,
     REFERENCE,
     merge_parts,
+    parts_folder,
     prediction_writer,
     reference_writer,
 )
@@ -72,15 +74,20 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
     path = folder.reference(stream.id)
     rows = reference_writer(path)
     referee = Referee(golden, stream.id)
-    with SourceProcess(stream.first_pass, golden.classes) as source:
-        for count, (frame, _) in enumerate(source.frames(), start=1):
-            if frame.t_us >= until_us:
-                break
-            judged = referee.label_frame(frame)
-            if judged is not None:
-                rows.add_row(judged)
-            if count % _LOG_EVERY == 0:
-                _LOG.info("%s: %d frames have their reference labels", stream.id, count)
+    try:
+        with SourceProcess(stream.first_pass, golden.classes) as source:
+            for count, (frame, _) in enumerate(source.frames(), start=1):
+                if frame.t_us >= until_us:
+                    break
+                judged = referee.label_frame(frame)
+                if judged is not None:
+                    rows.add_row(judged)
+                if count % _LOG_EVERY == 0:
+                    _LOG.info("%s: %d frames have their reference labels", stream.id, count)
+    except BaseException:
+        # A part of a reference would pass for the whole later on.
+        shutil.rmtree(parts_folder(path), ignore_errors=True)
+        raise
     rows.flush()
     merge_parts(path, REFERENCE)
 

@@ -200,9 +200,17 @@ def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shado
         reference = read_reference(folder.reference(stream.id)).select_frames(alone.frame)
         labelled = labelled_in(folder, stream.id)
         student = read_predictions(folder.student(stream.id))
-        scores = [score(rows, reference, labelled, decoded=0) for rows in (base, served, alone, student)]
-        golden_part = float(by_golden.mean()) if len(by_golden) else 0.0
-        shadows[stream.id] = Shadow(scores[0], scores[1], scores[2], scores[3], golden_part)
+        known = student.frame if len(student.frame) else alone.frame
+        compared = alone.select_rows(np.flatnonzero(np.isin(alone.frame, known)))
+        # Weights of long ago may be gone: student and base are scored on the same frames all the same.
+        on_both = reference.select_frames(compared.frame)
+        shadows[stream.id] = Shadow(
+            base=score(base, reference, labelled, decoded=0),
+            served=score(served, reference, labelled, decoded=0),
+            base_alone=score(compared, on_both, labelled, decoded=0),
+            student=score(student, on_both, labelled, decoded=0),
+            golden_part=float(by_golden.mean()) if len(by_golden) else 0.0,
+        )
     return shadows
 
 

@@ -1,6 +1,7 @@
 """What a run is scored against: references of all frames, or of a sample that takes little time to label."""
 
 import logging
+import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -12,10 +13,11 @@ import numpy as np
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.scoring import Scoring
-from ekya.core.records import LabelledBoxes, rows_of
-from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.records import LabelledBoxes, PredictionColumns, rows_of
+from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.models.golden.spec import FILE
 from ekya.pipeline.costs import TYPICAL_FRAME
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.reference import ScoredStream, write_reference, write_sampled_references
@@ -24,6 +26,7 @@ from ekya.results.metrics.scored_sample import FEWEST_FRAMES, choose_frames
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
+from ekya.streams.ingest.process import SourceProcess
 from ekya.system.host import cpu_limit
 
 _LOG = logging.getLogger(__name__)
@@ -69,25 +72,39 @@ def complete_references(
                 assert opened is not None
                 write_reference(folder, stream, opened, until_us)
             return
+        per_window = sys.maxsize
         if isinstance(score, int):
-            per_window, wanted = score, open_streams
-        else:
-            per_window, wanted = _affordable(golden, folder, without, history), without
-        scored = [_frames_to_score(folder, one, per_window, seed) for one in wanted]
+            per_window = score
+        elif fleet.golden.model != FILE:
+            per_window = _affordable(golden, folder, open_streams, history)
+        scored = [_frames_to_score(folder, one, per_window, seed) for one in open_streams]
         if any(one.frames for one in scored):
             write_sampled_references(folder, fleet, seed, scored, _ScoringProgress())
     except KeyboardInterrupt:
+        if score is Scoring.ALL:
+            raise
         _LOG.warning("scoring was stopped; ekya score %s goes on with it", folder.path)
 
 
 def _frames_to_score(folder: RunFolder, stream: StreamConfig, per_window: int, seed: int) -> ScoredStream:
     """Returns the frames of a stream's sample that have no reference yet."""
-    predictions = read_predictions(folder.predictions(stream.id))
+    predictions = _first_pass(folder, stream)
     labelled, place = labelled_in(folder, stream.id).frame, zlib.crc32(stream.id.encode())
     chosen = choose_frames(predictions, labelled, per_window, (seed, place))
     frames = np.setdiff1d(chosen, read_reference(folder.reference(stream.id)).frame)
     versions = predictions.model_version[rows_of(frames, predictions.frame)]
     return ScoredStream(stream, frames.tolist(), versions.tolist())
+
+
+def _first_pass(folder: RunFolder, stream: StreamConfig) -> PredictionColumns:
+    """Returns the predictions of a recording's first pass: later ones show what was seen before."""
+    predictions = read_predictions(folder.predictions(stream.id))
+    if not stream.play.loop:
+        return predictions
+    with SourceProcess(stream.first_pass, ()) as source:
+        source.wait_open()
+    end_us = np.inf if source.length_s is None else source.length_s * US_PER_S
+    return predictions.select_rows(np.flatnonzero(predictions.t_us < end_us))
 
 
 def _affordable(
@@ -97,9 +114,7 @@ def _affordable(
     history: RunHistory,
 ) -> int:
     """Returns the frames of each window that the golden model labels in its part of the run's length."""
-    windows = sum(
-        len(np.unique(read_predictions(folder.predictions(stream.id)).window)) for stream in streams
-    )
+    windows = sum(len(np.unique(_first_pass(folder, stream).window)) for stream in streams)
     if not windows:
         return 0
     golden, took_s = open_model(), []

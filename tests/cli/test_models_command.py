@@ -83,7 +83,7 @@ def test_the_best_golden_detector_that_is_fast_enough_is_chosen(monkeypatch, wei
     for model in (STUDENT, *here):
         import_model(model, weights)
     took = {model.name: seconds for model, seconds in zip(here, frame_s, strict=True)}
-    monkeypatch.setattr("ekya.pipeline.default_models._frame_s", lambda model: took[model.name])
+    monkeypatch.setattr("ekya.pipeline.default_models._frame_s", lambda model, _: took[model.name])
     fleet = read_fleet(RunConfig(video=[video] * 3, offline=True))
     assert fleet.golden.weights == here[chosen].path
 

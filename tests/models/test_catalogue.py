@@ -82,3 +82,10 @@ def test_what_is_not_there_is_refused_with_everything_that_helps():
 
 def test_weights_without_a_card_have_no_known_licence(tmp_path):
     assert licence_of(tmp_path / "own.onnx") is None
+
+
+def test_a_card_of_another_content_is_written_anew(data_dir):
+    path = import_model(DEFAULT_GOLDEN, data_dir / "weights")
+    path.with_suffix(".md").write_text(f"- sha256: {'0' * 64}\n")
+    assert fetch_model(DEFAULT_GOLDEN, offline=True) == path
+    assert verified(path) == path

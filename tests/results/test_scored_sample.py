@@ -60,5 +60,6 @@ def test_windows_without_objects_say_nothing():
     empty = WindowSample(np.zeros(5, int), np.zeros(5, int), 50)
     assert margin_of_mean({"a": [empty]}) is None
     assert margin_of_mean({"a": [WindowSample(np.array([2]), np.array([1]), 50)]}) is None
+    assert margin_of_mean({"a": [WindowSample(np.array([2]), np.array([1]), 1)]}) == 0.0
     some = WindowSample(np.full(10, 4), np.arange(10) % 5, 100)
     assert margin_of_mean({"a": [some, empty]}) == pytest.approx(margin_of_mean({"a": [some]}))

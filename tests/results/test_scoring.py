@@ -82,3 +82,21 @@ def test_what_was_scored_before_an_interruption_counts(scored):
     assert folder.report.is_file()
     summary, teacher = score(10)
     assert (summary["scored_frames"], len(teacher.asked)) == (20, 17)
+
+
+def test_student_and_base_are_compared_on_the_frames_of_weights_that_are_still_there(scored):
+    score, _ = scored
+    summary, _ = score(10)
+    street = summary["streams"][STREET]
+    # Of version 0 alone there are weights, which are the base's.
+    assert street["student_accuracy"] == street["student_without_retraining"]
+
+
+def test_a_reference_of_all_frames_that_is_interrupted_leaves_no_part(tmp_path, monkeypatch):
+    folder, fleet = make_run(tmp_path, (STREET,))
+    for part in folder.reference(STREET).with_suffix(".parts").iterdir():
+        part.unlink()
+    monkeypatch.setattr("ekya.results.scoring.open_golden", lambda *_: Teacher(stops_after=5))
+    with pytest.raises(KeyboardInterrupt):
+        finish_run(folder, fleet, "emulated", 0)
+    assert len(read_reference(folder.reference(STREET)).frame) == 0

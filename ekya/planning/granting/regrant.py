@@ -15,6 +15,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.shares import Job, Work
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import RetrainOption, WindowView
+from ekya.planning.granting.spare import retrain_on_spare
 from ekya.planning.placement.homes import Grants
 from ekya.planning.schedulers.allocation import choices_by_stream, inference_floors, kept_floors
 from ekya.planning.schedulers.objective import evaluate_phases
@@ -28,7 +29,8 @@ def regrant_plan(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> 
 
     A scheduler's fixed shares get nothing of what is left, and its fixed γ stay. For the others inference
     jobs are first given what a_MIN and the latency limits need, then each job in turn what raises the
-    objective most per thousandth, and last inference what crowded frames take.
+    objective most per thousandth, then inference what crowded frames take, and last students behind the
+    golden detector (``retrain_on_spare``), but not under the paper's own planners.
 
     The γ and the waiting streams of a plan of several phases depend on its later phases too. There γ is
     picked again only if it can no longer complete in time, and a stream that was to wait does not start. If
@@ -57,6 +59,8 @@ def regrant_plan(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> 
         granted, rest, expected, cost = phase, (), after, before - after
     if not needs.fixed_shares:
         granted = _eased(view, granted, choices, grants)
+    if needs.early_parts:
+        granted = retrain_on_spare(view, granted, grants)
     return replace(
         plan, phases=(_on_gpus(granted, grants), *rest), expected_accuracy=expected, rounding_cost=cost
     )

@@ -4,8 +4,7 @@ Plans are compared by the objective over all their phases, and what serves on af
 (``worth_of_phases``). The candidates are ``serial``, which is nearly always the best, ``exact``, and the
 remainder of the plan in progress. ``exact`` is the best plan of one phase within the window, and so never
 below the paper's ``thief`` there. With the remainder as a candidate each plan is worth at least the rest of
-the one before it. On what the best leaves, students that the golden detector answers for are retrained
-(``spare``).
+the one before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from ekya.planning.schedulers.phases import AssignmentWriter, written_phase
 from ekya.planning.schedulers.pick import StreamChoices
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.planning.schedulers.serial import Serial
-from ekya.planning.schedulers.spare import retrain_on_spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +33,6 @@ class Ekya:
         """Returns the plan that is worth most; on a tie, the one in progress."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
-        return retrain_on_spare(view, self._planned(view))
-
-    def _planned(self, view: WindowView) -> Plan:
         planners = (Serial(), Exact())
         plans = [planner.plan(view) for planner in planners]
         fresh = max(plans, key=lambda plan: worth_of_phases(view, plan.phases))

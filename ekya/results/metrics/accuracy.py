@@ -125,12 +125,15 @@ class WindowSample:
     def variance(self) -> float | None:
         """Variance of the window's accuracy; None if it has no accuracy, or too few frames to tell."""
         scored, total = len(self.counted), float(self.counted.sum())
-        if scored < 2 or total == 0:
+        if total == 0:
+            return None
+        if scored >= self.frames:
+            return 0.0
+        if scored < 2:
             return None
         ratio = float(self.correct.sum()) / total
         spread = float(((self.correct - ratio * self.counted) ** 2).sum()) * scored / (scored - 1)
-        unseen = max(1.0 - scored / max(self.frames, scored), 0.0)
-        return unseen * spread / total**2
+        return (1.0 - scored / self.frames) * spread / total**2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -75,5 +75,5 @@ def _reason(history: RunHistory) -> str:
         return f"of {counts['started']} retrainings none ended in its window; {longer}"
     return (
         f"of {counts['started']} retrainings none gave better weights on the newest labels; use longer "
-        "windows (--window), or more labels (golden.frames_per_window)"
+        "windows (--window), or more labels (golden.frames_per_window, golden.labels_per_window)"
     )

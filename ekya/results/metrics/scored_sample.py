@@ -56,6 +56,6 @@ def margin_of_mean(streams: Mapping[str, Sequence[WindowSample]]) -> float | Non
             return None
         means.append(sum(one for one in known if one is not None) / len(known) ** 2)
         degrees += sum(len(window.counted) - 1 for window in windows if window.counted.sum())
-    if not means:
-        return None
+    if not any(means):
+        return 0.0 if means else None
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * float(np.sqrt(sum(means))) / len(means)

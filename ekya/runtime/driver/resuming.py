@@ -226,8 +226,9 @@ def _require_incomplete(folder: RunFolder, steps: Sequence[StepRecord]) -> None:
 
 
 def _remove_report(folder: RunFolder) -> None:
+    """Removes what an earlier end wrote; versions of weights are numbered anew from the snapshot on."""
     with user_errors(folder.path):
-        for path in (folder.summary, folder.report):
+        for path in (folder.summary, folder.report, *folder.path.glob("student/*.parquet")):
             path.unlink(missing_ok=True)
 
 
