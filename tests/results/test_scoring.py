@@ -1,12 +1,17 @@
 """Scoring of a run on a sample of its frames, on more of them, and after an interruption."""
 
+import json
+
 import numpy as np
 import pytest
-from detecting_run import CAR, FRAMES, LABELLED, STREET, car_at, make_run
+from detecting_run import CAR, FRAMES, LABELLED, STREET, car_at, fleet_of, make_run
 
+from ekya.cli import main
+from ekya.config.fleet_reading import write_fleet
 from ekya.config.scoring import Scoring
 from ekya.core.units import BASE_VERSION
 from ekya.models.golden.detections import GoldenObjects
+from ekya.models.golden.spec import GoldenSpec
 from ekya.results.finalize import finish_run
 from ekya.results.storage.run_tables import read_predictions, read_reference, reference_writer
 
@@ -100,3 +105,19 @@ def test_a_reference_of_all_frames_that_is_interrupted_leaves_no_part(tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         finish_run(folder, fleet, "emulated", 0)
     assert len(read_reference(folder.reference(STREET)).frame) == 0
+
+
+def test_the_command_scores_more_frames_of_a_run_and_reports_it(scored, tmp_path, capfd):
+    score, folder = scored
+    (tmp_path / "golden.onnx").touch()
+    golden = GoldenSpec(model="onnx", weights=tmp_path / "golden.onnx")
+    write_fleet(folder.fleet, fleet_of(STREET, folder=tmp_path).model_copy(update={"golden": golden}))
+    assert main(["score", str(folder.path)]) == 2
+    assert "it has no summary yet" in capfd.readouterr().err
+    before, _ = score(4)
+    assert main(["score", str(folder.path), "--frames", "9", "--json", "-"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["scored_frames"] == 9 * WINDOWS
+    assert told["host"] == before["host"]
+    assert main(["score", str(folder.path)]) == 0
+    assert f"{FRAMES} frames arrived" in capfd.readouterr().out
