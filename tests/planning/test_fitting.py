@@ -147,7 +147,9 @@ def test_fit_holds_several_windows_in_the_shortest_recording(recorded_s, windows
     assert fitted_window_s(nothing(windows=windows, window_s=50.0), costs) == 50.0
 
 
-@pytest.mark.parametrize(("label_gpu_s", "labels"), [(0.001, 24), (0.04, 24), (0.05, 17), (0.1, 8), (9.0, 4)])
+@pytest.mark.parametrize(
+    ("label_gpu_s", "labels"), [(0.001, 24), (0.035, 24), (0.04, 21), (0.1, 8), (9.0, 4)]
+)
 def test_fit_labels_fewer_frames_where_windows_are_too_short_for_all(label_gpu_s, labels):
     costs = replace(costs_of(1), label_gpu_s=label_gpu_s)
     wishes = Wishes(

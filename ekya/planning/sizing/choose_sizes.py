@@ -58,7 +58,7 @@ LABELS_PART = 2 / 3
 """Part of the preparation's time for labelling, where γ are tried and there is no time for all streams."""
 
 SURELY_LABELLED_PART = 0.8
-"""Part of the preparation's time for labels that are fewer than wished; measuring models takes the rest."""
+"""Part of the preparation's time in which a stream's labels are made; measuring models takes the rest."""
 
 DRAWN_FRAMES = 59
 """Frames of a window that are drawn for labelling, including the burst on which λ are profiled."""
@@ -232,9 +232,8 @@ def _window_s(wishes: Wishes, costs: HostCosts, preparing_milli: float, training
 
     A recording is short: where it would not hold several such windows, they are shorter.
     """
-    prepared_s = (
-        (_label_gpu_s(wishes, costs) + _trial_gpu_s(wishes, costs)) * FULL_GPU_MILLI / preparing_milli
-    )
+    prepared_gpu_s = _label_gpu_s(wishes, costs) / SURELY_LABELLED_PART + _trial_gpu_s(wishes, costs)
+    prepared_s = prepared_gpu_s * FULL_GPU_MILLI / preparing_milli
     trained_s = 2.0 * _least_gpu_s(wishes, _cheapest(wishes, costs)) * FULL_GPU_MILLI / training_milli
     wanted_s = min(max(WINDOW_S, prepared_s, trained_s), LONGEST_WINDOW_S)
     recorded_s = min(
@@ -260,10 +259,10 @@ def _prepared(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
 
 def _labels(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
     """Returns the labels of a stream and window: fewer where the windows of a recording are too short."""
-    if wishes.least_labels is None or _label_gpu_s(wishes, costs) <= budget_gpu_s:
+    surely_gpu_s = SURELY_LABELLED_PART * budget_gpu_s
+    if wishes.least_labels is None or _label_gpu_s(wishes, costs) <= surely_gpu_s:
         return wishes.labels
-    affordable = int(SURELY_LABELLED_PART * budget_gpu_s / costs.label_gpu_s)
-    return max(min(wishes.labels, affordable), wishes.least_labels)
+    return max(min(wishes.labels, int(surely_gpu_s / costs.label_gpu_s)), wishes.least_labels)
 
 
 def _label_gpu_s(wishes: Wishes, costs: HostCosts) -> float:
