@@ -48,7 +48,7 @@ def compare(config: CompareConfig, output: Output) -> None:
     """Run the same frames under several schedulers, and print one table.
 
     On virtual time a result is the same every time. Live, sizes are measured in the first run and stay. Exit
-    code 3: a scheduler that retrains has adapted nothing.
+    code 3: a scheduler that retrains has adapted nothing where it had to.
     """
     from ekya.cli.fleet_from_options import read_fleet, require_world
     from ekya.results.report.tables import compare_table, difference_lines

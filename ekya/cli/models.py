@@ -66,7 +66,7 @@ def _values(model: "PublishedModel") -> dict[str, Any]:
         "git_blob": model.file.git_blob,
         "average_precision": model.average_precision,
         "frame_ms": known_frame_ms(model),
-        "path": str(model.path) if model.is_cached else None,
+        "path": str(model.cached_path) if model.is_cached else None,
     }
 
 

@@ -60,7 +60,7 @@ def run(config: RunConfig, output: Output) -> None:
     """Keep a fleet of cameras accurate: label, profile, schedule, retrain, infer; then report.
 
     Exit code 3: the run ended in order, but more than half of the streams' windows were not well, or no model
-    was adapted.
+    was adapted where one had to be.
     """
     from ekya.cli.fleet_from_options import make_run_options, read_fleet
 

@@ -1,4 +1,4 @@
-"""On which frames a run of unlabelled video is scored."""
+"""Choice of the frames on which a run of unlabelled video is scored."""
 
 from enum import StrEnum
 

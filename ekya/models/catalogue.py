@@ -56,14 +56,14 @@ class PublishedModel:
     megabytes: float | None = None
 
     @property
-    def path(self) -> Path:
+    def cached_path(self) -> Path:
         """Its file in the cache."""
         return models_folder() / f"{self.name}{Path(self.file.url).suffix}"
 
     @property
     def is_cached(self) -> bool:
         """Whether its file is in the cache."""
-        return self.path.is_file()
+        return self.cached_path.is_file()
 
     @property
     def size_in_words(self) -> str:
@@ -122,7 +122,7 @@ GOLDEN = (
 """Golden detectors from which the default is chosen, the most accurate first."""
 
 DEFAULT_GOLDEN = GOLDEN[2]
-"""What is fetched where none is in the cache."""
+"""Golden detector that is fetched where none is in the cache."""
 
 CATALOGUE: Sequence[PublishedModel] = (
     STUDENT,
@@ -169,7 +169,7 @@ def fetch_model(
     Raises:
         UserError: it is not there and may not or cannot be downloaded; says where to get it.
     """
-    path = model.path
+    path = model.cached_path
     if not (path.is_file() and model.file.has_content_of(path)):
         if offline:
             raise UserError(_remedy(model, "is not in the cache, and --offline forbids to fetch it"))
@@ -201,21 +201,21 @@ def import_model(model: PublishedModel, folder: Path) -> Path:
     file = find_in_folder(model, folder)
     if file is None:
         raise UserError(
-            f"--from {folder}: no file there is {model.name} ({model.file.checksum}); copy {model.file.url} "
-            "there"
+            f"--from {folder}: no file there is {model.name} ({model.file.named_checksum}); copy "
+            f"{model.file.url} there"
         )
-    with user_errors(model.path):
-        model.path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(model.path) as temporary:
+    with user_errors(model.cached_path):
+        model.cached_path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(model.cached_path) as temporary:
         shutil.copyfile(file, temporary)
     _write_card(model)
-    return model.path
+    return model.cached_path
 
 
 def _remedy(model: PublishedModel, what: str) -> str:
     return (
-        f"{model.name}: {what}; get {model.file.url} ({model.file.checksum}) on another machine, and name "
-        f"its folder with ekya models fetch {model.name} --from FOLDER, or put it at {model.path}"
+        f"{model.name}: {what}; get {model.file.url} ({model.file.named_checksum}) on another machine, and "
+        f"name its folder with ekya models fetch {model.name} --from FOLDER, or put it at {model.cached_path}"
     )
 
 
@@ -224,7 +224,7 @@ def _card_of(path: Path) -> Path:
 
 
 def _write_card(model: PublishedModel) -> None:
-    card, (sha256, _) = _card_of(model.path), checksums_of(model.path)
+    card, (sha256, _) = _card_of(model.cached_path), checksums_of(model.cached_path)
     text = (
         f"# {model.name}\n\n- licence: {model.licence}\n- source: {model.source}\n- url: {model.file.url}\n"
         f"- sha256: {sha256}\n"

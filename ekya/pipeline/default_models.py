@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 _REPEATS = 5
 _LABELLED_IN_WINDOWS = 2
-"""All cameras are labelled in so many windows, or the golden detector is too slow for them."""
+"""Number of windows in which all cameras must be labelled; a slower golden detector is not chosen."""
 
 FRAME_COSTS = MeasurementFile("golden-frames", TypeAdapter(float))
 """Seconds of a core in which a golden detector of the catalogue analyses a typical frame, by machine."""

@@ -107,6 +107,11 @@ class ScoredStream:
     versions: Sequence[int]
 
 
+def count_workers(streams: int) -> int:
+    """Returns the number of streams that are scored at a time."""
+    return max(1, min(int(cpu_limit()), streams))
+
+
 def write_sampled_references(
     folder: RunFolder,
     fleet: FleetConfig,
@@ -133,7 +138,7 @@ def write_sampled_references(
             progress(done, total)
         return not stop.is_set()
 
-    workers = max(1, min(int(cpu_limit()), len(streams)))
+    workers = count_workers(len(streams))
     # A detector's network belongs to one thread at a time.
     models: SimpleQueue[tuple[GoldenModel, Serving]] = SimpleQueue()
     classes = fleet_classes(fleet)
@@ -168,7 +173,7 @@ def _write_sampled(
 ) -> None:
     """Writes one stream's rows; sampled frames have no tracks."""
     stream = scored.stream
-    paths = folder.reference(stream.id), folder.without_retraining(stream.id), folder.student(stream.id)
+    paths = folder.reference(stream.id), folder.without_retraining(stream.id), folder.student_alone(stream.id)
     references = reference_writer(paths[0])
     base_rows, student_rows = prediction_writer(paths[1]), prediction_writer(paths[2])
     side, window_us = crop_side(fleet), seconds_to_us(fleet.window_s)

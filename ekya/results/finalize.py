@@ -199,7 +199,7 @@ def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shado
         base = alone.replace_rows(served.select_rows(np.flatnonzero(by_golden)))
         reference = read_reference(folder.reference(stream.id)).select_frames(alone.frame)
         labelled = labelled_in(folder, stream.id)
-        student = read_predictions(folder.student(stream.id))
+        student = read_predictions(folder.student_alone(stream.id))
         known = student.frame if len(student.frame) else alone.frame
         compared = alone.select_rows(np.flatnonzero(np.isin(alone.frame, known)))
         # Weights of long ago may be gone: student and base are scored on the same frames all the same.

@@ -1,4 +1,4 @@
-"""What a run is scored against: references of all frames, or of a sample that takes little time to label."""
+"""Completes the references that a run is scored against: of all frames, or of a sample."""
 
 import logging
 import sys
@@ -20,14 +20,18 @@ from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.models.golden.spec import FILE
 from ekya.pipeline.costs import TYPICAL_FRAME
 from ekya.pipeline.discover_classes import fleet_classes
-from ekya.pipeline.reference import ScoredStream, write_reference, write_sampled_references
+from ekya.pipeline.reference import (
+    ScoredStream,
+    count_workers,
+    write_reference,
+    write_sampled_references,
+)
 from ekya.results.metrics.run_history import RunHistory
 from ekya.results.metrics.scored_sample import FEWEST_FRAMES, choose_frames
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.streams.ingest.process import SourceProcess
-from ekya.system.host import cpu_limit
 
 _LOG = logging.getLogger(__name__)
 
@@ -122,8 +126,8 @@ def _affordable(
         began_s = time.perf_counter()
         golden.find_objects(np.full(TYPICAL_FRAME, 127, np.uint8))
         took_s.append(time.perf_counter() - began_s)
-    workers = max(1, min(int(cpu_limit()), len(streams)))
-    affordable = SCORING_PART * us_to_seconds(history.span_us) * workers / median(took_s)
+    frames_a_second = count_workers(len(streams)) / median(took_s)
+    affordable = SCORING_PART * us_to_seconds(history.span_us) * frames_a_second
     return max(int(affordable / windows), FEWEST_FRAMES)
 
 

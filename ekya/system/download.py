@@ -56,8 +56,8 @@ class PublishedFile:
         )
 
     @property
-    def checksum(self) -> str:
-        """The checksum in words."""
+    def named_checksum(self) -> str:
+        """The checksum with its kind before it."""
         if self.sha256 is None:
             return f"git blob {self.git_blob}"
         return f"SHA-256 {self.sha256}" + ("" if len(self.sha256) == _SHA256_DIGITS else "...")
@@ -104,7 +104,7 @@ def download_file(published: PublishedFile, path: Path, progress: Progress = lam
             if not published.has_content_of(part):
                 part.unlink()
                 raise UserError(
-                    f"what came has not the {published.checksum} and was not kept; a proxy may change files"
+                    f"what came has not the {published.named_checksum} and was not kept; try another network"
                 )
             sync_to_disk(part)
             part.replace(path)
@@ -173,7 +173,7 @@ def _require_found(answer: requests.Response) -> None:
 
 
 def _require_address(url: str) -> None:
-    """Refuses a host whose name nobody resolves: without a network the resolver may try for half a minute.
+    """Refuses a host whose name is not resolved: without a network the resolver may try for half a minute.
 
     Raises:
         requests.ConnectionError: its name is not resolved in time.

@@ -39,7 +39,7 @@ def test_the_list_has_every_model_and_where_it_is(capfd, weights):
     assert all(model.name in shown for model in CATALOGUE)
     assert cli.main(["models", "list", "--json", "-"]) == 0
     listed = {one["name"]: one for one in json.loads(capfd.readouterr().out)["models"]}
-    assert listed[STUDENT.name]["path"] == str(STUDENT.path)
+    assert listed[STUDENT.name]["path"] == str(STUDENT.cached_path)
     assert listed["deimv2-n"]["path"] is None
     assert {one["licence"] for one in listed.values()} == {"Apache-2.0", "BSD-3-Clause"}
 
@@ -68,11 +68,11 @@ def test_a_run_takes_student_and_golden_detector_of_the_cache(weights, video):
     for model in (STUDENT, DEFAULT_GOLDEN):
         import_model(model, weights)
     fleet = read_fleet(RunConfig(video=[video], offline=True))
-    assert (fleet.edge.model, fleet.edge.weights) == ("fastestdet", STUDENT.path)
-    assert fleet.golden.weights == DEFAULT_GOLDEN.path
+    assert (fleet.edge.model, fleet.edge.weights) == ("fastestdet", STUDENT.cached_path)
+    assert fleet.golden.weights == DEFAULT_GOLDEN.cached_path
     assert not fleet.is_set("inference.golden_every")
     fleet = read_fleet(RunConfig(video=[video], golden="deimv2-femto", student="base"))
-    assert (fleet.edge.weights, fleet.golden.weights) == (None, DEFAULT_GOLDEN.path)
+    assert (fleet.edge.weights, fleet.golden.weights) == (None, DEFAULT_GOLDEN.cached_path)
     with pytest.raises(UserError, match=r"deimv2-atto: is not in the cache"):
         read_fleet(RunConfig(video=[video], golden="deimv2-atto", offline=True))
 
@@ -85,7 +85,7 @@ def test_the_best_golden_detector_that_is_fast_enough_is_chosen(monkeypatch, wei
     took = {model.name: seconds for model, seconds in zip(here, frame_s, strict=True)}
     monkeypatch.setattr("ekya.pipeline.default_models._frame_s", lambda model, _: took[model.name])
     fleet = read_fleet(RunConfig(video=[video] * 3, offline=True))
-    assert fleet.golden.weights == here[chosen].path
+    assert fleet.golden.weights == here[chosen].cached_path
 
 
 def test_the_measured_time_of_a_frame_is_kept_and_listed(capfd, weights, video):

@@ -75,7 +75,7 @@ def test_a_damaged_file_of_the_cache_is_not_taken(data_dir):
 def test_what_is_not_there_is_refused_with_everything_that_helps():
     with pytest.raises(UserError) as refused:
         fetch_model(STUDENT, offline=True)
-    for needed in (STUDENT.file.url, STUDENT.file.sha256, str(STUDENT.path), "--from FOLDER"):
+    for needed in (STUDENT.file.url, STUDENT.file.sha256, str(STUDENT.cached_path), "--from FOLDER"):
         assert needed in str(refused.value)
     assert not STUDENT.is_cached
 

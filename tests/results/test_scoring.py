@@ -64,7 +64,7 @@ def test_a_sample_has_frames_of_each_window_and_a_margin_and_grows(scored):
     base = read_predictions(folder.without_retraining(STREET))
     assert np.isin(reference.frame, base.frame).all()
     # Of version 1 no file is there.
-    student = read_predictions(folder.student(STREET))
+    student = read_predictions(folder.student_alone(STREET))
     assert set(student.model_version.tolist()) == {BASE_VERSION}
     more, teacher = score(10)
     assert more["scored_frames"] == 10 * WINDOWS

@@ -44,7 +44,7 @@ STEAL_MILLI = 100
 WINDOW_S = 16.0
 LONGEST_WINDOW_S = 300.0
 WINDOWS_IN_RECORDING = 4
-"""So many windows, or as many as are asked for, are in the shortest recording."""
+"""Windows that the shortest recording holds, unless fewer are asked for."""
 SHORTEST_WINDOW_S = 8.0
 """For a shorter one labels and retrainings would take too much of what a window has."""
 

@@ -122,7 +122,7 @@ class WindowSample:
     frames: int
 
     @property
-    def variance(self) -> float | None:
+    def accuracy_variance(self) -> float | None:
         """Variance of the window's accuracy; None if it has no accuracy, or too few frames to tell."""
         scored, total = len(self.counted), float(self.counted.sum())
         if total == 0:

@@ -1,4 +1,4 @@
-"""Whether a run adapted its models, and if not, why: where that was asked for, serving is not enough."""
+"""Verdict on a run that was to adapt its models: what it adapted, or why it adapted nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ FEWEST_FRAMES = 6
 def choose_frames(
     predictions: PredictionColumns, labelled: NDArray[np.int64], per_window: int, seed: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Returns frames to score a stream on, rising: so many of each window, and all of a shorter one.
+    """Returns frames to score a stream on, rising: ``per_window`` of each window, or all of a shorter one.
 
     Args:
         predictions: of the stream.
@@ -49,7 +49,7 @@ def margin_of_mean(streams: Mapping[str, Sequence[WindowSample]]) -> float | Non
     """
     means, degrees = [], 0
     for windows in streams.values():
-        known = [window.variance for window in windows if window.counted.sum()]
+        known = [window.accuracy_variance for window in windows if window.counted.sum()]
         if not known:
             continue
         if None in known:

@@ -234,7 +234,7 @@ def _stream(
 
 
 def _student(sampled: SampledAccuracy, detects: bool) -> dict[str, Any]:
-    """Returns what a detecting student does by itself, whoever answered in service."""
+    """Returns what a detecting student finds by itself on the scored frames."""
     if not detects:
         return dict.fromkeys(("golden_part", "student_accuracy", "student_without_retraining"))
     return {

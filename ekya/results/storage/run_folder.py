@@ -154,7 +154,7 @@ class RunFolder:
         """Returns the path of the base model's predictions on sampled frames; same columns."""
         return self.path / "without_retraining" / f"{stream}.parquet"
 
-    def student(self, stream: StreamId) -> Path:
+    def student_alone(self, stream: StreamId) -> Path:
         """Returns the path of the adapted models' own predictions on scored frames; same columns."""
         return self.path / "student" / f"{stream}.parquet"
 
