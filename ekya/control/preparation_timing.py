@@ -1,14 +1,17 @@
 """Decides which streams are labelled and profiled, and when: with a window, in doses, and after a drift."""
 
 from dataclasses import replace
+from math import ceil
 
 from ekya.control.options import LoopOptions
 from ekya.control.views import Histories, free_milli_at_home, history_of, homes_of, window_view
 from ekya.core import commands as cmd
 from ekya.core.profile import Family, Profiler, family_of
+from ekya.core.shares import Job, Work
 from ekya.core.state import FleetState, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
+from ekya.core.view import WindowView
 from ekya.core.weights import WHOLE, Dose, SceneOf
 from ekya.planning.adaptation.label_pooling import same_scene
 from ekya.planning.placement.homes import PREPARATION_GPU
@@ -33,14 +36,20 @@ def time_limit_us(share_milli: int, options: LoopOptions) -> int:
     most, share = (
         options.training_speed.speed_at(milli) for milli in (options.preparation_share_milli, share_milli)
     )
-    longest_us = max(int(options.window_us * LONGEST_PART), options.preparation_us)
+    longest_us = _longest_us(options)
     return min(round(options.preparation_us * most / share), longest_us) if share > 0.0 else longest_us
+
+
+def _longest_us(options: LoopOptions) -> int:
+    return max(int(options.window_us * LONGEST_PART), options.preparation_us)
 
 
 def window_preparation(
     fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
 ) -> cmd.BeginPreparation | None:
     """Returns the preparation of the open window: of all streams, or of those whose turn it is.
+
+    What the golden detector answers is prepared in every window, and first.
 
     None where there is nothing to do.
     """
@@ -56,9 +65,12 @@ def window_preparation(
     if not serving:
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
-    places = _places(len(serving), share_milli, options)
-    if places < len(serving):
-        serving = [fleet.stream(one) for one in next_prepared(serving, places)]
+    answered = [stream for stream in serving if _has_answers(stream)]
+    others = [stream for stream in serving if not _has_answers(stream)]
+    places = _places(len(others), share_milli, options)
+    if places < len(others):
+        others = [fleet.stream(one) for one in next_prepared(others, places)]
+    serving = [*answered, *others]
     is_scarce = share_milli < options.preparation_share_milli
     first = {one.stream: is_scarce and _lacks_inference(one, window, needs) for one in serving}
 
@@ -149,6 +161,9 @@ def plan_mid_window_preparation(
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
     left_us = fleet.window_end_us - now_us - time_limit_us(share_milli, options)
+    in_time = [stream for stream in waiting if _cheapest_us(stream, histories, options) <= left_us]
+    answered = [stream for stream in in_time if _has_answers(stream)]
+    others = [stream for stream in in_time if not _has_answers(stream)]
     asked = [
         cmd.PrepareStream(
             stream.stream,
@@ -158,15 +173,14 @@ def plan_mid_window_preparation(
             _scenes(fleet, stream, options),
             WHOLE if stream in new_scenes else Dose(options.doses, stream.accuracy),
         )
-        for stream in waiting
-        if _cheapest_us(stream, histories, options) <= left_us
+        for stream in (*answered, *others[: _places(len(others), share_milli, options)])
     ]
     if not asked:
         return None
     return cmd.BeginPreparation(
         window=fleet.window,
         share_milli=share_milli,
-        streams=tuple(asked[: _places(len(asked), share_milli, options)]),
+        streams=tuple(asked),
         training_speed=options.training_speed,
         round=fleet.rounds + 1,
         budget=fleet.label_budget,
@@ -176,6 +190,11 @@ def plan_mid_window_preparation(
 def more_labels_us(stream: StreamState, options: LoopOptions) -> int | None:
     """Returns when a stream's scene is to be labelled again inside the window; None where it is not to be."""
     return stream.more_labels_us if options.reacts_to_drift or stream.requested else None
+
+
+def _has_answers(stream: StreamState) -> bool:
+    """Returns whether the golden detector answers a stream's frames, so that labels cost next to nothing."""
+    return stream.inference is not None and stream.inference.by_golden
 
 
 def _may_learn(stream: StreamState) -> bool:
@@ -200,7 +219,8 @@ def _share_milli(
 ) -> int:
     """Returns the share of a preparation: what inference leaves at its floors, at least δ.
 
-    Without any share a stream whose inference needs the rest to reach a_MIN would never be retrained.
+    Without any share a stream whose inference needs the rest to reach a_MIN would never be retrained. Where
+    the golden detector answers a stream, the preparation takes longer rather than its share.
     """
     view = window_view(fleet, now_us, options, needs, histories)
     if options.homes:
@@ -209,7 +229,22 @@ def _share_milli(
         free_milli = free_milli_at_home(fleet, options)[PREPARATION_GPU]
         view = replace(view, streams=streams, capacity_milli=free_milli)
     share_milli = min(max(left_by_inference(view), options.quantum_milli), options.preparation_share_milli)
+    slowest = options.preparation_share_milli * options.preparation_us / _longest_us(options)
+    least_milli = ceil(slowest / options.quantum_milli) * options.quantum_milli
+    beside_milli = left_by_inference(view, _golden_floors(fleet, view))
+    share_milli = min(share_milli, max(beside_milli, least_milli))
     return options.training_groups.floor_share(share_milli) if options.training_groups else share_milli
+
+
+def _golden_floors(fleet: FleetState, view: WindowView) -> dict[Job, int]:
+    """Returns the least shares at which the golden detector still answers the streams that it does answer."""
+    return {
+        Job(stream.stream, Work.INFERENCE): min(
+            option.share_needed_milli for option in stream.inference_options if option.config.by_golden
+        )
+        for stream in view.streams
+        if _has_answers(fleet.stream(stream.stream))
+    }
 
 
 def _places(streams: int, share_milli: int, options: LoopOptions) -> int:

@@ -236,10 +236,10 @@ def _on_all_labels(stream: StreamState, accuracy: float, needs: Needs) -> float:
     The estimates of γ start from that accuracy, so a gain is not an artefact of the few validation labels.
     Schedulers that use checkpoints get the accuracy of these instead, once they serve.
     """
-    served = stream.finished is not None or (stream.job is not None and stream.job.served_epoch > 0)
-    if (needs.early_parts and served) or stream.labels.accuracy_on_all is None or stream.labels.new_classes:
+    measured = stream.labels.accuracy_on_all
+    if measured is None or stream.labels.new_classes or (needs.early_parts and stream.serves_retrained):
         return accuracy
-    return stream.labels.accuracy_on_all
+    return measured
 
 
 def _running(stream: StreamState) -> RunningRetraining | None:

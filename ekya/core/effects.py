@@ -43,6 +43,7 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
                 streams=tuple(
                     replace(
                         stream,
+                        accuracy=_accuracy_of_serving(stream),
                         labels=labels,
                         profiles=profiles,
                         # A model from elsewhere may still be on its way; other jobs were stopped.
@@ -115,6 +116,18 @@ def _newest_us(open_us: int, end_us: int) -> int:
     They are drawn from all of that window, so most of them show an older scene than one that began later.
     """
     return open_us - (end_us - open_us) // 2
+
+
+def _accuracy_of_serving(stream: StreamState) -> float | None:
+    """Returns the accuracy of the weights that serve at a window's end: on all labels, where it is of them.
+
+    A window may have validated with a single frame, and a stream that is not labelled in the next one has
+    no other measure.
+    """
+    measured = stream.labels.accuracy_on_all
+    if measured is None or stream.serves_retrained or stream.labels.new_classes:
+        return stream.accuracy
+    return measured
 
 
 def _still_new_us(stream: StreamState, newest_us: int) -> int | None:

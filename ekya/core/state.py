@@ -217,6 +217,11 @@ class StreamState:
         return self.faults.status[1]
 
     @property
+    def serves_retrained(self) -> bool:
+        """Whether weights serve that were retrained on the labels of the open window."""
+        return self.finished is not None or (self.job is not None and self.job.served_epoch > 0)
+
+    @property
     def answering_accuracy(self) -> float | None:
         """Estimated accuracy of what answers: the serving model, or λ of the golden detector.
 

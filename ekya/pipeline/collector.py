@@ -1,6 +1,10 @@
-"""Collector of the frames of a window that the golden model labels: a sample and one burst."""
+"""Collector of the frames of a window that the golden model labels: a sample and one burst.
+
+Frames that the golden detector has analysed for inference are kept with its answers: labels at no cost.
+"""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -10,7 +14,7 @@ from numpy.typing import NDArray
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
+from ekya.models.golden.detections import Detections, FramePlace, GoldenObjects, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
@@ -51,6 +55,7 @@ class CollectedFrame:
         found: detections of that network, made when it proposed the objects.
         size: width and height of the frame in pixels; ``image`` may be smaller.
         stream: of the frame, to look up labels that were made before.
+        answer: of the golden detector, where it analysed the frame for inference.
     """
 
     frame: int
@@ -62,6 +67,7 @@ class CollectedFrame:
     found: Detections | None
     size: tuple[int, int] = (0, 0)
     stream: StreamId = UNNAMED
+    answer: GoldenObjects | None = None
 
     def select_objects(self, rows: NDArray[np.int64]) -> "CollectedFrame":
         """Returns the frame with only these of its objects."""
@@ -113,7 +119,8 @@ class WindowMaterial:
 class WindowCollector:
     """Chooses frames by seed and window alone, so that the choice does not depend on λ or any plan.
 
-    With ``only_analysed`` of its settings it does depend on λ, and so do the newest frames (``since``).
+    With ``only_analysed`` of its settings it does depend on λ, and so do the newest frames (``since``), and
+    those that the golden detector answered.
 
     Args:
         settings: of the stream.
@@ -139,6 +146,8 @@ class WindowCollector:
         self._sample: list[CollectedFrame] = []
         self._burst: list[CollectedFrame] = []
         self._recent: tuple[CollectedFrame, ...] = ()
+        self._answered: tuple[CollectedFrame, ...] = ()
+        self._answers, self._answered_every = 0, 1
         self._finished = WindowMaterial(-1, (), ())
 
     def wants(self, t_us: int) -> bool:
@@ -155,17 +164,11 @@ class WindowCollector:
             The frame if it is now one of the window's sample.
         """
         is_kept, is_recent = self._is_kept(frame.t_us), self._is_recent(frame.t_us)
-        boxes, found = proposals.boxes, proposals.found
         # Also for frames that are not kept: tracks need every frame that has boxes.
-        tracks = self._tracker.number_boxes(boxes)
+        tracks = self._tracker.number_boxes(proposals.boxes)
         if not (is_kept or is_recent):
             return None
-        crops = crop_objects(frame.image, boxes, self.side)
-        image = frame.image if found is None else None
-        if image is not None and self._settings.task is Task.DETECT:
-            image = shrink_by_area(image, LONGEST_SIDE)
-        size = (frame.image.shape[1], frame.image.shape[0])
-        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
+        kept = self._keep(frame, proposals, tracks)
         if is_recent:
             # A new tuple, since another thread may be reading the old one.
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]
@@ -186,6 +189,24 @@ class WindowCollector:
             self._sample.append(kept)
         return kept
 
+    def keep_answer(self, frame: Frame, answer: GoldenObjects) -> None:
+        """Keeps a frame of the current window with the golden detector's answer to it.
+
+        Of many they are thinned evenly, over all of the window.
+        """
+        with self._window_lock:
+            if frame.t_us // self.window_us != self._window:
+                return
+            self._answers += 1
+            if self._answers % self._answered_every:
+                return
+            nothing = np.zeros((0, 4), np.float32)
+            kept = self._keep(frame, Proposals(nothing), np.zeros(0, np.int64))
+            self._answered = (*self._answered, replace(kept, answer=answer))
+            if len(self._answered) > SAMPLED_FRAMES:
+                self._answered = self._answered[1::2]
+                self._answered_every *= 2
+
     def close(self, window: int) -> WindowMaterial:
         """Returns what was kept of a past window; empty for any but the last."""
         if window == self._window:
@@ -198,9 +219,9 @@ class WindowCollector:
 
         No burst is among them. May be called while another thread passes frames.
         """
-        sample = self._sample if self._window == window else []
-        frames = {kept.frame: kept for kept in (*sample, *self._recent) if kept.t_us >= since_us}
-        return WindowMaterial(window, tuple(frames[index] for index in sorted(frames)), (), since_us)
+        sample = (*self._sample, *self._recent, *self._answered) if self._window == window else self._recent
+        shown = [kept for kept in sample if kept.t_us >= since_us]
+        return WindowMaterial(window, _one_each(shown), (), since_us)
 
     def material(self, window: int, since_us: int | None, dose: Dose = WHOLE) -> WindowMaterial:
         """Returns the frames of which a window's labels are made: of the window before, or since a time."""
@@ -218,13 +239,24 @@ class WindowCollector:
         with self._window_lock:
             if window <= self._window:
                 return
-            self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
+            sample = _one_each([*self._sample, *self._answered])
+            self._finished = WindowMaterial(self._window, sample, tuple(self._burst))
             rng = np.random.default_rng((self._settings.seed, window))
             edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
             self._due = [int(rng.uniform(low, high)) for low, high in pairwise(edges)]
             self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
             self._sample, self._burst = [], []
+            self._answered, self._answers, self._answered_every = (), 0, 1
             self._window = window
+
+    def _keep(self, frame: Frame, proposals: Proposals, tracks: NDArray[np.int64]) -> CollectedFrame:
+        boxes, found = proposals.boxes, proposals.found
+        crops = crop_objects(frame.image, boxes, self.side)
+        image = frame.image if found is None else None
+        if image is not None and self._settings.task is Task.DETECT:
+            image = shrink_by_area(image, LONGEST_SIDE)
+        size = (frame.image.shape[1], frame.image.shape[0])
+        return CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
 
     def _is_kept(self, t_us: int) -> bool:
         window = t_us // self.window_us
@@ -242,3 +274,9 @@ class WindowCollector:
 
     def _in_burst(self, at: int) -> bool:
         return self._burst_from <= at < self._burst_from + BURST_FRAMES
+
+
+def _one_each(frames: Sequence[CollectedFrame]) -> tuple[CollectedFrame, ...]:
+    """Returns the frames in order; of one that was kept more than once the last, which has an answer."""
+    by_index = {kept.frame: kept for kept in frames}
+    return tuple(by_index[index] for index in sorted(by_index))

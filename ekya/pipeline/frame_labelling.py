@@ -39,37 +39,44 @@ from ekya.streams.ingest.motion import BoxFlow
 SURE_WITHOUT_TEACHER = 0.6
 """Confidence from which the student's word counts against the golden detector's: clearly above ``SURE``."""
 
+ANSWERED_FRAMES = 16
+"""Frames that are labelled at least, where the golden detector answered so many: fewer validate badly."""
+
 SPANS = 8
 """Parts of equal length of a window; labelled frames of one part show the same objects, and are not split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenFrames:
-    """Frames that the golden detector labels, in order of time."""
+    """Frames that the golden detector labels, or has answered before, in order of time."""
 
     frames: tuple[CollectedFrame, ...]
 
     @property
     def questions(self) -> list[Question]:
-        return [frame.question for frame in self.frames]
+        return [frame.question for frame in self.frames if frame.answer is None]
 
 
 class FrameLabelling:
     """``Labelling`` of whole frames."""
 
     def select(self, given: LabellingInputs) -> ChosenFrames:
-        """Returns sampled frames that are spread over the window, within the budget."""
+        """Returns frames spread over the window: answered ones, and others within the budget."""
         settings, sample = given.settings, given.material.sample
-        one_gpu_s = _one_gpu_s(given, sample)
         dose, budget_gpu_s = given.material.dose, settings.label_gpu_s
+        wanted = dose.label_count(settings.frames_per_window)
+        answered = [frame for frame in sample if frame.answer is not None]
+        if len(answered) >= wanted:
+            return ChosenFrames(tuple(spread(answered, min(max(wanted, ANSWERED_FRAMES), len(answered)))))
+        others = [frame for frame in sample if frame.answer is None]
+        one_gpu_s = _one_gpu_s(given, others)
         if budget_gpu_s is not None:
             budget_gpu_s *= SAMPLE_PART / dose.parts
-        count = affordable_count(
-            budget_gpu_s, one_gpu_s, min(dose.label_count(settings.frames_per_window), len(sample))
-        )
-        if sample:
+        count = affordable_count(budget_gpu_s, one_gpu_s, min(wanted - len(answered), len(others)))
+        if others and not answered:
             warn_if_none(given, count, one_gpu_s)
-        return ChosenFrames(tuple(spread(sample, count)))
+        chosen = [*answered, *spread(others, count)]
+        return ChosenFrames(tuple(sorted(chosen, key=lambda frame: frame.frame)))
 
     def label(self, given: LabellingInputs, asked: ChosenFrames) -> StreamLabels:
         """Labels the chosen frames, and splits them into training and validation by time."""
@@ -190,6 +197,8 @@ def _frames_of(labels: StreamLabels) -> LabelledFrames:
 
 
 def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
+    if frame.answer is not None:
+        return frame.answer
     return golden.find_objects(frame.picture, frame.question.place, frame.size)
 
 

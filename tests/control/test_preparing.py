@@ -25,6 +25,7 @@ from ekya.control.preparation_timing import LONGEST_PART, time_limit_us
 from ekya.control.step import next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.view import InferenceOption
 
 SPARING = replace(OPTIONS, min_accuracy=0.6, capacity_milli=1000)
@@ -108,3 +109,43 @@ def test_view_of_a_stream_without_profile_has_what_others_lose():
     own, other = (stream.inference_options for stream in hand.views[-1].streams)
     assert own == measured
     assert other == (LAMBDAS[0], replace(LAMBDAS[1], relative_accuracy=0.95))
+
+
+FIFTH = InferenceConfig(5, GOLDEN_RESOLUTION)
+GOLDEN = (*LAMBDAS, InferenceOption(FIFTH, 0.99, 300))
+
+
+def answered(golden, capacity_milli, **changes):
+    """Returns the preparation with which window 1 opens where the golden detector answers some streams."""
+    options = replace(SPARING, min_accuracy=0.0, capacity_milli=capacity_milli, **changes)
+    wishes = {one: Wish(300, FIFTH) if one in golden else Wish(200, SECOND) for one in (A, B)}
+    hand = Hand(wishes=wishes, options=options)
+    added = [ev.StreamAdded(0, one, GOLDEN) for one in (A, B)]
+    hand.give(0, *added, ev.WindowOpened(0, 0, 100 * S))
+    (begun,) = only(cmd.BeginPreparation, hand.open_window(1))
+    return begun
+
+
+@pytest.mark.parametrize(
+    ("golden", "capacity_milli", "share_milli"),
+    [
+        ("", 900, 500),
+        ("b", 900, 400),
+        ("ab", 900, 300),
+        ("", 800, 400),
+        ("b", 800, 300),
+        ("ab", 800, 300),
+        ("ab", 600, 200),
+    ],
+)
+def test_preparation_rather_lasts_longer_than_to_stop_the_golden_detector(
+    golden, capacity_milli, share_milli
+):
+    """Down to the share at which the same work ends in the longest time; less only as without."""
+    assert answered(golden, capacity_milli).share_milli == share_milli
+
+
+@pytest.mark.parametrize(("golden", "streams"), [("", "a"), ("a", "ab"), ("b", "ba"), ("ab", "ab")])
+def test_streams_with_answers_are_prepared_first_and_in_every_window(golden, streams):
+    begun = answered(golden, 1000, prepared_streams=1)
+    assert "".join(one.stream for one in begun.streams) == streams

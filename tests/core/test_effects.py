@@ -95,6 +95,21 @@ def test_opened_window_resets_labels_profiles_and_jobs():
 
 
 @pytest.mark.parametrize(
+    ("labels", "finished", "accuracy"),
+    [
+        (WindowLabels(6, 1, accuracy_on_all=0.7), None, 0.7),
+        (WindowLabels(6, 1), None, 0.6),
+        (WindowLabels(6, 1, accuracy_on_all=0.7), JOB, 0.6),
+        (WindowLabels(6, 1, new_classes=True, accuracy_on_all=0.7), None, 0.6),
+    ],
+)
+def test_window_opens_with_the_accuracy_on_all_labels(labels, finished, accuracy):
+    """Unless it is of weights that do not serve any more: a single frame may have validated."""
+    state = apply_event(in_window_2(labels=labels, finished=finished), ev.WindowOpened(30, 3, 40))
+    assert state.stream(A).accuracy == accuracy
+
+
+@pytest.mark.parametrize(
     "event",
     [
         ev.LabelsReady(21, A, 1, 10, 5, 0.1, True, 0.2),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from bright import FLEET, SIZE, BrightDetector, picture, serving_detector
-from street import WINDOW_US, settings, t_us
+from street import PER_WINDOW, WINDOW_US, settings, t_us
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NOT_ANSWERED
@@ -18,7 +18,7 @@ from ekya.models.golden.detections import GoldenObjects
 from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.models.training.frames import FrameObjects, LabelledFrames
-from ekya.pipeline.collector import LONGEST_SIDE, WindowCollector
+from ekya.pipeline.collector import LONGEST_SIDE, SAMPLED_FRAMES, WindowCollector
 from ekya.pipeline.inference import (
     SHADOW_EVERY,
     Classifier,
@@ -132,6 +132,36 @@ def test_base_answers_are_of_sampled_frames_in_their_pixels(steps):
     assert all(row.model_version == BASE_VERSION for row in rows)
     for row in rows:
         assert row.boxes == pytest.approx(np.array([[320, 160, 960, 480]]), abs=15)
+
+
+def test_answers_of_the_golden_detector_are_kept_for_labels():
+    """As many as a sample, spread over the window, and each in pixels of the frame."""
+    answers = {}
+
+    def find_objects(image):
+        boxes = np.array([[0, 0, 1280, image[0, 0, 0]]], np.float32)
+        return answers.setdefault(int(image[0, 0, 0]), GoldenObjects(boxes, np.zeros(1, np.int64), NOWHERE))
+
+    steps = steps_of(SimpleNamespace(find_objects=find_objects))
+    for index in range(PER_WINDOW + 40):
+        image = np.full((LONGEST_SIDE, 2 * LONGEST_SIDE, 3), index, np.uint8)
+        shown = Frame(index, t_us(index), image, None)
+        steps.collect(shown, steps.propose(shown))
+        if index % 2 == 0:
+            steps.ask_golden(shown, THIRD, BASE_VERSION)
+    newest = steps.collector.recent_material(1, t_us(PER_WINDOW + 20)).sample
+    assert [one.frame for one in newest if one.answer is not None] == [
+        *range(PER_WINDOW + 20, PER_WINDOW + 40, 2)
+    ]
+    kept = steps.collector.close(0).sample
+    assert len({one.frame for one in kept}) == len(kept)
+    answered = [one for one in kept if one.answer is not None]
+    assert SAMPLED_FRAMES // 2 <= len(answered) <= SAMPLED_FRAMES
+    assert set(np.diff([one.frame for one in answered])) == {answered[1].frame - answered[0].frame}
+    assert answered[-1].frame >= 0.9 * PER_WINDOW
+    for one in answered:
+        assert one.answer is answers[one.frame]
+        assert (one.size, one.picture.shape[1]) == ((2 * LONGEST_SIDE, LONGEST_SIDE), LONGEST_SIDE)
 
 
 def test_boxes_are_followed_into_skipped_frames(following):

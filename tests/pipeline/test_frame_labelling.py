@@ -1,6 +1,7 @@
 """Tests of labelling whole frames for an edge model that detects."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.detections import Detections, no_detections
+from ekya.models.golden.detections import Detections, GoldenObjects, no_detections
 from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable
@@ -84,6 +85,23 @@ def test_select_asks_for_as_many_frames_as_allowed():
     assert len(asked.questions) == 6
     assert len(prepared(street(4, CAR)).select().frames) == 4
     assert prepared([]).select().questions == []
+
+
+@pytest.mark.parametrize("frames", [4, 12])
+def test_answers_of_inference_are_labels_at_no_cost(frames):
+    nowhere = np.zeros((0, 4), np.float32)
+    answer = GoldenObjects(np.array([[10, 10, 30, 30]], np.float32), np.ones(1, np.int64), nowhere)
+    sample = [replace(one, answer=answer) if at % 5 == 0 else one for at, one in enumerate(street(30, CAR))]
+    given = prepared(sample, frames=frames)
+    asked = given.select()
+    order = [frame.frame for frame in asked.frames]
+    assert order == sorted(order)
+    assert len(order) == frames
+    assert sum(frame.answer is not None for frame in asked.frames) == min(frames, 6)
+    assert len(asked.questions) == max(frames - 6, 0)
+    assert prepared(sample, frames=frames, gpu_s=0.0).select().questions == [], "no budget is needed"
+    classes = [of.classes.tolist() for of in given.label(asked).examples.objects]
+    assert classes == [[1] if frame.answer is not None else [0] for frame in asked.frames]
 
 
 def test_labels_are_fractions_with_position_and_time():

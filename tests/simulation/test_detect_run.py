@@ -192,8 +192,8 @@ def test_planner_takes_a_cheap_golden_detector_and_no_dear_one(fleet, ran, tmp_p
     if by_golden:
         # The wrong fifth is of frames without boxes of their own, and of the student's during preparation.
         assert summary["mean_accuracy"] > 0.75
-        # The golden detector would have answered so without any retraining.
-        assert summary["streams"]["camera"]["gain"] == 0.0
+        # Next to nothing: the golden detector would have answered so without any retraining.
+        assert abs(summary["streams"]["camera"]["gain"]) < 0.05
         assert summary["streams"]["camera"]["student_without_retraining"] < 0.5
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heapreplace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -78,13 +79,13 @@ def inference_floors(view: WindowView) -> dict[Job, int]:
     return {job: watching_milli(view, s) for job, s in zip(inference_jobs(view), view.streams, strict=True)}
 
 
-def left_by_inference(view: WindowView) -> int:
+def left_by_inference(view: WindowView, floors: Mapping[Job, int] = MappingProxyType({})) -> int:
     """Returns the share that is left where inference of every stream has its floors, in multiples of δ.
 
-    These are a_MIN and the latency limit where they can be kept, and one frame a second.
+    These are a_MIN and the latency limit where they can be kept, one frame a second, and ``floors``.
     """
     kept, watching = kept_floors(view, view.capacity_milli), inference_floors(view)
-    needed = sum(max(kept.get(job, 0), floor) for job, floor in watching.items())
+    needed = sum(max(kept.get(job, 0), floors.get(job, 0), floor) for job, floor in watching.items())
     return max(view.capacity_milli - needed, 0) // view.quantum_milli * view.quantum_milli
 
 

@@ -112,8 +112,8 @@ class FleetActors:
     def wait_ready(self) -> dict[StreamId, Ready]:
         """Waits until all streams can be analysed, and restarts an actor that dies meanwhile.
 
-        Window 0 needs inference alone. The other actors are made when it is ready, and load while the window
-        goes on: on a small machine they would delay the cameras.
+        The other actors are made when these are ready, and load behind them: on a small machine they would
+        delay the cameras.
 
         Raises:
             UserError: an actor rejected its input (``unwrapping_user_error``), a process died too often, or
@@ -195,8 +195,9 @@ class FleetActors:
         return self._make_process(process.role, process.streams)
 
     def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
-        """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
-        load, known = self.preparation.load_model, []
+        """Waits until trainers, and the micro-profiler with the models that serve, have loaded."""
+        load = self.preparation.load_model
+        known = [trainers.confirm_ready.remote() for trainers in self.workers(Role.RETRAINING)]
         for stream, own in self.streams.items():
             known.append(load.remote(stream, ready[stream].settings, own.version, own.newest_weights))
         # If it dies now, the executor handles that like any other death.

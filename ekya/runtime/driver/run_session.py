@@ -264,8 +264,12 @@ class RunSession:
 
     def _wait_ready(self, actors: FleetActors) -> dict[StreamId, Ready]:
         ready = unwrapping_user_error(actors.wait_ready)
-        if self.opened.resumed is not None and not self.opened.options.endless:
-            # A resumed run prepares a window immediately. A service answers first.
+        waits = self.opened.resumed is not None or not any(
+            stream.source.live for stream in self.opened.fleet.streams
+        )
+        if waits and not self.opened.options.endless:
+            # A resumed run prepares a window immediately, and of a recording nothing is missed meanwhile.
+            # What a camera shows must be answered at once, and a service answers first.
             actors.load_serving(ready)
         return ready
 
