@@ -72,7 +72,11 @@ def window_preparation(
         others = [fleet.stream(one) for one in next_prepared(others, places)]
     serving = [*answered, *others]
     is_scarce = share_milli < options.preparation_share_milli
-    first = {one.stream: is_scarce and _lacks_inference(one, window, needs) for one in serving}
+    # Whether the golden detector is to go on answering is decided by its λ alone.
+    first = {
+        one.stream: (is_scarce or _has_answers(one)) and _lacks_inference(one, window, needs)
+        for one in serving
+    }
 
     return cmd.BeginPreparation(
         window=window,
