@@ -54,7 +54,10 @@ app = typer.Typer(
 )
 
 _golden = typer.Typer(name="golden", help="Golden models: label a fleet's streams before they are run.")
-_models = typer.Typer(name="models", help="Published models that Ekya can fetch; lists them by itself.")
+_models = typer.Typer(
+    name="models",
+    help="Published models that Ekya can fetch, and those of a run; lists the former by itself.",
+)
 _ctl = typer.Typer(
     name="ctl", help="A running service: what it does, and changes to it.", invoke_without_command=True
 )
@@ -73,7 +76,7 @@ _add(app, run.run, serve.serve, run.replay, compare.compare, profile.profile, si
 _add(app, record.record, prepare.prepare, check.check, check.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(_models, models.list_, models.fetch)
+_add(_models, models.list_, models.fetch, models.export)
 models.list_.run_by_default(_models)
 app.add_typer(_models)
 _add(app, machine.doctor, machine.calibrate, machine.speeds)

@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command
+from ekya.cli.command import Output, command, require_writable
 from ekya.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -143,3 +143,56 @@ def _download(wanted: "Sequence[PublishedModel]", output: Output) -> dict[str, P
 
             paths[model.name] = fetch_model(model, progress=show)
     return paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """Options of ``ekya models export``."""
+
+    run: opt.RunArgument
+    camera: Annotated[str, typer.Argument(metavar="CAMERA", help="Id of one of its streams.")]
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="ONNX file to write; its model card is beside it, as .md.")
+    ]
+    resolution: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            max=640,
+            metavar="PIXELS",
+            help="Side that frames or crops are resized to in the file; default: that of the last window.",
+        ),
+    ] = None
+    runs: opt.Runs = Path("runs")
+    json_to: opt.Json = None
+
+
+@command(
+    ExportConfig,
+    "ekya models export runs/videos yard --out yard.onnx",
+    "ekya models export yard gate --out gate.onnx",
+)
+def export(config: ExportConfig, output: Output) -> None:
+    """Write the weights that serve a camera as an ONNX file that needs nothing of Ekya, with a model card.
+
+    It gives the boxes that the camera got: resizing, decoding, threshold and suppression are in the file.
+    """
+    from ekya.core.units import StreamId
+    from ekya.pipeline.exported_model import export_serving_model
+
+    if config.out.suffix.lower() != ".onnx":
+        raise UserError(f"--out {config.out}: models are written as .onnx; name such a file")
+    require_writable("--out", config.out)
+    folder = opt.open_run_folder(config.run, config.runs)
+    facts = export_serving_model(folder, StreamId(config.camera), config.out, config.resolution)
+    output.write_json(facts)
+    size = config.out.stat().st_size / 1e6
+    output.print_text(
+        f"{config.out}: version {facts['version']} of {config.camera}, a {facts['architecture']} at "
+        f"{facts['resolution']} px, {size:.1f} MB, {facts['licence']}"
+    )
+    if part := facts["accuracy"]["golden_part"]:
+        output.print_text(
+            f"The golden detector answered {part:.1%} of its frames; this is the camera's own model, alone"
+        )
+    output.print_text(f"How to use it is in {facts['card']}")

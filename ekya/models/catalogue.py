@@ -156,6 +156,11 @@ def find_model(name: str) -> PublishedModel | None:
     return next((model for model in CATALOGUE if model.name == name), None)
 
 
+def golden_candidates() -> Sequence[PublishedModel]:
+    """Returns the golden detectors of which a run of video takes one: the cached ones, or the usual one."""
+    return [model for model in GOLDEN if model.is_cached] or [DEFAULT_GOLDEN]
+
+
 def fetch_model(
     model: PublishedModel, *, offline: bool = False, progress: Progress = lambda done, of: None
 ) -> Path:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.models.catalogue import DEFAULT_GOLDEN, GOLDEN, STUDENT, PublishedModel, fetch_model
+from ekya.models.catalogue import STUDENT, PublishedModel, fetch_model, golden_candidates
 from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.spec import ONNX, GoldenSpec
 from ekya.pipeline.costs import TYPICAL_FRAME
@@ -52,7 +52,7 @@ def choose_golden(cameras: int, *, offline: bool) -> Path:
     Raises:
         UserError: none is here, and none can be fetched; or one cannot be opened.
     """
-    here = [model for model in GOLDEN if model.is_cached] or [DEFAULT_GOLDEN]
+    here = golden_candidates()
     chosen = next((model for model in here if len(here) == 1 or _fits(model, cameras, offline)), here[-1])
     return _fetch_default(chosen, offline)
 

@@ -119,13 +119,16 @@ def test_schema_explains_keys(schema):
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
 
 
-def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):
+def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     examination = examine_machine(tmp_path / "runs", NO_GPU, lambda inventory: MpsFound(False, inventory.why))
     assert (examination.shares, examination.device) == ("cpu", "cpu")
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = examination_as_json(examination)["findings"]
     what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
-    assert {*what, "Forward passes"} == set(found)
+    assert {*what, "Models of video", "Forward passes"} == set(found)
+    taken = "student fastestdet (BSD-3-Clause); golden deimv2-femto (Apache-2.0); in the cache: none yet"
+    assert found["Models of video"] == {"found": taken, "fine": True}
     assert examination_as_json(examination)["measured"] == {}
     assert json.loads(json.dumps(examination_as_json(examination)))["gpus"] == examination.gpus
 

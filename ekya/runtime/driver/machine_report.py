@@ -19,6 +19,7 @@ from ekya.gpu.backends.registry import Machine, choose_backend
 from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
+from ekya.models.catalogue import CATALOGUE, STUDENT, golden_candidates
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
@@ -110,6 +111,7 @@ def examine_machine(
         _torch(),
         _package("OpenCV", "opencv-python-headless"),
         _default_fleet(),
+        _models_of_video(),
         _forward(chosen.capability.device),
         *(_frames(probed) if probed else ()),
     )
@@ -223,6 +225,17 @@ def _default_fleet() -> Finding:
     weights = [path for path in (fleet.golden.weights, fleet.edge.weights) if path is not None]
     sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in weights)
     return Finding("Shipped fleet", f"{len(fleet.streams)} cameras with {sizes or 'no weights'}")
+
+
+def _models_of_video() -> Finding:
+    """Reports what a run of video takes from the catalogue, and under which licences."""
+    student, *golden = (f"{model.name} ({model.licence})" for model in (STUDENT, *golden_candidates()))
+    best = "the best that is fast enough of " if len(golden) > 1 else ""
+    cached = ", ".join(model.name for model in CATALOGUE if model.is_cached)
+    return Finding(
+        "Models of video",
+        f"student {student}; golden {best}{', '.join(golden)}; in the cache: {cached or 'none yet'}",
+    )
 
 
 def installed_versions() -> Mapping[str, str]:

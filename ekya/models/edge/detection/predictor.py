@@ -6,10 +6,7 @@ which is ten times as fast as another export. (Weights that are given to a sessi
 late: its optimiser has laid out those in the file by then.)
 """
 
-import io
 import logging
-import threading
-import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -23,6 +20,7 @@ from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE
 from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model, normalised
+from ekya.models.edge.onnx_export import IMAGES, trace_network
 from ekya.models.edge.predictor import fuse, on_device, prepared
 
 _LOG = logging.getLogger(__name__)
@@ -36,12 +34,8 @@ _CHECKED_SIDE = 96
 
 _MOST_ERROR = 1e-3
 
-_INPUT, _SIDE = "images", "side"
 _OUTPUTS = ["boxes", "scores", "outputs"]
 _TRACED_SIDE = 64
-
-_EXPORTING = threading.Lock()
-"""Torch's exporter keeps the state of an export in its module, so a process makes one at a time."""
 
 
 class Forward(Protocol):
@@ -196,7 +190,7 @@ class OnnxForward:
 
     def __call__(self, image: NDArray[np.uint8]) -> BoxCandidates:
         """Returns the boxes of an image (1, S, S, 3), uint8 RGB."""
-        return BoxCandidates(*self._session.run(_OUTPUTS, {_INPUT: image}))
+        return BoxCandidates(*self._session.run(_OUTPUTS, {IMAGES: image}))
 
 
 class _Network(nn.Module):
@@ -232,25 +226,11 @@ def _file(fused: EdgeModel) -> bytes:
 def _exported(architecture: str, classes: int) -> bytes:
     """Returns a detector of this number of classes as an ONNX file; its weights mean nothing."""
     model = build_edge_model(tuple(str(place) for place in range(classes)), 0, 0, architecture)
-    network = _Network(fuse(model)).eval()
+    network = _Network(fuse(model))
     made = torch.Generator().manual_seed(0)
     for weight in network.parameters():
         # The exporter joins weights with equal values, as the zeros of fresh biases are.
         weight.uniform_(generator=made)
-    file: Any = io.BytesIO()
-    with _EXPORTING, warnings.catch_warnings():
-        # The exporter by tracing is deprecated; the other one needs a package more and takes longer.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            network,
-            (torch.zeros(1, _TRACED_SIDE, _TRACED_SIDE, 3, dtype=torch.uint8),),
-            file,
-            dynamo=False,
-            # Folding could replace weights by constants with other names.
-            do_constant_folding=False,
-            input_names=[_INPUT],
-            output_names=_OUTPUTS,
-            dynamic_axes={_INPUT: {1: _SIDE, 2: _SIDE}},
-        )
-    graph: bytes = file.getvalue()
-    return graph
+    # Folding could replace weights by constants with other names.
+    pixels = torch.zeros(1, _TRACED_SIDE, _TRACED_SIDE, 3, dtype=torch.uint8)
+    return trace_network(network, (pixels,), _OUTPUTS, {IMAGES: {1: "side", 2: "side"}}, fold=False)

@@ -12,9 +12,8 @@ from ekya.models.golden.detections import nms
 LEAST_CONFIDENCE = 0.2
 """Objects below are dropped, and so not ranked by AP50: a frame has dozens of them, and each is stored."""
 
-MOST_OBJECTS = 100
-_MAX_IOU = 0.45
-_CANDIDATES = 300
+MOST_OBJECTS, MOST_CANDIDATES = 100, 300
+MAX_IOU = 0.45
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +105,7 @@ def _found(
     )
     kept = np.flatnonzero(usable)
     # Suppression compares all pairs.
-    kept = kept[np.argsort(-scores[rows[kept]], kind="stable")[:_CANDIDATES]]
+    kept = kept[np.argsort(-scores[rows[kept]], kind="stable")[:MOST_CANDIDATES]]
     inside, classes, confidence = inside[kept], classes[kept], np.minimum(scores[rows[kept]], 1.0)
-    left = nms(inside, confidence, classes, _MAX_IOU)[:MOST_OBJECTS]
+    left = nms(inside, confidence, classes, MAX_IOU)[:MOST_OBJECTS]
     return Found(inside[left], classes[left], confidence[left])
