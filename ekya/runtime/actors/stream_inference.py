@@ -223,7 +223,7 @@ class StreamInference:
             for box, index, confidence in boxes
             if names[index] != BACKGROUND and confidence >= least
         ]
-        return draw_boxes(frame.image, drawn)
+        return draw_boxes(frame.image, drawn, frame.areas)
 
     def stop_and_release(self) -> bool:
         """Stops and releases everything, while other streams go on in this process.
