@@ -100,7 +100,7 @@ def _draw_areas(canvas: NDArray[np.uint8], areas: Areas) -> None:
 def _corners(canvas: NDArray[np.uint8], polygon: Polygon) -> NDArray[np.int32]:
     """Returns the corners of a polygon in pixels, on the outermost ones where it reaches to the edge."""
     last = np.array([canvas.shape[1] - 1, canvas.shape[0] - 1])
-    return np.rint(np.array(polygon) * last).astype(np.int32)
+    return np.asarray(np.rint(np.array(polygon) * last), np.int32)
 
 
 def _draw_box(canvas: NDArray[np.uint8], low: tuple[int, int], high: tuple[int, int], line: _Line) -> None:

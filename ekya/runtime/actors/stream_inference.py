@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import BACKGROUND, SURE
 from ekya.core.records import FramePrediction
@@ -206,6 +207,10 @@ class StreamInference:
         """Closes the camera, or opens it again; the loop does so within a second."""
         with self._control.lock:
             self._control.paused = paused
+
+    def set_areas(self, areas: Areas) -> None:
+        """Sets where objects count from the next frame on."""
+        self._feed.set_areas(areas)
 
     def draw_picture(self) -> bytes | None:
         """Returns the newest frame with boxes of its own as a JPEG with these drawn; None without one."""
