@@ -1,5 +1,6 @@
 """``ekya ctl``: shows and changes a running service over its REST API."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,19 @@ _MaxAge = Annotated[
     typer.Option(metavar="SECONDS", help="Maximum age of the camera's latest result; 0 for no limit."),
 ]
 
-_OF_CAMERA = {"weight": "weight", "max_age": "max_age_s"}
+_Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLYGONS",
+        help="Where the camera's objects do not count: as in the fleet file, in JSON; [] for nowhere.",
+    ),
+]
+_Zone = Annotated[
+    str | None,
+    typer.Option(metavar="POLYGONS", help="Where alone they count, likewise; [] for all of the picture."),
+]
+
+_OF_CAMERA = {"weight": "weight", "max_age": "max_age_s", "mask": "mask", "zone": "zone"}
 _OF_FLEET = {
     "min_accuracy": "min_accuracy",
     "scheduler": "scheduler",
@@ -34,6 +47,7 @@ _OF_FLEET = {
 """Options of ``ekya ctl set`` and the keys of the API that they set."""
 
 _ZERO_IS_NONE = ("max_age", "label_gpu_s")
+_IN_JSON = ("mask", "zone")
 
 _COLORS = {"ok": "green", "lost": "red", "set aside": "red", "paused": "dim", "ended": "dim"}
 
@@ -100,6 +114,8 @@ class CtlAddConfig(CtlCameraConfig):
     ] = None
     weight: _Weight = None
     max_age: _MaxAge = None
+    mask: _Mask = None
+    zone: _Zone = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +128,8 @@ class CtlSetConfig(CtlConfig):
     ] = None
     weight: _Weight = None
     max_age: _MaxAge = None
+    mask: _Mask = None
+    zone: _Zone = None
     min_accuracy: Annotated[
         float | None, typer.Option(help="Lowest accuracy that inference of a camera may have, of the fleet.")
     ] = None
@@ -202,6 +220,7 @@ forget = _camera_command(
 @command(
     CtlSetConfig,
     "ekya ctl set gate --weight 2 --max-age 3",
+    "ekya ctl set gate --mask '[[0, 0], [1, 0], [1, 0.25], [0, 0.25]]' --zone '[]'",
     "ekya ctl set --min-accuracy 0.6",
     "ekya ctl set --scheduler uniform:inference=300",
     "ekya ctl set --gpus 1.5",
@@ -213,13 +232,12 @@ def set_(config: CtlSetConfig, output: Output) -> None:
 
     of_camera, of_fleet = _given(config, _OF_CAMERA), _given(config, _OF_FLEET)
     if config.camera is None and of_camera:
-        raise UserError("CAMERA is missing: --weight and --max-age are of one camera; name it")
+        raise UserError(f"CAMERA is missing: {_option_of(_OF_CAMERA, of_camera)} is of one camera; name it")
     if config.camera is not None and of_fleet:
-        option = next(option for option, key in _OF_FLEET.items() if key in of_fleet)
-        raise UserError(f"--{option.replace('_', '-')} is of the fleet; leave CAMERA out")
+        raise UserError(f"{_option_of(_OF_FLEET, of_fleet)} is of the fleet; leave CAMERA out")
     if not (values := {**of_camera, **of_fleet}):
         raise UserError(
-            "nothing is to change; give --weight or --max-age of a camera, or an option of the fleet"
+            "nothing is to change; give an option of a camera, such as --weight, or one of the fleet"
         )
     path = "fleet" if config.camera is None else camera_path(config.camera)
     _change(config, output, "PATCH", path, values, (config.camera or "fleet", "set", "is changed"))
@@ -279,13 +297,33 @@ def _change(
 
 
 def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:
-    """Returns the values of the options that were given, by their keys; a limit of 0 is none."""
-    given = {option: getattr(config, option) for option in keys}
-    return {
-        keys[option]: None if option in _ZERO_IS_NONE and value == 0 else value
-        for option, value in given.items()
-        if value is not None
-    }
+    """Returns the values of the options that were given, by their keys; a limit of 0 is none.
+
+    Raises:
+        UserError: a value is no JSON where it should be.
+    """
+    given: dict[str, object] = {}
+    for option, key in keys.items():
+        value = getattr(config, option)
+        if value is not None:
+            given[key] = None if option in _ZERO_IS_NONE and value == 0 else value
+            if option in _IN_JSON:
+                given[key] = _parse_polygons(option, value)
+    return given
+
+
+def _parse_polygons(option: str, text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError(
+            f"--{option}: {text} is no JSON; write points, as in '[[0, 0], [1, 0], [1, 0.25]]'"
+        ) from None
+
+
+def _option_of(keys: Mapping[str, str], given: Mapping[str, object]) -> str:
+    """Returns the first option that was given."""
+    return next(f"--{option.replace('_', '-')}" for option, key in keys.items() if key in given)
 
 
 def _stream(config: CtlAddConfig) -> dict[str, object]:

@@ -4,8 +4,17 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
+from ekya.core.areas import Areas, Polygon
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
 from ekya.core.unique_tuple import UniqueTuple, require_distinct
@@ -205,6 +214,39 @@ def frame_sides(finest: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sides))
 
 
+def _as_list(given: object) -> object:
+    """Returns a list of polygons, of which there may be one alone."""
+    match given:
+        case [[int() | float(), *_], *_]:
+            return [given]
+        case _:
+            return given
+
+
+def _require_polygons(polygons: tuple[Polygon, ...]) -> tuple[Polygon, ...]:
+    for polygon in polygons:
+        for point in polygon:
+            told = f"the point [{', '.join(f'{part:g}' for part in point)}]"
+            if len(point) != 2:
+                raise ValueError(f"{told} has {len(point)} numbers; write its x and y")
+            if not all(0.0 <= part <= 1.0 for part in point):
+                raise ValueError(
+                    f"{told} is outside of the picture; write x and y as parts of its width and height, "
+                    "from 0 to 1, and not in pixels"
+                )
+        if len(polygon) < 3:
+            raise ValueError(f"a polygon has {len(polygon)} points; give it at least 3")
+    return polygons
+
+
+Polygons = Annotated[
+    tuple[Polygon, ...],
+    BeforeValidator(_as_list, json_schema_input_type=tuple[Polygon, ...] | Polygon),
+    AfterValidator(_require_polygons),
+]
+"""Polygons in a file or a request."""
+
+
 class StreamConfig(FleetSection):
     """One camera.
 
@@ -215,6 +257,10 @@ class StreamConfig(FleetSection):
         source: source of its frames.
         play: how a recording is played.
         objects: how its objects are found if the source does not know them.
+        mask: polygons of points [x, y], parts of the picture's width and height from 0 to 1; one alone needs
+            no list of its own. An object does not count if the middle of its box's lower edge lies in one of
+            them: it is neither label nor answer nor score.
+        zone: polygons likewise. If there are any, an object counts only if that point lies in one of them.
     """
 
     id: StreamId
@@ -223,6 +269,13 @@ class StreamConfig(FleetSection):
     source: AnySource
     play: PlayConfig = PlayConfig()
     objects: ObjectsSpec = ObjectsSpec()
+    mask: Polygons = ()
+    zone: Polygons = ()
+
+    @property
+    def areas(self) -> Areas:
+        """Where its objects count."""
+        return Areas(self.mask, self.zone)
 
     @property
     def played(self) -> SourceSpec:
@@ -238,6 +291,13 @@ class StreamConfig(FleetSection):
     def unbroken(self) -> SourceSpec:
         """The first pass without camera outages, for labelling ahead."""
         return PlayedSpec(source=self.source, play=self.play.to_label())
+
+    @field_validator("mask", "zone")
+    @classmethod
+    def _leaves_some_part(cls, polygons: tuple[Polygon, ...], info: ValidationInfo) -> tuple[Polygon, ...]:
+        # Together with the mask, which comes first.
+        Areas(**{"mask": info.data.get("mask", ()), str(info.field_name): polygons}).require_some_part()
+        return polygons
 
     @field_validator("id")
     @classmethod

@@ -65,6 +65,8 @@ def immediate_commands(
         ):
             # No frames are served, or no new weights shall serve: the share is freed immediately.
             yield from _stopping(before.stream(event.stream))
+        case rq.AreasChanged():
+            yield cmd.SetAreas(event.stream, event.areas)
         case rq.CapacityChanged() | rq.RollBackRequested() | rq.RestartRequested():
             yield from _asked_for(before, event, options)
         case ev.WorkerDied():

@@ -146,7 +146,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state.without_preparation()
         case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
             return state
-        case cmd.StartAgain():
+        case cmd.StartAgain() | cmd.SetAreas():
             return state
 
 

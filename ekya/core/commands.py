@@ -6,6 +6,7 @@ A step of the loop is recorded with its events, plan and commands.
 
 from dataclasses import dataclass, replace
 
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import Event, Role
 from ekya.core.plan import Plan
@@ -78,6 +79,14 @@ class SetInference:
     config: InferenceConfig
     share_milli: int
     plan_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetAreas:
+    """Objects of a stream count here only, from its next frame on."""
+
+    stream: StreamId
+    areas: Areas
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,7 @@ Command = (
     BeginPreparation
     | EndPreparation
     | SetInference
+    | SetAreas
     | StartRetraining
     | ResizeRetraining
     | ServeModel

@@ -239,6 +239,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, frozen=event.frozen)
         case rq.TermsChanged():
             return replace(stream, terms=event)
+        case rq.AreasChanged():
+            return replace(stream, areas=event.areas)
         case rq.LabelsRequested():
             # The request counts like a drift that is not answered yet, however often it was answered before.
             return replace(

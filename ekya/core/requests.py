@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ekya.core.areas import Areas
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import LabelBudget
 
@@ -70,6 +71,15 @@ class TermsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class AreasChanged:
+    """Objects of a stream count elsewhere in its picture from the next frame on."""
+
+    t_us: int
+    stream: StreamId
+    areas: Areas
+
+
+@dataclass(frozen=True, slots=True)
 class MinAccuracyChanged:
     """The lowest accuracy that inference of a stream may have, a_MIN, changes for the fleet."""
 
@@ -124,7 +134,13 @@ class RestartRequested:
 
 
 StreamRequest = (
-    StreamPaused | StreamRemoved | ModelFrozen | RollBackRequested | LabelsRequested | TermsChanged
+    StreamPaused
+    | StreamRemoved
+    | ModelFrozen
+    | RollBackRequested
+    | LabelsRequested
+    | TermsChanged
+    | AreasChanged
 )
 """Requests about one stream."""
 

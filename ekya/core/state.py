@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
@@ -172,6 +173,7 @@ class StreamState:
         more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
         frozen: it keeps the model that serves.
         terms: its terms, where they have changed since the run began.
+        areas: where its objects count, where that has changed since the run began.
         removed: it is to be forgotten when the next window opens.
         requested: an operator has asked for labels that are not made yet.
         gpu: of its processes, where it was added to a live run; None where the run's options name it.
@@ -202,6 +204,7 @@ class StreamState:
     more_labels_us: int | None = None
     frozen: bool = False
     terms: rq.TermsChanged | None = None
+    areas: Areas | None = None
     removed: bool = False
     requested: bool = False
     gpu: int | None = None

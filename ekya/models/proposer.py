@@ -133,10 +133,12 @@ class DetectorAndMotion:
                 boxes, None, partial(self._flow.count_operations, picture.shape, len(boxes))
             )
         boxes = proposals.boxes
+        moving = boxes[:0]
         if self.motion is not None:
             # Asked for every frame, since the background model learns from each.
             moving = self._uncovered(self.motion.find_regions(picture), boxes)
-            boxes = np.concatenate([boxes, moving[: self.max_moving]])
+            moving = moving[frame.find_counting(moving)][: self.max_moving]
+        boxes = np.concatenate([boxes[frame.find_counting(boxes)], moving])
         return replace(proposals, boxes=boxes[:MAX_BOXES])
 
     def operations(self, shape: tuple[int, ...]) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.objects import SAME_OBJECT_IOU, SURE, iou_matrix, match_image
 from ekya.core.records import FramePrediction
 from ekya.core.units import StreamId
@@ -39,6 +40,7 @@ class DrawnFrame:
         size: width and height of the frame in pixels.
         boxes: (N, 4) float32, its objects, where the source gives them.
         answer: row with the boxes and classes in force; None before the first.
+        areas: where its objects count.
     """
 
     frame: int
@@ -46,6 +48,7 @@ class DrawnFrame:
     size: tuple[int, int]
     boxes: NDArray[np.float32] | None
     answer: FramePrediction | None
+    areas: Areas = WHOLE_PICTURE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +136,7 @@ class FrameDraw:
         boxes = frame.boxes if self._settings.task is Task.CLASSIFY else None
         # Crops of given boxes are cut from the whole frame, as for labels.
         image = shrink_by_area(frame.image, LONGEST_SIDE) if boxes is None else frame.image
-        return DrawnFrame(frame.index, image, (frame.image.shape[1], frame.image.shape[0]), boxes, answer)
+        return DrawnFrame(frame.index, image, frame.size, boxes, answer, frame.areas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,8 @@ def _objects(frame: DrawnFrame, golden: Labels, stream: StreamId) -> GoldenObjec
     """Returns the objects of a frame by the golden model; None if it knows nothing about the frame."""
     question = _question(frame, stream)
     if frame.boxes is None:
-        return golden.find_objects(frame.image, question.place, frame.size)
+        found = golden.find_objects(frame.image, question.place, frame.size)
+        return None if found is None else found.in_areas(frame.areas, frame.size)
     (classes,) = golden.label_boxes([question])
     named = classes >= 0
     if golden.background is not None:

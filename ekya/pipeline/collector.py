@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.architecture_table import Task
@@ -55,6 +56,7 @@ class CollectedFrame:
         found: detections of that network, made when it proposed the objects.
         size: width and height of the frame in pixels; ``image`` may be smaller.
         stream: of the frame, to look up labels that were made before.
+        areas: where its objects count.
         answer: of the golden detector, where it analysed the frame for inference.
     """
 
@@ -67,6 +69,7 @@ class CollectedFrame:
     found: Detections | None
     size: tuple[int, int] = (0, 0)
     stream: StreamId = UNNAMED
+    areas: Areas = WHOLE_PICTURE
     answer: GoldenObjects | None = None
 
     def select_objects(self, rows: NDArray[np.int64]) -> "CollectedFrame":
@@ -255,8 +258,8 @@ class WindowCollector:
         image = frame.image if found is None else None
         if image is not None and self._settings.task is Task.DETECT:
             image = shrink_by_area(image, LONGEST_SIDE)
-        size = (frame.image.shape[1], frame.image.shape[0])
-        return CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
+        seen = frame.index, frame.t_us, boxes, tracks, crops, image, found
+        return CollectedFrame(*seen, frame.size, self._stream, frame.areas)
 
     def _is_kept(self, t_us: int) -> bool:
         window = t_us // self.window_us

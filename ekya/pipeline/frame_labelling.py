@@ -123,9 +123,8 @@ class FrameLabelling:
             answers[resolution] = []
             for frame, _ in labelled:
                 with scope():
-                    answers[resolution] += given.serving.predict(
-                        square_frame(frame.picture, resolution), resolution
-                    )
+                    (found,) = given.serving.predict(square_frame(frame.picture, resolution), resolution)
+                answers[resolution].append(found.in_areas(frame.areas))
         finest = answers[max(answers)]
         as_true = tuple(_as_objects(found) for found in finest)
         judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
@@ -186,7 +185,7 @@ def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]
 def objects_of(frame: CollectedFrame, found: GoldenObjects) -> FrameObjects:
     """Returns what was found in a frame, as fractions of it."""
     scale = np.tile(np.array(frame.size, np.float32), 2)
-    return FrameObjects(found.boxes / scale, found.classes, found.doubtful / scale)
+    return FrameObjects(found.boxes / scale, found.classes, found.doubtful / scale, frame.areas)
 
 
 def _frames_of(labels: StreamLabels) -> LabelledFrames:
@@ -197,9 +196,10 @@ def _frames_of(labels: StreamLabels) -> LabelledFrames:
 
 
 def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
-    if frame.answer is not None:
-        return frame.answer
-    return golden.find_objects(frame.picture, frame.question.place, frame.size)
+    found = frame.answer
+    if found is None:
+        found = golden.find_objects(frame.picture, frame.question.place, frame.size)
+    return None if found is None else found.in_areas(frame.areas, frame.size)
 
 
 def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -233,6 +233,7 @@ def _followed(
 
 def _missed(found: Found, objects: FrameObjects) -> FrameObjects:
     """Returns what the student is sure of where the golden detector has no box."""
+    found = found.in_areas(objects.areas)
     sure = found.confidence >= SURE_WITHOUT_TEACHER
     boxes, classes = found.boxes[sure], found.classes[sure]
     seen = iou_matrix(boxes, np.concatenate([objects.boxes, objects.doubtful])) >= SAME_OBJECT_IOU

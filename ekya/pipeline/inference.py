@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import DriftDetected
 from ekya.core.host import TYPICAL_OBJECTS
@@ -48,6 +49,7 @@ class Proposed:
         images: (N, S, S, 3) uint8 RGB, their crops; for a detector (1, S, S, 3), the whole frame.
         size: width and height of the frame in pixels.
         described: as ``describe_picture`` describes it, if drift is to be noticed.
+        areas: where its objects count.
     """
 
     frame: int
@@ -56,6 +58,7 @@ class Proposed:
     images: NDArray[np.uint8]
     size: tuple[int, int]
     described: NDArray[np.float32] | None = None
+    areas: Areas = WHOLE_PICTURE
 
 
 FleetAnswer = ClassAnswer | list[Found]
@@ -197,7 +200,8 @@ class FrameSteps:
             self._sampled += 1
             if self._sampled % self._shadow_every == 0:
                 images = square_frame(kept.picture, self.collector.side) if self._detects else kept.crops
-                self._shadow.append(Proposed(kept.frame, kept.t_us, kept.boxes, images, kept.size))
+                of = kept.frame, kept.t_us, kept.boxes, images, kept.size
+                self._shadow.append(Proposed(*of, areas=kept.areas))
             if len(self._shadow) >= MOST_SHADOW:
                 self._shadow = self._shadow[1::2]
                 self._shadow_every *= 2
@@ -208,9 +212,8 @@ class FrameSteps:
             images = square_frame(frame.image, resolution)
         else:
             images = crop_objects(frame.image, boxes, self.collector.side)
-        size = (frame.image.shape[1], frame.image.shape[0])
         described = None if self._monitor is None else describe_picture(frame.image)
-        return Proposed(frame.index, frame.t_us, boxes, images, size, described)
+        return Proposed(frame.index, frame.t_us, boxes, images, frame.size, described, frame.areas)
 
     def answered(self, frame: int) -> None:
         """Sets the frame with boxes of its own that answers later frames without."""
@@ -261,7 +264,7 @@ class FrameSteps:
     def ask_golden(self, frame: Frame, config: InferenceConfig, version: ModelVersion) -> FramePrediction:
         """Returns the row of a frame that the golden detector analyses."""
         assert self._golden is not None, "λ of the golden detector are offered"
-        found = self._golden.find_objects(frame.image)
+        found = self._golden.find_objects(frame.image).in_areas(frame.areas, frame.size)
         self.collector.keep_answer(frame, found)
         row = replace(
             self.skip(frame.index, frame.t_us, config, version),
@@ -295,6 +298,8 @@ class FrameSteps:
             return None
         operations = self._flow.count_operations(frame.image.shape, len(self._flow.rows))
         boxes, rows = self._flow.follow_boxes(frame.image), self._flow.rows
+        counts = frame.find_counting(boxes)
+        boxes, rows = boxes[counts], rows[counts]
         self.answered(frame.index)
         row = replace(
             self.skip(frame.index, frame.t_us, config, version),
@@ -344,7 +349,8 @@ def _by_frame(
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]]:
     """Yields the boxes, classes and confidences of each frame, in pixels."""
     if isinstance(answer, list):
-        for frame, found in zip(frames, answer, strict=True):
+        for frame, everywhere in zip(frames, answer, strict=True):
+            found = everywhere.in_areas(frame.areas)
             yield found.boxes * np.tile(np.array(frame.size, np.float32), 2), found.classes, found.confidence
         return
     classes, confidence = answer

@@ -60,6 +60,7 @@ class Referee:
         found = self._golden.find_objects(frame.image, FramePlace(self._stream, frame.index))
         if found is None:
             return None
+        found = found.in_areas(frame.areas, frame.size)
         doubtful = len(found.doubtful)
         classes = np.concatenate([found.classes, np.full(doubtful, DOUBTFUL)]).astype(np.int16)
         tracks = np.concatenate([self._tracker.number_boxes(found.boxes), np.full(doubtful, _NO_TRACK)])
@@ -75,7 +76,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
     rows = reference_writer(path)
     referee = Referee(golden, stream.id)
     try:
-        with SourceProcess(stream.first_pass, golden.classes) as source:
+        with SourceProcess(stream.first_pass, golden.classes, areas=stream.areas) as source:
             for count, (frame, _) in enumerate(source.frames(), start=1):
                 if frame.t_us >= until_us:
                     break
@@ -180,7 +181,7 @@ def _write_sampled(
     version_of = dict(zip(scored.frames, scored.versions, strict=True))
     students = {BASE_VERSION: base}
     try:
-        with SourceProcess(stream.first_pass, golden.classes) as source:
+        with SourceProcess(stream.first_pass, golden.classes, areas=stream.areas) as source:
             for frame, _ in source.frames(only=scored.frames):
                 judged = Referee(golden, stream.id).label_frame(frame)
                 if judged is not None:
@@ -213,8 +214,8 @@ def _student(
 
 
 def _found_by(model: Serving, frame: Frame, side: int, window: int, version: ModelVersion) -> FramePrediction:
-    height, width = frame.image.shape[:2]
     (found,) = model.predict(square_frame(frame.image, side), side)
+    found = found.in_areas(frame.areas)
     return FramePrediction(
         frame.index,
         frame.t_us,
@@ -224,7 +225,7 @@ def _found_by(model: Serving, frame: Frame, side: int, window: int, version: Mod
         model_version=version,
         every=1,
         resolution=side,
-        boxes=(found.boxes * np.tile(np.array((width, height), np.float32), 2)).astype(np.float32),
+        boxes=(found.boxes * np.tile(np.array(frame.size, np.float32), 2)).astype(np.float32),
         classes=found.classes.astype(np.int16),
         confidence=found.confidence,
     )

@@ -1,4 +1,4 @@
-"""Draws boxes into a picture, and encodes it for a page."""
+"""Draws boxes, masks and zones into a picture, and encodes it for a page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas, Polygon
 from ekya.results.report.themes import DARK
 
 WIDTH = 480
@@ -18,6 +19,7 @@ MOST_BYTES = 60_000
 
 _QUALITIES = (85, 75, 65, 50, 35)
 _DASH, _GAP = 5, 4
+_MASKED_LIGHT = 0.4
 _FONT, _FONT_SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.36
 
 
@@ -60,12 +62,13 @@ class DrawnBox:
     label: str = ""
 
 
-def draw_boxes(image: NDArray[np.uint8], boxes: Sequence[DrawnBox]) -> bytes:
+def draw_boxes(image: NDArray[np.uint8], boxes: Sequence[DrawnBox], areas: Areas = WHOLE_PICTURE) -> bytes:
     """Returns a JPEG of ``WIDTH`` with the boxes, later ones on top.
 
     Args:
         image: (H, W, 3) uint8 BGR, which is not changed.
         boxes: in its pixels.
+        areas: where objects count: masks are darkened, zones outlined.
     """
     height, width = image.shape[:2]
     scale = WIDTH / width
@@ -73,6 +76,7 @@ def draw_boxes(image: NDArray[np.uint8], boxes: Sequence[DrawnBox]) -> bytes:
     # Area for shrinking, where the other one aliases.
     way = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     canvas = np.ascontiguousarray(cv2.resize(image, size, interpolation=way), np.uint8)
+    _draw_areas(canvas, areas)
     for one in boxes:
         x0, y0, x1, y1 = np.rint(one.box.astype(np.float64) * scale).astype(int).tolist()
         _draw_box(canvas, (x0, y0), (x1, y1), one.style.value)
@@ -81,6 +85,22 @@ def draw_boxes(image: NDArray[np.uint8], boxes: Sequence[DrawnBox]) -> bytes:
         if one.label:
             _draw_label(canvas, one, scale)
     return _encoded(canvas)
+
+
+def _draw_areas(canvas: NDArray[np.uint8], areas: Areas) -> None:
+    masked = np.zeros(canvas.shape[:2], np.uint8)
+    for one in areas.mask:
+        # One by one: where two overlap is masked as well.
+        cv2.fillPoly(masked, [_corners(canvas, one)], 1)
+    canvas[masked > 0] = (canvas[masked > 0] * _MASKED_LIGHT).astype(np.uint8)
+    for line, polygons in ((DARK.quiet, areas.mask), (DARK.streams[3], areas.zone)):
+        cv2.polylines(canvas, [_corners(canvas, one) for one in polygons], True, _bgr(line), 1, cv2.LINE_AA)
+
+
+def _corners(canvas: NDArray[np.uint8], polygon: Polygon) -> NDArray[np.int32]:
+    """Returns the corners of a polygon in pixels, on the outermost ones where it reaches to the edge."""
+    last = np.array([canvas.shape[1] - 1, canvas.shape[0] - 1])
+    return np.asarray(np.rint(np.array(polygon) * last), np.int32)
 
 
 def _draw_box(canvas: NDArray[np.uint8], low: tuple[int, int], high: tuple[int, int], line: _Line) -> None:

@@ -14,10 +14,11 @@ from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
 from ekya.core.objects import DOUBTFUL, SURE, match_image
 from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns, rows_of
-from ekya.core.units import BASE_VERSION, us_to_seconds
+from ekya.core.units import BASE_VERSION, StreamId, us_to_seconds
 from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.metrics.accuracy import answering_rows
 from ekya.results.report.html import PictureRow, ReportPicture, ReportPictures
+from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceProcess
 
 SHOWN_FRAMES = 3
@@ -60,9 +61,7 @@ def stream_pictures(stream: StreamConfig, classes: tuple[str, ...], records: Str
     if not images:
         return ReportPictures(note="Its recording could not be read again, so there are no pictures.")
     whose = "Truth of the source" if stream.source.gives_truth else "Golden detector"
-    return ReportPictures(
-        tuple(_row(stream, whose, classes, records, frame, image) for frame, image in images.items())
-    )
+    return ReportPictures(tuple(_row(stream.id, whose, classes, records, shown) for shown in images))
 
 
 def shown_frames(records: StreamRecords, class_count: int) -> list[int]:
@@ -99,15 +98,13 @@ def _objects_in(
     return objects[rows_of(frames, reference.frame)]
 
 
-def _images(
-    stream: StreamConfig, classes: tuple[str, ...], frames: Sequence[int]
-) -> dict[int, NDArray[np.uint8]]:
-    """Returns the pictures of these frames by index, (H, W, 3) BGR; those that can still be read."""
-    images = {}
-    with SourceProcess(stream.first_pass, classes) as source:
+def _images(stream: StreamConfig, classes: tuple[str, ...], frames: Sequence[int]) -> list[Frame]:
+    """Returns these frames, those that can still be read."""
+    images = []
+    with SourceProcess(stream.first_pass, classes, areas=stream.areas) as source:
         for frame, _ in source.frames(frames[0]):
             if frame.index in frames:
-                images[frame.index] = frame.image
+                images.append(frame)
             if frame.index >= frames[-1]:
                 break
     return images
@@ -123,13 +120,13 @@ class _Boxes:
 
 
 def _row(
-    stream: StreamConfig,
+    stream: StreamId,
     whose: str,
     classes: tuple[str, ...],
     records: StreamRecords,
-    frame: int,
-    image: NDArray[np.uint8],
+    shown: Frame,
 ) -> PictureRow:
+    frame = shown.index
     at = int(rows_of(np.array([frame]), records.served.frame)[0])
     time = f"{us_to_seconds(int(records.served.t_us[at])):.1f} s"
     version = int(records.served.model_version[at])
@@ -138,7 +135,7 @@ def _row(
         serves = "Golden detector, which served"
     served = _answer(records.served, frame, len(classes))
     base = _answer(records.base, frame, len(classes))
-    drawn = [(whose, *_reference(records.reference, frame, classes))]
+    drawn = [(whose, *_reference(records.reference, shown, classes))]
     for name, answer in (("Base model", base), (serves, served)):
         drawn.append((name, *_judged(records.reference, frame, answer, classes)))
     if not records.served.analysed[at]:
@@ -150,7 +147,10 @@ def _row(
         f"Window {int(records.served.window[at])}, {time}",
         tuple(
             ReportPicture(
-                name, caption, f"{stream.id} at {time}, {name}: {caption}", draw_boxes(image, boxes)
+                name,
+                caption,
+                f"{stream} at {time}, {name}: {caption}",
+                draw_boxes(shown.image, boxes, shown.areas),
             )
             for name, boxes, caption in drawn
         ),
@@ -177,9 +177,10 @@ def _true(reference: ReferenceColumns, frame: int, class_count: int) -> tuple[_B
 
 
 def _reference(
-    reference: ReferenceColumns, frame: int, classes: tuple[str, ...]
+    reference: ReferenceColumns, shown: Frame, classes: tuple[str, ...]
 ) -> tuple[list[DrawnBox], str]:
-    objects, doubtful = _true(reference, frame, len(classes))
+    objects, doubtful = _true(reference, shown.index, len(classes))
+    doubtful = doubtful[shown.find_counting(doubtful)]
     drawn = [DrawnBox(box, BoxStyle.DOUBTFUL) for box in doubtful]
     drawn += [
         DrawnBox(box, BoxStyle.OBJECT, classes[of])

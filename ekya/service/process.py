@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FrameType
 
 import ray
@@ -211,11 +212,10 @@ class FleetService:
         stack.callback(self._end_collecting, collecting)
 
     def _terms(self, state: LoopState) -> KnownFleetTerms:
-        weights = {} if self._control is None else {one.id: one.weight for one in self._control.fleet.streams}
-        cameras = {
-            stream.stream: KnownCameraTerms(weights.get(stream.stream, 1.0), stream.frozen)
-            for stream in state.fleet.streams
-        }
+        cameras = {one.stream: KnownCameraTerms(frozen=one.frozen) for one in state.fleet.streams}
+        for one in () if self._control is None else self._control.fleet.streams:
+            if one.id in cameras:
+                cameras[one.id] = replace(cameras[one.id], weight=one.weight, areas=one.areas)
         scheduler = state.fleet.scheduler or self._run.options.scheduler
         capacity_milli = as_asked(self._run.constants, state.fleet).capacity_milli
         return KnownFleetTerms(capacity_milli, scheduler, cameras)

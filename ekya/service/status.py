@@ -6,6 +6,7 @@ time in microseconds (``_us``) or seconds of wall-clock time since 1970 (``_unix
 
 from dataclasses import dataclass
 
+from ekya.core.areas import Polygon
 from ekya.core.errors import NotThereError
 
 
@@ -143,6 +144,7 @@ class CameraStatus:
         labels: labels that the golden model made.
         labels_unix_s: when the newest of them came; None before the first.
         retrainings: numbers by outcome.
+        mask, zone: where its objects count, as in the fleet file.
     """
 
     id: str
@@ -167,6 +169,8 @@ class CameraStatus:
     labels: int
     labels_unix_s: float | None
     retrainings: RetrainingCounts
+    mask: tuple[Polygon, ...] = ()
+    zone: tuple[Polygon, ...] = ()
 
     @property
     def healthy(self) -> bool:

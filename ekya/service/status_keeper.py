@@ -15,6 +15,7 @@ from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.commands import StepRecord
 from ekya.core.errors import NotThereError
 from ekya.core.preparation_events import AccuracyAudited
@@ -58,6 +59,7 @@ class KnownCameraTerms:
 
     weight: float = 1.0
     frozen: bool = False
+    areas: Areas = WHOLE_PICTURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +343,8 @@ class StatusKeeper:
             retrainings=RetrainingCounts(
                 **{one: getattr(earlier.retrainings, one) + tally.outcomes[one] for one in OUTCOMES}
             ),
+            mask=terms.areas.mask,
+            zone=terms.areas.zone,
         )
 
 

@@ -91,11 +91,13 @@ def test_ctl_roll_back_whose_freeze_is_refused_says_what_is_done(runs, service, 
 def test_ctl_set_changes_camera_or_fleet(runs, service):
     assert ctl(runs, "set", "yard", "--weight", "2", "--max-age", "0") == 0
     assert ctl(runs, "set", "yard", "--max-age", "1.5") == 0
+    assert ctl(runs, "set", "yard", "--mask", "[[0, 0], [1, 0], [1, 0.5]]", "--zone", "[]") == 0
     assert ctl(runs, "set", "--min-accuracy", "0.6", "--scheduler", "uniform:inference=300") == 0
     assert ctl(runs, "set", "--gpus", "1.5", "--labels", "48", "--frames", "12", "--label-gpu-s", "0") == 0
     assert service.asked == [
         ("change", "yard", {"weight": 2.0, "max_age_s": None}),
         ("change", "yard", {"max_age_s": 1.5}),
+        ("change", "yard", {"mask": (((0.0, 0.0), (1.0, 0.0), (1.0, 0.5)),), "zone": ()}),
         ("fleet", {"min_accuracy": 0.6, "scheduler": "uniform:inference=300"}),
         ("fleet", {"gpus": 1.5, "labels_per_window": 48, "frames_per_window": 12, "gpu_s_per_window": None}),
     ]
@@ -137,7 +139,9 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
         (["add", "gate", "--url", "a", "--video", "b"], "--url and --video: give one of"),
         (["add", "gate", "--stream", "missing.yaml"], "missing.yaml"),
         (["set", "yard"], "nothing is to change"),
-        (["set", "--weight", "2"], "CAMERA is missing"),
+        (["set", "--weight", "2"], "CAMERA is missing: --weight is of one camera; name it"),
+        (["set", "yard", "--mask", "left"], "--mask: left is no JSON; write points, as in"),
+        (["set", "yard", "--zone", "[[0, 0], [1, 1]]"], "zone: a polygon has 2 points; give it at least 3"),
         (["set", "yard", "--min-accuracy", "0.5"], "--min-accuracy is of the fleet"),
         (["set", "yard", "--labels", "5"], "--labels is of the fleet; leave CAMERA out"),
         (["set", "--frames", "2"], "frames_per_window: 2 is too small; use at least 4"),

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
+import jsonschema
 import numpy as np
 import pytest
 import yaml
@@ -15,9 +16,10 @@ from safetensors.numpy import save_file
 
 from ekya.cli.fleet_from_options import make_fleet_of_videos
 from ekya.config.fleet_file import OPEN, FleetConfig
-from ekya.config.fleet_reading import dump_fleet, load_fleet, with_play, write_fleet
+from ekya.config.fleet_reading import dump_fleet, dump_schema, load_fleet, with_play, write_fleet
 from ekya.config.fleet_sections import frame_sides
 from ekya.config.run_options import require_end
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
@@ -26,6 +28,7 @@ from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.streams.sources import AnySource
 
+TRIANGLE = [[0, 0], [1, 0], [1, 1]]
 KINDS = ", ".join(repr(kind.model_fields["kind"].default) for kind in get_args(get_args(AnySource)[0]))
 
 
@@ -216,6 +219,24 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
         ("classes", "auto", "auto is for unlabelled video, and cam-1 is none; list the names"),
         ("golden.model", "vgg", "no golden model is called 'vgg'; use one of resnext29..."),
         ("name", "../up", "use letters, digits, '-', '_' and '.' only"),
+        (
+            "streams.cam-2.mask",
+            [[0, 0], [640, 0], [640, 360.5]],
+            "the point [640, 0] is outside of the picture; write x and y as parts of its width and height, "
+            "from 0 to 1, and not in pixels",
+        ),
+        ("streams.cam-2.zone", [TRIANGLE, [[0, 0], [1, 1]]], "a polygon has 2 points; give it at least 3"),
+        (
+            "streams.cam-2.zone",
+            [[0, 0, 1, 1], [1, 0], [1, 1]],
+            "the point [0, 0, 1, 1] has 4 numbers...",
+        ),
+        ("streams.cam-2.mask", "left", "'left' is not possible; write a list"),
+        (
+            "streams.cam-2.mask",
+            [TRIANGLE, [[0, 0], [0, 1], [1, 1]]],
+            "nowhere in the picture would an object count; leave a part of it unmasked and in a zone",
+        ),
         ("streams.cam-2.play.script", [{"at_s": 3}], "[0]: event is missing; add it"),
         ("streams.cam-2.play.script", [{"event": "rain"}], "[0]: there is no event 'rain'; use one of ..."),
         (
@@ -242,6 +263,17 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
 )
 def test_load_fleet_with_a_bad_value_names_key_and_remedy(folder, key, value, sentence):
     assert_refused(folder, fleet_dict(), key, value, sentence)
+
+
+def test_one_polygon_needs_no_list_of_its_own(folder):
+    raw = changed("streams.cam-2.mask", TRIANGLE, changed("streams.cam-2.zone", [TRIANGLE[::-1], TRIANGLE]))
+    assert refusal(folder, raw).startswith("streams.cam-2.zone: nowhere in the picture")
+    fleet = load(folder, changed("streams.cam-2.zone", [[0, 0], [0, 1], [1, 1]], raw))
+    mask, zone = ((0, 0), (1, 0), (1, 1)), ((0, 0), (0, 1), (1, 1))
+    assert fleet.stream("cam-2").areas == Areas((mask,), (zone,))
+    (folder / "again.yaml").write_text(dump_fleet(fleet))
+    assert load_fleet(folder / "again.yaml") == fleet
+    jsonschema.validate(raw, json.loads(dump_schema()))
 
 
 def assert_refused(folder, raw, key, value, sentence):

@@ -24,6 +24,7 @@ from ekya.control.step import loop_events_due
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.areas import Areas
 from ekya.core.stream_faults import Status
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Compared
@@ -272,6 +273,13 @@ def test_changed_terms_are_those_of_the_next_plan():
     first, second = hand.views[-1].streams
     assert (first.weight, first.max_age_us) == (3.0, 2 * S)
     assert (second.weight, second.max_age_us) == (1.0, None)
+
+
+def test_changed_areas_are_in_the_state_and_sent_without_a_plan():
+    hand, areas = started(), Areas(mask=(((0.0, 0.0), (1.0, 0.0), (1.0, 0.5)),))
+    turn = hand.give(10 * S, rq.AreasChanged(10 * S, A, areas))
+    assert (turn.commands, turn.plan) == ((cmd.SetAreas(A, areas),), None)
+    assert hand.stream().areas == areas
 
 
 def test_changed_min_accuracy_is_that_of_the_next_plan():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, in_order
 from ekya.core.gpus import DidNotFit
@@ -63,6 +64,7 @@ def one_of_each(t_us):
         rq.RollBackRequested(t_us, A, ModelVersion(1)),
         rq.LabelsRequested(t_us, A, 0),
         rq.TermsChanged(t_us, A, 2.0, None),
+        rq.AreasChanged(t_us, A, Areas()),
         rq.MinAccuracyChanged(t_us, 0.5),
         rq.SchedulerChanged(t_us, "thief"),
         rq.CapacityChanged(t_us, 700, 200),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.detections import Detections
 from ekya.models.proposer import DetectorAndMotion, ObjectsSpec
@@ -45,11 +46,18 @@ class Watching:
         return 1_000_000_000
 
 
-def watched(proposer, count=9):
+class Moving:
+    """Fake background model: a large region on the left moves, and a small one on the right."""
+
+    def find_regions(self, image):
+        return np.array([[0, 200, 30, 230], [200, 200, 210, 210]], np.float32)
+
+
+def watched(proposer, count=9, areas=WHOLE_PICTURE):
     proposals = []
     for at in range(count):
         proposer.detector.at = at
-        proposals.append(proposer.propose_boxes(Frame(at, at, picture(at), None)))
+        proposals.append(proposer.propose_boxes(Frame(at, at, picture(at), None, areas)))
     return proposals
 
 
@@ -61,6 +69,17 @@ def test_proposer_every_n_detects_every_nth_frame_and_tracks_between(every):
     for at, one in enumerate(proposals):
         assert iou_matrix(one.boxes, where(at)).max() > 0.75
         assert (one.found is not None) == (at % every == 0), "only the detector's own pictures are known"
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_proposer_proposes_nothing_that_does_not_count(every):
+    """A mask on the left, which the patch leaves; what moves there takes the place of nothing else."""
+    left = Areas(mask=(((0.0, 0.0), (0.26, 0.0), (0.26, 1.0), (0.0, 1.0)),))
+    proposer = DetectorAndMotion(Watching(), Moving(), every=every, max_moving=1)
+    for at, one in enumerate(watched(proposer, areas=left)):
+        boxes = one.boxes[one.boxes[:, 3] < 200]
+        assert len(boxes) == (at > 5), at
+        assert one.boxes[len(boxes) :].tolist() == [[200, 200, 210, 210]]
 
 
 def test_proposer_tracked_frame_costs_less():

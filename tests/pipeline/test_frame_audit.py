@@ -8,6 +8,7 @@ import pytest
 from bright import FLEET, BrightDetector, picture
 from frame_rows import CLASSES, seen, true
 
+from ekya.core.areas import Areas
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import NO_LABELS, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
@@ -194,6 +195,14 @@ def test_detector_is_audited_on_what_the_golden_one_finds():
     old = seen(0, [(CAR_BOX, CAR, 0.9), ((0.0, 50.0, 20.0, 70.0), CAR, 0.9)])
     counts = audited([drawn(STREET, old), drawn(STREET)], golden, DETECTS)
     assert counts == AuditCounts((2, 0), (4, 2))
+
+
+def test_masked_objects_are_not_audited():
+    """The answer has a car where it is masked, since another mask held then."""
+    golden = detector_model(FLEET, BrightDetector(), 0.4, names_boxes=False)
+    left = Areas(mask=(((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0)),))
+    old = seen(0, [(CAR_BOX, CAR, 0.9), (PERSON_BOX, PERSON, 0.9)])
+    assert audited([replace(drawn(STREET, old), areas=left)], golden, DETECTS) == AuditCounts((2,), (2,))
 
 
 def test_classifier_of_proposed_boxes_is_audited_on_what_the_golden_detector_finds():

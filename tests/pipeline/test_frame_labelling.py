@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from street import t_us
 
+from ekya.core.areas import Areas
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import StreamId
@@ -22,6 +23,7 @@ from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_labelling import SPANS, spread
 from ekya.pipeline.golden_inference import MeteredGolden
+from ekya.pipeline.inference import judged_by
 from ekya.pipeline.labelling import SAMPLE_PART
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation
@@ -156,6 +158,20 @@ def test_doubtful_boxes_are_no_objects():
         assert of.classes.tolist() == [0]
         assert of.doubtful == pytest.approx(np.array([HALF[:4]]) / np.tile(SIZE, 2), abs=1e-6)
     assert labels.histogram(len(FLEET), None) == (16, 0)
+
+
+def test_masked_objects_are_neither_labels_nor_background_nor_mistakes():
+    """The student finds cars and persons; of a mask over the right half, no person counts."""
+    right = Areas(mask=(((0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (0.5, 1.0)),))
+    street = [replace(kept(2 * at, CAR, PERSON), areas=right) for at in range(24)]
+    labels = prepared(street).label()
+    for of in labels.examples.objects:
+        assert of.classes.tolist() == [0]
+        assert of.doubtful == pytest.approx(np.array([PERSON[:4]]) / np.tile(SIZE, 2), abs=1e-6)
+    # What the golden detector does not see there is no mistake, either.
+    unseen = tuple(replace(of, doubtful=of.doubtful[:0]) for of in labels.examples.objects)
+    judged = judged_by(serving_detector(), replace(labels.examples, objects=unseen))
+    assert (judged.correct.tolist(), judged.counted.tolist()) == ([2.0] * 24, [2.0] * 24)
 
 
 def written(folder, frames, size):

@@ -6,13 +6,15 @@ import torch
 from street import IMAGE, SIDE, WINDOW_US, settings, t_us
 from torch import nn
 
+from ekya.core.areas import Areas
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NOT_ANSWERED
 from ekya.core.units import ModelVersion, StreamId
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.model import build_edge_model
-from ekya.models.golden.detections import Proposals
-from ekya.models.proposer import GivenBoxes
+from ekya.models.golden.detections import GoldenObjects, Proposals
+from ekya.models.proposer import GivenBoxes, NoProposals
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_after, is_due_in_order
 from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, analyse
@@ -199,6 +201,25 @@ def test_steps_answers_of_the_base_model_are_not_watched():
         frame = Frame(index, t_us(index), IMAGE, np.array([[0, 0, 10, 10]], np.float32))
         steps.collect(frame, Proposals(frame.boxes))
     assert steps.base_answers(Painted(), EVERY)
+
+
+class TwoCars:
+    """Golden detector that finds a car on the left and one on the right."""
+
+    def find_objects(self, image):
+        boxes = np.array([[2, 2, 22, 22], [40, 2, 60, 22]], np.float32)
+        return GoldenObjects(boxes, np.array([1, 1]), boxes[:0])
+
+
+def test_golden_detector_answers_with_what_counts_and_boxes_are_followed_as_far():
+    steps = FrameSteps(NoProposals(), WindowCollector(settings(0), WINDOW_US), Task.DETECT, TwoCars())
+    image = np.random.default_rng(0).integers(0, 256, (40, 80, 3)).astype(np.uint8)
+    left, right = (Areas(mask=(((x, 0.0), (x + 0.5, 0.0), (x + 0.5, 1.0), (x, 1.0)),)) for x in (0.0, 0.5))
+    row = steps.ask_golden(Frame(0, 0, image, None, left), GOLDEN, ModelVersion(0))
+    assert row.boxes.tolist() == [[40, 2, 60, 22]]
+    for index, areas, count in ((1, left, 1), (2, right, 0)):
+        row, _ = steps.follow(Frame(index, t_us(index), image, None, areas), GOLDEN, ModelVersion(0))
+        assert len(row.boxes) == len(row.classes) == len(row.confidence) == count
 
 
 # Which frames are analysed, followed or passed over

@@ -22,6 +22,7 @@ from detecting_run import (
     judged,
 )
 
+from ekya.core.areas import Areas
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.records import NO_LABELS, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.results.boxed_picture import MOST_BYTES, WIDTH, BoxStyle, DrawnBox, draw_boxes
@@ -115,6 +116,15 @@ def test_pictures_say_that_boxes_were_followed_and_that_the_golden_detector_answ
         assert row.pictures[-1].title == "Golden detector, which served"
 
 
+def test_pictures_do_not_show_what_does_not_count(street):
+    """A doubtful box is of the reference alone; in a mask it may be an object that does not count."""
+    upper = ((0.0, 0.0), (1.0, 0.0), (1.0, 0.5), (0.0, 0.5))
+    masked = street.model_copy(update={"mask": (upper,)})
+    for stream, ends in ((street, ", 1 doubtful"), (masked, "1 object")):
+        made = stream_pictures(stream, CLASSES, records())
+        assert all(row.pictures[0].caption.endswith(ends) for row in made.rows)
+
+
 def test_pictures_without_recording_reference_or_repetition_say_why(street, tmp_path):
     gone = fleet_of(STREET, folder=tmp_path).stream(STREET)
     live = fleet_of(LIVE, folder=tmp_path).stream(LIVE)
@@ -149,6 +159,18 @@ def test_drawn_box_has_the_colour_of_its_style_where_the_box_is(style):
     assert np.abs(found - (120, 90, 360, 180)).max() <= 4
     edge = near(drawn, style.value.color)[87:94, 120:360].any(axis=0).mean()
     assert 0.3 < edge < 0.9 if style.value.dashed else edge > 0.95
+
+
+def test_masks_are_dark_and_zones_outlined():
+    image = np.full((90, 160, 3), 128, np.uint8)
+    left = ((0.0, 0.0), (0.25, 0.0), (0.25, 1.0), (0.0, 1.0))
+    middle = ((0.5, 0.0), (0.75, 0.0), (0.75, 1.0), (0.5, 1.0))
+    drawn = decoded(draw_boxes(image, [], Areas((left,), (middle,))))[20:-20]
+    dark = drawn.max(axis=2) < 70
+    assert dark[:, 5:110].all()
+    assert not dark[:, 130:].any()
+    line = (np.abs(drawn.astype(int) - 128).sum(axis=2) > 40).all(axis=0)
+    assert {round(at / 10) for at in np.flatnonzero(line).tolist() if at > 130} == {24, 36}
 
 
 def test_drawn_labels_stay_in_the_picture():

@@ -206,6 +206,12 @@ class FakeActors:
         self.streams[stream].paused = paused
         self.streams[stream].inference.set_paused.remote(stream, paused)
 
+    def change_areas(self, stream, areas):
+        self.record.append(Call(None, "change_areas", (stream, areas), None))
+
+    def send_areas(self, stream, areas):
+        self.streams[stream].inference.set_areas.remote(stream, areas)
+
     def note_death(self, actor):
         self.dead.append(actor)
 

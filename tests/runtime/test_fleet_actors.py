@@ -9,6 +9,7 @@ from ray.exceptions import RayActorError
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
@@ -108,6 +109,19 @@ def test_dead_shared_inference_is_made_once_and_its_streams_join(fleet_of):
     joined = [(config.stream, weights, config.version, at) for _, config, weights, at in made.calls[1:]]
     assert joined == [("cam-1", ("stored", b"base"), 0, 77), ("cam-3", ("stored", b"newer"), 4, 77)]
     assert fleet.streams["cam-2"].inference.name == "inference/gpu-1"
+
+
+def test_inference_that_is_made_again_begins_with_changed_areas(fleet_of):
+    """Whatever was added and removed since it was made first."""
+    fleet, areas = fleet_of("stream"), Areas(zone=(((0.0, 0.0), (1.0, 0.0), (1.0, 0.5)),))
+    fleet.remove_stream("cam-1")
+    fleet.change_areas("cam-3", areas)
+    fleet.note_death(fleet.streams["cam-3"].inference)
+    fleet.remake_worker("cam-3", Role.INFERENCE, 77)
+    _, config, *_ = fleet.streams["cam-3"].inference.calls[-1]
+    assert (config.stream, config.gpu) == ("cam-3", 0)
+    assert config.common.fleet.stream("cam-3").areas == areas
+    assert fleet.fleet.stream("cam-2").areas == WHOLE_PICTURE
 
 
 def test_stream_that_failed_alone_joins_its_process_again(fleet_of):

@@ -19,6 +19,7 @@ import ekya.pipeline.golden_inference
 import ekya.runtime.actors.inference_actor
 import ekya.runtime.actors.stream_inference
 from ekya.core import events as ev
+from ekya.core.areas import Areas
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
 from ekya.core.speed import LINEAR
@@ -79,7 +80,7 @@ class HandFed:
 
     ended, lost, died, damaged = False, None, None, 0
 
-    def __init__(self, _played, _classes, stream):
+    def __init__(self, _played, _classes, stream, areas):
         self.coming = deque()
         self.polls = 0
         FEEDS[stream] = self
@@ -132,10 +133,10 @@ def common(monkeypatch, tmp_path):
     ):
         monkeypatch.setattr(module, name, fake)
     bucket = TokenBucket(0)
-    source, play = SimpleNamespace(live=False), SimpleNamespace(outages_us=())
+    same = {"source": SimpleNamespace(live=False), "play": SimpleNamespace(outages_us=()), "areas": Areas()}
     return SimpleNamespace(
         fleet=SimpleNamespace(
-            streams=[SimpleNamespace(id=one, played=None, source=source, play=play) for one in (CAM, OTHER)],
+            streams=[SimpleNamespace(id=one, played=None, **same) for one in (CAM, OTHER)],
             inference=SimpleNamespace(resolutions=(SIDE,), golden_every=()),
         ),
         seed=0,
@@ -648,7 +649,7 @@ def test_process_made_again_has_no_streams_until_they_join(common, good):
 
 def test_file_whose_decoder_aborts_is_lost_and_others_go_on(common, good, monkeypatch):
     feeds = {CAM: Aborted, OTHER: HandFed}
-    monkeypatch.setattr(ekya.runtime.actors.inference_actor, "Feed", lambda *of: feeds[of[-1]](*of))
+    monkeypatch.setattr(ekya.runtime.actors.inference_actor, "Feed", lambda *of: feeds[of[2]](*of))
     actor = actor_of(common, CAM, OTHER)
     assert {stream: known.died for stream, known in actor.load_streams((0, 0), to_bytes(good)).items()} == {
         CAM: "killed by signal SIGABRT",

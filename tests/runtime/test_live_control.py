@@ -19,6 +19,7 @@ from ekya.control.options import StreamHome
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.areas import Areas
 from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.weights import LabelBudget, Validation
@@ -298,6 +299,20 @@ def test_requests_are_events_of_the_loop(run):
     assert (type(frozen), frozen.stream, frozen.frozen) == (rq.ModelFrozen, SECOND, True)
     assert (type(labels), labels.t_us - labels.since_us) == (rq.LabelsRequested, operator_control.LABELLED_US)
     assert (type(terms), terms.weight, terms.max_age_us) == (rq.TermsChanged, 2.0, None)
+
+
+def test_changed_mask_and_zone_are_an_event_and_are_in_the_file(run):
+    low, high = (((0.0, y), (1.0, y), (1.0, y + 0.5), (0.0, y + 0.5)) for y in (0.5, 0.0))
+    run.ask(run.control.change_terms, SECOND, {"mask": (low,)})
+    run.ask(run.control.change_terms, SECOND, {"mask": (low,), "weight": 2.0})
+    assert [type(event) for event in run.events] == [rq.AreasChanged, rq.TermsChanged]
+    assert run.events[0].areas == Areas(mask=(low,))
+    assert load_fleet(run.folder.fleet).stream(SECOND).areas == Areas(mask=(low,))
+    with pytest.raises(UserError, match="cam-2: nowhere in the picture would an object count; leave"):
+        run.ask(run.control.change_terms, SECOND, {"zone": (low,)})
+    run.ask(run.control.change_terms, SECOND, {"zone": (low,), "mask": (high,)})
+    assert (type(run.events[-1]), run.events[-1].areas) == (rq.AreasChanged, Areas((high,), (low,)))
+    assert run.cameras()[FIRST].areas == Areas()
 
 
 def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):

@@ -16,6 +16,7 @@ from ekya.control.step import loop_events_due, step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.areas import Areas
 from ekya.core.host import HostCosts
 from ekya.core.stream_faults import Status
 from ekya.core.units import BASE_VERSION, ModelVersion
@@ -174,6 +175,7 @@ def test_what_the_fleet_file_has_as_well_is_taken_from_there(folder, early):
     at_us = 150 * S if early else T
     changes = (
         rq.TermsChanged(at_us, OTHER, 3.0, 2 * S),
+        rq.AreasChanged(at_us, OTHER, Areas()),
         rq.MinAccuracyChanged(at_us, 0.4),
         rq.SchedulerChanged(at_us, "uniform"),
         rq.LabelBudgetChanged(at_us, LabelBudget(48, 2.0)),
@@ -183,7 +185,7 @@ def test_what_the_fleet_file_has_as_well_is_taken_from_there(folder, early):
     resumed = resume(CAM, OTHER)
     fleet = resumed.state.fleet
     assert (fleet.min_accuracy, fleet.scheduler, fleet.label_budget, fleet.capacity) == (None,) * 4
-    assert fleet.stream(OTHER).terms is None
+    assert (fleet.stream(OTHER).terms, fleet.stream(OTHER).areas) == (None, None)
     assert not {type(event) for event in resumed.events} & {type(event) for event in changes}
 
 

@@ -7,6 +7,7 @@ from ray.exceptions import RayActorError
 from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import US_PER_S, JobId
 from ekya.runtime.driver import worker_lifecycle
@@ -117,6 +118,17 @@ def test_camera_of_a_paused_stream_is_closed_again_once_it_has_joined(run, pause
     before = len(run.actors.arguments("set_paused", run.process))
     assert run.reply(join) == [(BACK, CAM)]
     assert run.actors.arguments("set_paused", run.process)[before:] == ([(CAM, True)] if paused else [])
+
+
+def test_areas_for_an_inference_that_joins_are_sent_when_it_has_joined(run):
+    areas = Areas(mask=(((0.0, 0.0), (1.0, 0.0), (1.0, 0.5)),))
+    run.kill(run.process)
+    join = run.restart(CAM)
+    run.executor.execute_commands([cmd.SetAreas(CAM, areas)])
+    assert run.actors.arguments("change_areas") == [(CAM, areas)], "the next one begins with them"
+    assert run.actors.calls("set_areas") == []
+    assert run.reply(join) == [(BACK, CAM)]
+    assert run.actors.arguments("set_areas", run.process) == [(CAM, areas)]
 
 
 def test_weights_for_an_inference_that_joins_are_sent_when_it_has_joined(run):

@@ -143,7 +143,8 @@ def test_class_without_a_name_is_refused(ask, service):
     [
         ("cameras/yard", {"weight": 0}, "weight: 0 is too small; use more than 0"),
         ("cameras/yard", {"wieght": 2}, "wieght: there is no such key; did you mean weight?"),
-        ("cameras/yard", {}, "nothing is to change; name one of weight, max_age_s"),
+        ("cameras/yard", {}, "nothing is to change; name one of weight, max_age_s, mask, zone"),
+        ("cameras/yard", {"mask": [[0, 0], [640, 0], [640, 360]]}, "mask: the point [640, 0] is outside"),
         ("cameras/yard", {"weight": float("inf")}, "weight: inf is not possible; write a number that"),
         ("fleet", {"min_accuracy": "low"}, "min_accuracy: 'low' is not possible; write a number"),
         ("fleet", {"scheduler": None}, "scheduler: None is not possible; write text"),

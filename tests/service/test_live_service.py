@@ -23,8 +23,10 @@ pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).resolve().parents[2]
 EKYA = (sys.executable, "-m", "ekya")
-FPS = 10
+FPS, WIDTH = 10, 320
 """Of the shipped cameras."""
+
+LEFT = [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]
 
 SECRETS = {"HOOK_PASSWORD": "pass-7d1c9", "HOOK_TOKEN": "token-3fb82", "CAM_PASSWORD": "word-51e0a"}
 
@@ -108,12 +110,19 @@ class Service:
 
         wait_until(holds, lambda: (self.folder / "said.log").read_text()[-4000:])
 
-    def ids(self, camera):
-        """Returns the numbers of a camera's frames whose answers have arrived, in order of arrival."""
+    def ids(self, camera, left=False):
+        """Returns the numbers of a camera's frames whose answers have arrived, in order of arrival.
+
+        With ``left`` only of those in which something stands in the left half of the picture.
+        """
         path = self.folder / "file.jsonl"
-        lines = path.read_text().splitlines() if path.is_file() else []
-        ids = [json.loads(line)["id"].split("/") for line in lines]
-        return [int(frame) for name, frame in ids if name == camera]
+        told = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        return [
+            one["frame"]
+            for one in told
+            if one["camera"] == camera
+            and (not left or any(x0 + x1 < WIDTH for x0, _, x1, _ in (of["box"] for of in one["objects"])))
+        ]
 
     def process_of_service(self):
         return json.loads((self.runs / "service.json").read_text())["pid"]
@@ -213,12 +222,14 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     assert_private(service)
     assert service.ctl("pause", "cam-2")[0] == 0
     assert service.ctl("freeze", "cam-1")[0] == 0
+    assert service.ctl("set", "cam-1", "--mask", json.dumps(LEFT))[0] == 0
+    masked_from = service.ids("cam-1")[-1] + 3 * FPS  # answers take a while to their sinks
     code, said = service.ctl("set", "--scheduler", "thief", "--gpus", "0.9", "--labels", "40")
     assert code == 0, said
     service.until(lambda: service.status()["capacity_milli"] == 900)
     assert service.status()["scheduler"] == "thief"
     service.until(lambda: service.camera("cam-2")["state"] == "paused")
-    service.until(lambda: service.status()["window"] >= 1)
+    service.until(lambda: service.status()["window"] >= 1 and service.ids("cam-1")[-1] > masked_from)
     for path in ("/", "/metrics"):
         assert service.ask(path)
 
@@ -230,7 +241,7 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     service.until(service.healthy)
     service.until(lambda: service.ids("cam-1")[-1] > before + 5)
     assert service.camera("cam-2")["state"] == "paused"
-    assert service.camera("cam-1")["frozen"]
+    assert (service.camera("cam-1")["frozen"], service.camera("cam-1")["mask"]) == (True, [LEFT])
     assert service.camera("cam-1")["model_version"] == served
     assert service.camera("third") is not None
     assert service.series("cam-1")["unix_s"][0] == began_unix_s, "the page does not begin anew"
@@ -246,6 +257,7 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
 
     code, left = service.stop()
     assert (code, left) == (0, [])
+    assert max(service.ids("cam-1", left=True)) < masked_from < before < service.ids("cam-1")[-1]
     for camera, before in sent.items():
         assert_in_order(service.ids(camera), before)
     assert "Traceback" not in (service.folder / "said.log").read_text()

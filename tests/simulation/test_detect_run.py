@@ -14,6 +14,7 @@ from ekya.core.commands import StartRetraining
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
 from ekya.core.events import InferenceProfiled, LabelsReady, ModelSwapped, RetrainProgress
+from ekya.core.objects import DOUBTFUL
 from ekya.core.trace import BASE
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.golden.detections import ObjectDetector
@@ -21,9 +22,10 @@ from ekya.models.golden.onnx_detector import OnnxDetector
 from ekya.pipeline.collector import BURST_FRAMES
 from ekya.pipeline.costs import load_card
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.scoring import labelled_in
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_tables import read_predictions
+from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.results.storage.trace_file import read_trace, write_trace
 from ekya.simulation.emulated.record_trace import Extent, record_fleet
 from ekya.simulation.emulated.run import emulate
@@ -32,6 +34,8 @@ from ekya.simulation.trace.simulate import Conditions, simulate
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 SEED = 3
+
+FAR = (((0.0, 0.0), (1.0, 0.0), (1.0, 0.2), (0.0, 0.2)),)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,43 @@ def again(fleet, ran, tmp_path_factory):
     shutil.copyfile(ran[0].reference("camera"), folder.reference("camera"))
     emulate(folder, fleet, "ekya", SEED, lambda batch, step: None)
     return folder
+
+
+@pytest.fixture(scope="module")
+def masked_ran(fleet, tmp_path_factory):
+    """Folder and summary of a run of the same fleet, where what is far away is masked."""
+    folder = RunFolder.create_numbered(tmp_path_factory.mktemp("masked"), "motorway")
+    stream = fleet.streams[0].model_copy(update={"mask": FAR})
+    near = fleet.model_copy(update={"streams": (stream,)})
+    return folder, emulate(folder, near, "ekya", SEED, lambda batch, step: None)
+
+
+def test_masked_part_has_no_labels_no_answers_and_does_not_count(ran, masked_ran):
+    folder, summary = masked_ran
+    answers = read_predictions(folder.predictions("camera"))
+    labels = labelled_in(folder, "camera")
+    shown = labels.boxes[(labels.boxes != 0).any(axis=1)]
+    base = read_predictions(folder.without_retraining("camera")).boxes
+    for boxes in (answers.boxes, base, shown):
+        assert len(boxes)
+        assert not is_far(boxes).any()
+    # The reference has the same boxes as without a mask, and those far away are doubtful.
+    whole, near = (read_reference(one.reference("camera")) for one in (ran[0], folder))
+    whole = whole.select_frames(near.frame)
+    objects = whole.classes != DOUBTFUL
+    assert is_far(whole.boxes[objects]).mean() > 0.3
+    kept = whole.boxes[objects & ~is_far(whole.boxes)]
+    assert np.array_equal(near.boxes[near.classes != DOUBTFUL], kept)
+    assert len(near.boxes) == len(whole.boxes)
+    # So the run is scored as if there were only what is near.
+    shows = np.repeat(near.frame, np.diff(near.offsets))[near.classes != DOUBTFUL]
+    assert summary["streams"]["camera"]["counted_objects"] == (~np.isin(shows, labels.frame)).sum()
+    assert summary["mean_accuracy"] > 0.3
+
+
+def is_far(boxes):
+    """Returns which of (N, 4) boxes stand in the upper fifth of a picture of 360 pixels."""
+    return boxes[:, 3] < 72
 
 
 def test_run_with_the_same_seed_gives_the_same_bytes(ran, again):

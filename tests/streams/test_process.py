@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from waiting import call_at, wait_until
 
+from ekya.core.areas import Areas
 from ekya.core.errors import UserError
+from ekya.core.objects import DOUBTFUL
 from ekya.streams.ingest.process import Arrived, SourceProcess, probe_source
 from ekya.streams.ingest.video import VideoSpec
 
@@ -42,6 +44,20 @@ def test_process_on_demand_slow_reader_gets_all_pixels(odd: Any) -> None:
         assert a.frame is not None
         np.testing.assert_array_equal(a.truth.boxes, a.frame.boxes)
         assert a.truth.tracks.tolist() == [100 * a.index + k for k in range(a.index % 3)]
+
+
+def test_process_gives_what_counts_and_the_truth_of_all(odd: Any) -> None:
+    """A second object of a frame stands at x = 2 of 30 pixels, the first one further right in each frame."""
+    mask = ((0.0, 0.0), (0.2, 0.0), (0.2, 1.0), (0.0, 1.0))
+    with SourceProcess(odd(frames=9), ("car",), areas=Areas(mask=(mask,))) as process:
+        shown = list(process.frames())
+    for frame, truth in shown:
+        assert truth is not None
+        assert frame.boxes is not None
+        left = [frame.index < 4, True][: frame.index % 3]
+        assert truth.classes.tolist() == [DOUBTFUL if one else at for at, one in enumerate(left)]
+        np.testing.assert_array_equal(frame.boxes, truth.boxes[truth.classes != DOUBTFUL])
+        assert len(truth.tracks) == frame.index % 3
 
 
 def test_process_paced_is_not_held_up_and_gives_newest_pixels(odd: Any) -> None:

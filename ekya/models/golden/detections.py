@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import Areas
 from ekya.core.objects import iou_matrix
 from ekya.core.units import StreamId
 
@@ -45,12 +46,19 @@ class GoldenObjects:
     Attributes:
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
         classes: (N,) int64, index into the fleet's classes.
-        doubtful: (K, 4) float32, boxes in which the detector half believes: neither object nor background.
+        doubtful: (K, 4) float32, boxes in which the detector half believes, and those that do not count:
+            neither object nor background.
     """
 
     boxes: NDArray[np.float32]
     classes: NDArray[np.int64]
     doubtful: NDArray[np.float32]
+
+    def in_areas(self, areas: Areas, size: tuple[int, int]) -> "GoldenObjects":
+        """Returns the objects of a picture of this width and height in which they count there only."""
+        counts = areas.find_counting(self.boxes, size)
+        doubtful = np.concatenate([self.doubtful, self.boxes[~counts]])
+        return GoldenObjects(self.boxes[counts], self.classes[counts], doubtful)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

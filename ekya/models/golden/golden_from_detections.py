@@ -223,8 +223,8 @@ class LabelFileProposer:
     def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns the most confident boxes of the frame, of any class and without duplicates."""
         found = self._labels.labels_at_frame(FramePlace(self._stream, frame.index)) or no_detections()
-        kept = nms(found.boxes, found.scores, None, SAME_BOX_IOU)
-        return Proposals(found.boxes[kept][:MAX_BOXES], found)
+        boxes = found.boxes[nms(found.boxes, found.scores, None, SAME_BOX_IOU)]
+        return Proposals(boxes[frame.find_counting(boxes)][:MAX_BOXES], found)
 
     def operations(self, shape: tuple[int, ...]) -> int:
         """Returns 0: everything was computed before."""

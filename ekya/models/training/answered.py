@@ -112,6 +112,7 @@ def _answered_frame(
 
     A box takes an object of its class first; of what is left, one of another class.
     """
+    found = found.in_areas(objects.areas)
     sure = found.sure
     boxes, classes, confidence = found.boxes[sure], found.classes[sure], found.confidence[sure]
     right = match_image(

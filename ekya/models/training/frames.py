@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
 
 OBJECTS_STAY_US = 4_000_000
@@ -22,11 +23,13 @@ class FrameObjects:
         classes: (M,) int64, index into the fleet's classes.
         doubtful: (K, 4) float32, regions in which the golden detector half believes: neither object nor
             background.
+        areas: where objects count; a model is not judged by what it finds elsewhere.
     """
 
     boxes: NDArray[np.float32]
     classes: NDArray[np.int64]
     doubtful: NDArray[np.float32]
+    areas: Areas = WHOLE_PICTURE
 
 
 NOTHING = FrameObjects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros((0, 4), np.float32))

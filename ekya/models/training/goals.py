@@ -245,6 +245,7 @@ def judged_frames(found: list[Found], objects: tuple[FrameObjects, ...]) -> Judg
 
 
 def _counts(found: Found, objects: FrameObjects) -> tuple[int, int]:
+    found = found.in_areas(objects.areas)
     sure = found.sure
     matches = match_image(
         found.boxes[sure],

@@ -185,6 +185,7 @@ INFERENCE = ActorKind(
         "receive_checkpoint",
         "roll_back",
         "set_paused",
+        "set_areas",
         "draw_picture",
         "drain_audit_frames",
     ),

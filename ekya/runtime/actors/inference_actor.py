@@ -198,4 +198,5 @@ class InferenceActor:
 
 def _feed_of(config: StreamActorConfig) -> Feed:
     fleet = config.common.fleet
-    return Feed(fleet.streams[config.place].played, fleet_classes(fleet), config.stream)
+    stream = fleet.streams[config.place]
+    return Feed(stream.played, fleet_classes(fleet), stream.id, stream.areas)

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
+from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import BACKGROUND, SURE
 from ekya.core.records import FramePrediction
@@ -207,6 +208,10 @@ class StreamInference:
         with self._control.lock:
             self._control.paused = paused
 
+    def set_areas(self, areas: Areas) -> None:
+        """Sets where objects count from the next frame on."""
+        self._feed.set_areas(areas)
+
     def draw_picture(self) -> bytes | None:
         """Returns the newest frame with boxes of its own as a JPEG with these drawn; None without one."""
         with self._control.lock:
@@ -223,7 +228,7 @@ class StreamInference:
             for box, index, confidence in boxes
             if names[index] != BACKGROUND and confidence >= least
         ]
-        return draw_boxes(frame.image, drawn)
+        return draw_boxes(frame.image, drawn, frame.areas)
 
     def stop_and_release(self) -> bool:
         """Stops and releases everything, while other streams go on in this process.

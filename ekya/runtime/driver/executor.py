@@ -212,6 +212,10 @@ class RayExecutor:
                 self._shares.set_inference(
                     command.stream, command.config, command.share_milli, command.plan_epoch
                 )
+            case cmd.SetAreas():
+                self._actors.change_areas(command.stream, command.areas)
+                send = partial(self._actors.send_areas, command.stream, command.areas)
+                self._workers.call_when_joined(command.stream, send)
             case cmd.StartRetraining() if command.elsewhere is not None:
                 reason = "there is no other server that could train it"
                 self.emit(ev.RetrainFailed(self._now_us(), command.stream, command.job, reason))

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.core.areas import Areas
 from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.host import StreamCosts
@@ -255,6 +256,21 @@ class FleetActors:
         own = self.streams[stream]
         own.paused = paused
         own.inference.set_paused.remote(stream, paused)
+
+    def change_areas(self, stream: StreamId, areas: Areas) -> None:
+        """Has workers of a stream that are made from now on know where its objects count."""
+        streams = tuple(
+            one.model_copy(update={"mask": areas.mask, "zone": areas.zone}) if one.id == stream else one
+            for one in self.fleet.streams
+        )
+        self.change_fleet({"streams": streams})
+        place = [one.id for one in streams].index(stream)
+        own = self.streams[stream]
+        own.config = StreamActorConfig(self._config, place, own.config.version)
+
+    def send_areas(self, stream: StreamId, areas: Areas) -> None:
+        """Tells a stream's inference where its objects count from the next frame on."""
+        self.streams[stream].inference.set_areas.remote(stream, areas)
 
     def add_stream(
         self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int

@@ -156,22 +156,30 @@ class OperatorControl:
         self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
 
     def change_terms(self, stream: StreamId, terms: Mapping[str, object]) -> None:
-        """Sets terms of a camera: ``weight`` and ``max_age_s``, of which valid values are given.
+        """Sets terms of a camera: ``weight``, ``max_age_s``, ``mask``, ``zone``, each to a valid value.
 
         Raises:
             NotThereError: there is no such camera.
-            UserError: no λ keeps them.
+            UserError: no λ keeps them, or no object would count.
         """
 
         def change() -> None:
             self.require_camera(stream)
-            changed = self._fleet.stream(stream).model_copy(update=dict(terms))
+            before = self._fleet.stream(stream)
+            changed = before.model_copy(update=dict(terms))
+            try:
+                changed.areas.require_some_part()
+            except ValueError as error:
+                raise UserError(f"{stream}: {error}") from None
             others = (one for one in self._fleet.streams if one.id != stream)
             fleet = _with(self._fleet, [*others, changed])
             costs = self._limits.costs.streams
             self._executor.changes.require_terms(fleet, stream, costs.get(stream, dearest(costs)))
             self._keep(fleet)
-            self._emit_terms(changed)
+            if terms.keys() - {"mask", "zone"}:
+                self._emit_terms(changed)
+            if changed.areas != before.areas:
+                self._executor.emit(rq.AreasChanged(self.now_us(), stream, changed.areas))
 
         self._loop.make_call(change)
 

@@ -166,7 +166,9 @@ def _as_in_file(fleet: FleetState) -> FleetState:
 
     Nor has it labels that were asked for: those that were not made are asked for again.
     """
-    streams = tuple(replace(stream, terms=None, gpu=None, requested=False) for stream in fleet.streams)
+    streams = tuple(
+        replace(stream, terms=None, areas=None, gpu=None, requested=False) for stream in fleet.streams
+    )
     return replace(
         fleet, streams=streams, min_accuracy=None, scheduler=None, capacity=None, label_budget=None
     )

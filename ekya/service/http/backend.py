@@ -52,7 +52,7 @@ class Backend(Protocol):
         """Goes on with a paused camera."""
 
     def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
-        """Changes ``weight`` or ``max_age_s`` of a camera."""
+        """Changes terms of a camera, as in ``CameraTerms``."""
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
         """Changes terms of the fleet, as in ``FleetTerms``."""

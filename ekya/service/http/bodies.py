@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ekya.config.fleet_sections import Polygons
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER
 from ekya.results.storage.run_state import ModelRow
 from ekya.service.status import Series
@@ -33,10 +34,15 @@ class CameraTerms(_Change):
     Attributes:
         weight: of its accuracy in the objective.
         max_age_s: maximum age of the latest result in seconds; null for no limit.
+        mask: polygons of points [x, y], parts of the picture's width and height: what stands there does not
+            count, as in the fleet file. All of them; an empty list for none.
+        zone: polygons likewise: if there are any, only what stands there counts.
     """
 
     weight: float = Field(default=1.0, gt=0)
     max_age_s: float | None = Field(default=None, gt=0)
+    mask: Polygons = ()
+    zone: Polygons = ()
 
 
 class FleetTerms(_Change):

@@ -66,7 +66,8 @@ class FollowedGolden:
             self._found = classes
         elif self._flow.has_size_of(frame.image):
             boxes = self._flow.follow_boxes(frame.image)
-            classes = self._found[self._flow.rows]
+            counts = frame.find_counting(boxes)
+            boxes, classes = boxes[counts], self._found[self._flow.rows][counts]
         self._boxes.append(boxes)
         self._classes.append(classes)
 

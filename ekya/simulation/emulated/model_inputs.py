@@ -65,6 +65,7 @@ class FrameInput:
         return InputImages(whole, {side: square_frame(image, side) for side in self.sides})
 
     def answer_frames(self, frames: SeenFrames, answer: list[Found]) -> Answers:
+        answer = [found.in_areas(frames.areas) for found in answer]
         counts = np.array([len(found.classes) for found in answer], np.int64)
         found = np.concatenate([np.zeros((0, 4), np.float32), *(found.boxes for found in answer)])
         size = np.tile(frames.boxes[:, 2:], 2)

@@ -135,7 +135,9 @@ def _recorder(
     """Reads one stream to its end and returns a recorder of its windows."""
     stream = fleet.streams[place]
     with ExitStack() as stack:
-        source = stack.enter_context(SourceProcess(stream.first_pass, fleet_classes(fleet)))
+        source = stack.enter_context(
+            SourceProcess(stream.first_pass, fleet_classes(fleet), areas=stream.areas)
+        )
         setup = stream_setup(fleet, place, source.wait_open(), seed)
         proposer = proposer_for(fleet, stream)
         frames = source.frames()

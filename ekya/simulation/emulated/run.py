@@ -138,7 +138,8 @@ def open_emulated(
         stack.callback(journal.close)
         base = base_model(fleet, seed)
         sources = {
-            stream.id: stack.enter_context(SourceProcess(stream.played, classes)) for stream in fleet.streams
+            stream.id: stack.enter_context(SourceProcess(stream.played, classes, areas=stream.areas))
+            for stream in fleet.streams
         }
         cameras: dict[StreamId, EmulatedCamera] = {}
         operations = []

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.records import (
     NO_LABELS,
     FrameReference,
@@ -76,6 +77,7 @@ class SeenFrames:
         scoring: of answers to them.
         golden: the golden detector's answers where it analyses every k-th frame and its boxes are followed in
             between, by k.
+        areas: where objects count.
     """
 
     window: int
@@ -87,6 +89,7 @@ class SeenFrames:
     reference: ReferenceColumns
     scoring: Scoring
     golden: Mapping[int, Answers] = field(default_factory=dict)
+    areas: Areas = WHOLE_PICTURE
 
     @property
     def mean_objects(self) -> float:
@@ -311,6 +314,7 @@ class _Kept:
             reference=ReferenceColumns.from_rows(self.truths),
             scoring=self.model_input.scoring,
             golden={followed.every: followed.collect_answers() for followed in self.golden},
+            areas=self.seen[0][0].areas if self.seen else WHOLE_PICTURE,
         )
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.streams.ingest.camera import ASSUMED_FPS, CameraReconnect
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import Arrived, SourceDiedError, SourceProcess, SourceSpec
@@ -57,12 +58,19 @@ class Feed:
     decoder again, or when the process refused to open it.
     """
 
-    def __init__(self, spec: SourceSpec, classes: tuple[str, ...], name: str = "a source") -> None:
+    def __init__(
+        self,
+        spec: SourceSpec,
+        classes: tuple[str, ...],
+        name: str = "a source",
+        areas: Areas = WHOLE_PICTURE,
+    ) -> None:
         """Starts the process, which opens the source; ``name`` is for the log."""
         self._name = name
         self._spec = spec
         self._classes = classes
-        self._process = SourceProcess(spec, classes)
+        self._areas = areas
+        self._process = SourceProcess(spec, classes, areas=areas)
         self._started_monotonic_ns: int | None = None
         self._next_index = 0
         self._lost_by: str | None = None
@@ -152,6 +160,10 @@ class Feed:
             self._paused = False
             self._restart()
 
+    def set_areas(self, areas: Areas) -> None:
+        """Sets where objects of the next frames count. Any thread may call."""
+        self._areas = self._process.areas = areas
+
     def close(self) -> None:
         """Ends the process and releases its resources. May be called twice."""
         self._process.close()
@@ -186,7 +198,7 @@ class Feed:
         # Each process counts damaged frames from the first frame, so the counts must not be added.
         self._damaged = self.damaged
         self._process.close()
-        self._process = SourceProcess(self._spec, self._classes)
+        self._process = SourceProcess(self._spec, self._classes, areas=self._areas)
         if self._started_monotonic_ns is not None:
             # The request waits in the process's input until the source is open.
             self._process.start_frames(self._started_monotonic_ns, self._next_index)

@@ -7,8 +7,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.errors import UserError
-from ekya.core.objects import BACKGROUND
+from ekya.core.objects import BACKGROUND, DOUBTFUL
 from ekya.core.records import FrameReference
 
 
@@ -22,12 +23,23 @@ class Frame:
         image: (H, W, 3) uint8, BGR.
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, if the source itself proposes the objects;
             None if a proposer has to find them.
+        areas: where its objects count. Those of ``boxes`` do; whoever finds others asks.
     """
 
     index: int
     t_us: int
     image: NDArray[np.uint8]
     boxes: NDArray[np.float32] | None
+    areas: Areas = WHOLE_PICTURE
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.image.shape[1], self.image.shape[0]
+
+    def find_counting(self, boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Returns (N,) bool, which of (N, 4) boxes in pixels count."""
+        return self.areas.find_counting(boxes, self.size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +48,21 @@ class Truth:
 
     Attributes:
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels. For a source that proposes boxes these are
-            the same rows in the same order.
-        classes: (N,) int64, index into the fleet's classes.
+            the same rows in the same order, and between them those that do not count.
+        classes: (N,) int64, index into the fleet's classes; ``DOUBTFUL`` for what does not count.
         tracks: (N,) int64, the object's number, constant for its lifetime and never reused.
     """
 
     boxes: NDArray[np.float32]
     classes: NDArray[np.int64]
     tracks: NDArray[np.int64]
+
+    def in_areas(self, areas: Areas, size: tuple[int, int]) -> "Truth":
+        """Returns the truth of a picture of this width and height in which objects count there only."""
+        if areas == WHOLE_PICTURE:
+            return self
+        counts = areas.find_counting(self.boxes, size)
+        return Truth(self.boxes, np.where(counts, self.classes, DOUBTFUL), self.tracks)
 
     def to_reference(self, index: int, t_us: int) -> FrameReference:
         """Returns the record of this truth for its frame."""

@@ -20,6 +20,7 @@ from typing import IO, Protocol, Self
 
 import msgpack
 
+from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import mask_passwords
 from ekya.streams.ingest.frame import Frame, LiveSource, StreamSource, Truth
@@ -97,10 +98,15 @@ class SourceProcess:
         lost: reason why a live camera currently gives no frames, in words; None while it does.
         damaged: number of frames so far that could not be decoded.
         length_s: of a recording, in seconds, once it is open; None if it is not known, or endless.
+        areas: where objects of its next frames count.
     """
 
     def __init__(
-        self, spec: SourceSpec, classes: tuple[str, ...], now_s: Callable[[], float] = time.monotonic
+        self,
+        spec: SourceSpec,
+        classes: tuple[str, ...],
+        now_s: Callable[[], float] = time.monotonic,
+        areas: Areas = WHOLE_PICTURE,
     ) -> None:
         """Starts the process, which opens the source.
 
@@ -108,8 +114,9 @@ class SourceProcess:
             spec: the source to open.
             classes: the fleet's classes.
             now_s: clock by which a process hangs; tests pass their own.
+            areas: where its objects count.
         """
-        self._now_s = now_s
+        self._now_s, self.areas = now_s, areas
         self.died: str | None = None
         self.refused = False
         self.lost: str | None = None
@@ -219,11 +226,16 @@ class SourceProcess:
             headers = self._receive(left_s)
         if not headers:
             self._end_hung()
+        areas = self.areas
         arrived = []
         for header in headers:
             image = self._slots.read_frame(header) if self._on_demand or header is headers[-1] else None
-            frame = None if image is None else Frame(header.index, header.t_us, image, header.boxes)
-            arrived.append(Arrived(header.index, header.t_us, header.released_ns, frame, header.truth))
+            size, boxes, truth = (header.width, header.height), header.boxes, header.truth
+            if boxes is not None:
+                boxes = boxes[areas.find_counting(boxes, size)]
+            frame = None if image is None else Frame(header.index, header.t_us, image, boxes, areas)
+            truth = None if truth is None else truth.in_areas(areas, size)
+            arrived.append(Arrived(header.index, header.t_us, header.released_ns, frame, truth))
         if self._on_demand:
             for _ in headers:
                 self._send()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.areas import Areas
 from ekya.core.objects import SURE
 from ekya.models.edge.detection.detector import Decoded
 from ekya.models.golden.detections import nms
@@ -58,6 +59,11 @@ class Found:
     def sure(self) -> NDArray[np.bool_]:
         """(N,) bool, which are confident enough to count."""
         return self.confidence >= SURE
+
+    def in_areas(self, areas: Areas) -> "Found":
+        """Returns the objects that count."""
+        counts = areas.find_counting(self.boxes)
+        return Found(self.boxes[counts], self.classes[counts], self.confidence[counts])
 
 
 def fleet_outputs(outputs: tuple[str, ...], fleet: tuple[str, ...]) -> NDArray[np.int64]:
