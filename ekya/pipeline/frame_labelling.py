@@ -1,6 +1,7 @@
 """Labelling of a window for a detector: the golden one sees whole frames; λ is measured on them."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from ekya.models.training.frames import (
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.inference import Serving
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
     LabellingInputs,
@@ -111,27 +113,7 @@ class FrameLabelling:
         with scope():
             golden = [_found(given.golden, frame) for frame in asked]
         labelled = [(frame, of) for frame, of in zip(asked, golden, strict=True) if of is not None]
-        answers: dict[int, list[Found]] = {}
-        for resolution in sides_of(configs):
-            answers[resolution] = []
-            for frame, _ in labelled:
-                with scope():
-                    answers[resolution] += given.serving.predict(
-                        square_frame(frame.picture, resolution), resolution
-                    )
-        finest = answers[max(answers)]
-        as_true = tuple(_as_objects(found) for found in finest)
-        judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
-        skipped = max((of.every for of in configs if of.by_golden), default=1) - 1
-        return [
-            BurstFrame(
-                of.boxes,
-                of.classes,
-                {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
-                _followed(labelled[at : at + skipped + 1], scope),
-            )
-            for at, (_, of) in enumerate(labelled)
-        ]
+        return measure_burst(given.serving, configs, labelled, scope)
 
     def to_compare(
         self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
@@ -168,6 +150,41 @@ class FrameLabelling:
             f"objects, and misses {alone} that the student is sure of; it may be the worse one, so look at "
             "its boxes, or name a better detector"
         )
+
+
+def measure_burst(
+    serving: Serving,
+    configs: Sequence[InferenceConfig],
+    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]],
+    scope: Scope = nullcontext,
+) -> list[BurstFrame]:
+    """Returns consecutive frames with what λ are measured on; see ``FrameLabelling.burst``.
+
+    Args:
+        serving: the model that serves, a detector.
+        configs: Λ.
+        labelled: the frames, with what the golden detector finds.
+        scope: of each analysis.
+    """
+    answers: dict[int, list[Found]] = {}
+    for resolution in sides_of(configs):
+        answers[resolution] = []
+        for frame, _ in labelled:
+            with scope():
+                answers[resolution] += serving.predict(square_frame(frame.picture, resolution), resolution)
+    finest = answers[max(answers)]
+    as_true = tuple(_as_objects(found) for found in finest)
+    judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
+    skipped = max((of.every for of in configs if of.by_golden), default=1) - 1
+    return [
+        BurstFrame(
+            of.boxes,
+            of.classes,
+            {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
+            _followed(labelled[at : at + skipped + 1], scope),
+        )
+        for at, (_, of) in enumerate(labelled)
+    ]
 
 
 def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]:
