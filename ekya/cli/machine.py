@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -14,6 +14,9 @@ from ekya.cli.command import Output, command, open_bars
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
 
+if TYPE_CHECKING:
+    from ekya.runtime.driver.video_report import VideoReport
+
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
@@ -23,23 +26,49 @@ class DoctorConfig:
     measure: Annotated[
         bool,
         typer.Option(
-            "--measure", help="Run the self-test and time the shipped fleet's work; takes some ten seconds."
+            "--measure",
+            help="Run the self-test and time the shipped fleet's work, or that of --video, in a minute.",
         ),
     ] = False
+    video: opt.Videos = None
+    golden: opt.Golden = None
+    student: opt.Student = None
+    classes: opt.Classes = None
+    offline: opt.Offline = False
     json_to: opt.Json = None
 
 
-@command(DoctorConfig, "ekya doctor", "ekya doctor --measure", "ekya doctor --json - | jq .shares")
+@command(
+    DoctorConfig,
+    "ekya doctor",
+    "ekya doctor --measure",
+    "ekya doctor --measure --video yard.mp4",
+    "ekya doctor --json - | jq .shares",
+)
 def doctor(config: DoctorConfig, output: Output) -> None:
     """Say what this machine has, what Ekya will use of it, and why not more.
 
-    The exit code is 1 where ekya run cannot work.
+    With --measure --video it says for how many cameras like yours the large detector (golden model) answers
+    on every n-th frame, and with how many adapting a small one (student) pays. The exit code is 1 where ekya
+    run cannot work.
     """
-    from ekya.runtime.driver.machine_report import examination_as_json, examine_machine
+    from ekya.cli.fleet_from_options import read_fleet
+    from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, measure_shipped
 
-    with output.console.status("measuring this machine") if config.measure else nullcontext():
-        examination = examine_machine(config.runs, measure=config.measure)
-    output.write_json(examination_as_json(examination))
+    _refuse_half(config)
+    report = None
+    with output.console.status("measuring this machine") if config.measure else nullcontext() as status:
+        measured = None
+        if config.video and status is not None:
+            from ekya.runtime.driver.video_report import examine_videos, video_report_as_json
+
+            report = examine_videos(read_fleet(config), status.update)
+            measured = report.work
+        elif config.measure:
+            measured = measure_shipped()
+        examination = examine_machine(config.runs, measured=measured)
+    videos = {} if report is None else {"video": video_report_as_json(report)}
+    output.write_json({**examination_as_json(examination), **videos})
     table = Table(title="This machine", title_justify="left", show_header=False)
     for finding in examination.findings:
         mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")
@@ -50,8 +79,52 @@ def doctor(config: DoctorConfig, output: Output) -> None:
     )
     for reason in examination.reasons:
         output.print_text(f"- {reason}")
+    if report is not None:
+        _print_videos(report, config, output)
     if not examination.fine:
         raise typer.Exit(1)
+
+
+def _refuse_half(config: DoctorConfig) -> None:
+    """Refuses options that say nothing without others."""
+    if config.video and not config.measure:
+        raise UserError("--video: add --measure, so that the models are tried on it and timed")
+    for option in ("golden", "student", "classes"):
+        if getattr(config, option) is not None and not config.video:
+            raise UserError(f"--{option}: it goes with --video; name a recording of your camera")
+
+
+def _print_videos(report: "VideoReport", config: DoctorConfig, output: Output) -> None:
+    from ekya.pipeline.default_models import pick_golden
+    from ekya.runtime.driver.video_report import describe_video, draw_conclusions, format_answering
+
+    output.print_text("")
+    for video in report.videos:
+        for line in describe_video(video, report.work.fleet):
+            output.print_text(line)
+    there = report.machine.capacity_in_words(report.machine.capacity_milli or 0)
+    table = Table(title=f"What answers cameras like this on {there}", title_justify="left")
+    for heading in ("cameras", "large model", "small model", "labels", "window", "F1"):
+        table.add_column(heading)
+    for row in report.crossing.rows:
+        table.add_row(*map(Text, format_answering(row)))
+    output.console.print(table)
+    output.print_text(
+        "Labels: frames of a window that the large model looks at so that small ones can learn from them.\n"
+        "F1: expected agreement with the large model on every frame, which is taken to be right.\n"
+        "Decoding of video is not counted.\n"
+    )
+    for sentence in draw_conclusions(report):
+        output.print_text(sentence)
+    for row in report.crossing.rows if config.golden is None else ():
+        other = pick_golden(row.cameras, offline=config.offline)
+        if other.cached_path != report.work.fleet.golden.weights:
+            output.print_text(
+                f"With {row.cameras} cameras `ekya run` takes {other.name} as the large model: add --golden "
+                f"{other.name} to see its table."
+            )
+            break
+    output.print_text("`ekya run` decides this by itself, from what it measures: nothing has to be set.")
 
 
 @dataclass(frozen=True, kw_only=True)

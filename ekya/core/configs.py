@@ -49,6 +49,12 @@ GOLDEN_RESOLUTION = 0
 """Resolution of a λ in which the golden detector analyses the frames, at its own resolution."""
 
 
+def every_nth(every: int) -> str:
+    """Returns the frames that are analysed, for display: ``every frame``, ``every 5th frame``."""
+    names = {1: "every frame", 2: "every 2nd frame", 3: "every 3rd frame"}
+    return names.get(every, f"every {every}th frame")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class InferenceConfig:
     """λ: frame sampling and resolution of inference (paper §3.1).
@@ -65,8 +71,7 @@ class InferenceConfig:
     @property
     def name(self) -> str:
         """Name for display: ``every 2nd frame at 32 px``, ``golden detector on every 5th frame``."""
-        names = {1: "every frame", 2: "every 2nd frame", 3: "every 3rd frame"}
-        which = names.get(self.every, f"every {self.every}th frame")
+        which = every_nth(self.every)
         return f"golden detector on {which}" if self.by_golden else f"{which} at {self.resolution} px"
 
     @property

@@ -52,9 +52,13 @@ def choose_golden(cameras: int, *, offline: bool) -> Path:
     Raises:
         UserError: none is here, and none can be fetched; or one cannot be opened.
     """
+    return _fetch_default(pick_golden(cameras, offline=offline), offline)
+
+
+def pick_golden(cameras: int, *, offline: bool) -> PublishedModel:
+    """Returns the model that ``choose_golden`` takes."""
     here = golden_candidates()
-    chosen = next((model for model in here if len(here) == 1 or _fits(model, cameras, offline)), here[-1])
-    return _fetch_default(chosen, offline)
+    return next((model for model in here if len(here) == 1 or _fits(model, cameras, offline)), here[-1])
 
 
 def _fetch_default(model: PublishedModel, offline: bool) -> Path:

@@ -1,7 +1,7 @@
 """Classes of a fleet: those that its file names, or those that its cameras and videos show."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -36,12 +36,13 @@ def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
     return fleet.classes
 
 
-def with_classes(fleet: FleetConfig) -> FleetConfig:
+def with_classes(fleet: FleetConfig, watched: Sequence["Readable"] = ()) -> FleetConfig:
     """Returns the fleet with its classes complete.
 
     A golden detector that names boxes needs the class ``background``, which is added; edge models that detect
     have no such class. If the file leaves the classes open, they are those that the videos show, and the
-    cameras within ``WATCHED_S``, of which edge models that detect know all.
+    cameras within ``WATCHED_S``, of which edge models that detect know all. With ``watched``, they are those
+    that these frames show.
 
     Raises:
         UserError: there is no detector to find the classes, the cameras show none, or labels of a file are
@@ -60,8 +61,8 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
     if fleet.golden.class_map is not None:
         raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
     with ExitStack() as stack:
-        sources: list[SourceProcess | LiveSample] = []
-        for stream in fleet.streams:
+        sources: list[Readable] = [*watched]
+        for stream in () if watched else fleet.streams:
             if stream.source.live:
                 sources.append(stack.enter_context(LiveSample(stream.source, WATCHED_S)))
             else:
@@ -134,15 +135,15 @@ def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
     return fleet.model_copy(update={"classes": classes})
 
 
-class _Readable(Protocol):
-    """A ``StreamSource``, or a ``SourceProcess`` around one."""
+class Readable(Protocol):
+    """A ``StreamSource``, a ``SourceProcess`` around one, or frames that were read before."""
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames in order."""
 
 
 def occurring_classes(
-    detector: ObjectDetector, *sources: _Readable, sample_frames: int = 60
+    detector: ObjectDetector, *sources: Readable, sample_frames: int = 60
 ) -> tuple[str, ...]:
     """Returns the classes that a detector finds.
 
@@ -176,7 +177,7 @@ def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tupl
     return tuple(name for name, here in zip(names, occurs, strict=True) if here)
 
 
-def _spread(source: _Readable, count: int) -> list[Frame]:
+def _spread(source: Readable, count: int) -> list[Frame]:
     """Returns between ``count`` and twice as many frames at equal distances; all if there are fewer.
 
     The number of frames is only certain at the end, since a file's own count is a hint. So every frame is

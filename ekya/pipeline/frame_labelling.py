@@ -1,7 +1,9 @@
 """Labelling of a window for a detector: the golden one sees whole frames; λ is measured on them."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from ekya.models.training.frames import (
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.inference import Serving
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
     LabellingInputs,
@@ -41,6 +44,9 @@ SURE_WITHOUT_TEACHER = 0.6
 
 ANSWERED_FRAMES = 16
 """Frames that are labelled at least, where the golden detector answered so many: fewer validate badly."""
+
+LEAST_BURST = 4
+"""Frames of a burst at least. Where a window has no time for many labels, it has none for a long burst."""
 
 SPANS = 8
 """Parts of equal length of a window; labelled frames of one part show the same objects, and are not split."""
@@ -118,26 +124,7 @@ class FrameLabelling:
         with scope():
             golden = [_found(given.golden, frame) for frame in asked]
         labelled = [(frame, of) for frame, of in zip(asked, golden, strict=True) if of is not None]
-        answers: dict[int, list[Found]] = {}
-        for resolution in sides_of(configs):
-            answers[resolution] = []
-            for frame, _ in labelled:
-                with scope():
-                    (found,) = given.serving.predict(square_frame(frame.picture, resolution), resolution)
-                answers[resolution].append(found.in_areas(frame.areas))
-        finest = answers[max(answers)]
-        as_true = tuple(_as_objects(found) for found in finest)
-        judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
-        skipped = max((of.every for of in configs if of.by_golden), default=1) - 1
-        return [
-            BurstFrame(
-                of.boxes,
-                of.classes,
-                {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
-                _followed(labelled[at : at + skipped + 1], scope),
-            )
-            for at, (_, of) in enumerate(labelled)
-        ]
+        return measure_burst(given.serving, configs, labelled, scope)
 
     def to_compare(
         self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
@@ -174,6 +161,42 @@ class FrameLabelling:
             f"objects, and misses {alone} that the student is sure of; it may be the worse one, so look at "
             "its boxes, or name a better detector"
         )
+
+
+def measure_burst(
+    serving: Serving,
+    configs: Sequence[InferenceConfig],
+    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]],
+    scope: Scope = nullcontext,
+) -> list[BurstFrame]:
+    """Returns consecutive frames with what λ are measured on; see ``FrameLabelling.burst``.
+
+    Args:
+        serving: the model that serves, a detector.
+        configs: Λ.
+        labelled: the frames, with what the golden detector finds.
+        scope: of each analysis.
+    """
+    answers: dict[int, list[Found]] = {}
+    for resolution in sides_of(configs):
+        answers[resolution] = []
+        for frame, _ in labelled:
+            with scope():
+                (found,) = serving.predict(square_frame(frame.picture, resolution), resolution)
+            answers[resolution].append(found.in_areas(frame.areas))
+    finest = answers[max(answers)]
+    as_true = tuple(_as_objects(found) for found in finest)
+    judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
+    skipped = max((of.every for of in configs if of.by_golden), default=1) - 1
+    return [
+        BurstFrame(
+            of.boxes,
+            of.classes,
+            {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
+            _followed(labelled[at : at + skipped + 1], scope),
+        )
+        for at, (_, of) in enumerate(labelled)
+    ]
 
 
 def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]:
@@ -255,7 +278,8 @@ def _one_gpu_s(given: LabellingInputs, frames: Sequence[CollectedFrame]) -> floa
 
 
 def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
-    """Returns the burst to label; a budget shortens it to the part that is not reserved for the sample."""
-    frames, budget_gpu_s = longest_run(given.material.burst), given.settings.label_gpu_s
+    """Returns the burst to label: shorter where few frames are labelled, and within what a budget leaves."""
+    most = max(LEAST_BURST, ceil(given.settings.frames_per_window / 2))
+    frames, budget_gpu_s = longest_run(given.material.burst)[:most], given.settings.label_gpu_s
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
     return frames[: affordable_count(left_gpu_s, _one_gpu_s(given, frames), len(frames))]

@@ -51,6 +51,7 @@ from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
 from ekya.pipeline.speed_jobs import random_frames, random_images
 from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.crops import square_frame
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
@@ -156,11 +157,11 @@ def _costs(
     model = base_model(fleet, seed)
     detects = fleet.edge.task is Task.DETECT
     predictor = Predictors(device, tested.way).predictor_for(model)
-    images = random_images(round(typical_images(fleet)), side)
+    picture = next(iter(sampled.values())).frames[0].image
+    images = square_frame(picture, side) if detects else random_images(round(typical_images(fleet)), side)
     passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
     label_s = 0.0
     if fleet.golden.model != FILE:
-        picture = next(iter(sampled.values())).frames[0].image
         golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
         label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
     golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.offers_golden else {}
@@ -340,10 +341,9 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
         )
 
     # A training is prepared once: one for the untimed call, and one for the timed.
-    unprepared = iter([made(), made()])
-    prepare_s = timer.seconds(lambda: next(unprepared).prepare_training(), 1)
-    training = made()
-    training.prepare_training()
+    unprepared = [made(), made()]
+    training = unprepared[0]
+    prepare_s = timer.seconds(lambda: unprepared.pop().prepare_training(), 1)
     epoch_s = timer.seconds(training.run_epoch, _EPOCHS)
     steps = steps_in_epoch(trained, family.batch_size)
     # A job can be interrupted between steps, which were not timed one by one.

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest import video
-from ekya.streams.ingest.video import VideoFile, VideoSpec
+from ekya.streams.ingest.video import SpreadVideoSpec, VideoFile, VideoSpec
 
 
 def test_video_files_play_in_sequence(tmp_path: Path) -> None:
@@ -31,6 +31,16 @@ def test_video_files_play_in_sequence(tmp_path: Path) -> None:
     assert all(f.boxes is None for f in frames)
     assert abs(int(frames[5].image.mean()) - 40) <= 3
     assert len(list(source.frames())) == 16, "a second pass reads the same frames again"
+
+
+def test_video_spread_runs_are_from_all_over_the_files_and_the_first_of_them_too(tmp_path: Path) -> None:
+    first = draw_video(tmp_path / "a.avi", 12, fps=10)
+    second = draw_video(tmp_path / "b.avi", 12, fps=20)
+    video = VideoSpec(files=(first, second))
+    frames = [frame for frame, _ in SpreadVideoSpec(video=video, runs=4, run_frames=3).open(()).frames()]
+    assert [frame.index for frame in frames] == [2, 3, 4, 14, 15, 16, 8, 9, 10, 20, 21, 22]
+    assert all(abs(int(frame.image.mean()) - 8 * (frame.index % 12)) <= 3 for frame in frames)
+    assert [frame.index for frame, _ in SpreadVideoSpec(video=video, runs=9, run_frames=50).open(()).frames()]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"this is no video at all" * 100])

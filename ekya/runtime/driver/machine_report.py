@@ -20,6 +20,7 @@ from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
 from ekya.models.catalogue import CATALOGUE, STUDENT, golden_candidates
+from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
@@ -28,6 +29,14 @@ from ekya.system.host import cpu_limit, instruction_set, processor_name, read_ho
 
 ACTOR_BYTES = 800_000_000
 """Memory of one actor with torch loaded, measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWork:
+    """A fleet, and what its work costs here."""
+
+    fleet: FleetConfig
+    host: ProbedHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +85,7 @@ def examine_machine(
     runs: Path,
     inventory: GpuInventory | None = None,
     find_mps_of: FindMps = find_mps,
-    *,
-    measure: bool = False,
+    measured: MeasuredWork | None = None,
 ) -> Examination:
     """Runs all checks without importing torch or Ray, which takes seconds.
 
@@ -85,16 +93,12 @@ def examine_machine(
         runs: folder for runs; it need not exist.
         inventory: the GPUs; by default the driver is queried.
         find_mps_of: returns the state of MPS without starting anything.
-        measure: run the self-test and time the shipped fleet's work, in a separate process.
-
-    Raises:
-        UserError: the measurement failed.
+        measured: costs of a fleet's work here, as ``measure_work`` returns them.
     """
     inventory = inventory or list_gpus()
     cores = cpu_limit()
     machine = Machine(cores, inventory, find_mps_of)
     chosen = choose_backend(machine=machine)
-    probed = _probed(chosen.capability.device, cores) if measure else None
     findings = (
         Finding(
             "CPU",
@@ -112,8 +116,8 @@ def examine_machine(
         _package("OpenCV", "opencv-python-headless"),
         _default_fleet(),
         _models_of_video(),
-        _forward(chosen.capability.device),
-        *(_frames(probed) if probed else ()),
+        _forward(chosen.capability.device, measured.fleet if measured else _shipped()),
+        *(_frames(measured) if measured else ()),
     )
     return Examination(
         findings,
@@ -121,7 +125,7 @@ def examine_machine(
         chosen.capability.device,
         chosen.capability.capacity_milli / FULL_GPU_MILLI,
         (*chosen.reasons, *_limits(chosen.capability.device, inventory)),
-        probed.summary() if probed else {},
+        measured.host.summary() if measured else {},
     )
 
 
@@ -184,14 +188,25 @@ def _shipped() -> FleetConfig:
     return load_fleet(shipped_path(DEFAULT_FLEET))
 
 
-def _probed(device: str, cores: float) -> ProbedHost:
-    with CostProbe(_shipped(), device, cores, again=True) as probe:
-        return probe.result()
+def start_measuring(fleet: FleetConfig) -> CostProbe:
+    """Begins to run the self-test and to time a fleet's work, in a separate process."""
+    return CostProbe(fleet, choose_backend().capability.device, cpu_limit(), again=True)
 
 
-def _forward(device: str) -> Finding:
-    """Reports how the self-test decided to run forward passes of the shipped fleet's edge model."""
-    what, fleet = "Forward passes", _shipped()
+def measure_shipped() -> MeasuredWork:
+    """Measures the work of the shipped fleet.
+
+    Raises:
+        UserError: the measurement failed.
+    """
+    fleet = _shipped()
+    with start_measuring(fleet) as probe:
+        return MeasuredWork(fleet, probe.result())
+
+
+def _forward(device: str, fleet: FleetConfig) -> Finding:
+    """Reports how the self-test decided to run forward passes of a fleet's edge model."""
+    what = "Forward passes"
     try:
         key = self_test_key(device, fleet.edge.model, resolutions_to_measure(fleet))
     except PackageNotFoundError:
@@ -206,14 +221,16 @@ def _forward(device: str) -> Finding:
     )
 
 
-def _frames(probed: ProbedHost) -> Iterator[Finding]:
-    """Reports the measured costs of the shipped fleet's work."""
-    costs = probed.costs
-    frame_ms = max(max(of.frame_gpu_s.values()) for of in costs.streams.values()) * 1e3
+def _frames(measured: MeasuredWork) -> Iterator[Finding]:
+    """Reports the measured costs of a fleet's work."""
+    costs = measured.host.costs
+    frame_ms = max(of.frame_gpu_s[max(of.frame_gpu_s)] for of in costs.streams.values()) * 1e3
     epoch_ms = max(of.epoch_gpu_s for of in costs.families) * 1e3
     label_ms = costs.label_gpu_s * 1e3
+    part = "frame" if measured.fleet.edge.task is Task.DETECT else "crop"
     yield Finding(
-        "Measured", f"a frame {frame_ms:.1f} ms, an epoch {epoch_ms:.1f} ms a crop, a label {label_ms:.1f} ms"
+        "Measured",
+        f"a frame {frame_ms:.1f} ms, an epoch {epoch_ms:.1f} ms a {part}, a label {label_ms:.1f} ms",
     )
 
 

@@ -6,8 +6,10 @@ Every OpenCV build supports that.
 import logging
 import math
 import shutil
+from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -50,7 +52,7 @@ class VideoSpec(BaseModel):
     files: tuple[Path, ...] = Field(min_length=1)
     max_side: int = Field(default=640, ge=32)
 
-    def open(self, classes: tuple[str, ...]) -> StreamSource:
+    def open(self, classes: tuple[str, ...]) -> "VideoSource":
         """Opens the video; ``classes`` is not used, since a video has no truth.
 
         Decodes the first frame of every file, so that an unreadable file is reported immediately. A broken
@@ -107,6 +109,87 @@ class VideoSource:
             file_start_us += round(position * US_PER_S / rate)
             if self.damaged > damaged_before:
                 _log.warning("%s: %d frames cannot be decoded", file, self.damaged - damaged_before)
+
+
+class SpreadVideoSpec(BaseModel):
+    """Runs of consecutive frames from all over a video of any length, which is not read as a whole.
+
+    Attributes:
+        video: the video.
+        runs: their number; fewer of a video that is too short for them.
+        run_frames: frames of each.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gives_truth: ClassVar[bool] = False
+    live: ClassVar[bool] = False
+
+    video: VideoSpec
+    runs: int = Field(ge=1)
+    run_frames: int = Field(ge=1)
+
+    def open(self, classes: tuple[str, ...]) -> StreamSource:
+        """Opens the video as ``VideoSpec`` does; ``classes`` is not used."""
+        return SpreadVideoSource(self.video.open(classes), self.runs, self.run_frames)
+
+
+@dataclass(eq=False)
+class SpreadVideoSource:
+    """``StreamSource`` of a ``SpreadVideoSpec``; an index counts from the video's begin.
+
+    Attributes:
+        video: the whole.
+        runs, run_frames: as in the specification.
+        damaged: 0, as what does not decode is left out.
+    """
+
+    video: VideoSource
+    runs: int
+    run_frames: int
+    damaged: int = field(default=0, init=False)
+
+    @property
+    def fps(self) -> float:
+        """Frames a second of the first file."""
+        return self.video.fps
+
+    @property
+    def length_s(self) -> float | None:
+        """Seconds of the whole video, by its files' headers."""
+        return self.video.length_s
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields the runs so that the first few are from all over the video, too."""
+        files = list(zip(self.video.files, self.video.rates, strict=True))
+        # A header's length is a hint, and may be missing: then there is one run, at the begin.
+        counts = [round((read_length_s(file, rate) or 0.0) * rate) for file, rate in files]
+        starts = list(accumulate(counts, initial=0))
+        runs = max(1, min(self.runs, sum(counts) // self.run_frames))
+        yielded = False
+        for run in (run for first in (0, 2, 1, 3) for run in range(first, runs, 4)):
+            at = max((2 * run + 1) * sum(counts) // (2 * runs) - self.run_frames // 2, 0)
+            place = max(bisect_right(starts, at, hi=len(files)) - 1, 0)
+            for frame in self._read_run(*files[place], at - starts[place], starts[place]):
+                yielded = True
+                yield frame, None
+        if not yielded:
+            yield from ((frame, None) for frame in self._read_run(*files[0], 0, 0))
+
+    def _read_run(self, file: Path, rate: float, begin: int, before: int) -> Iterator[Frame]:
+        """Yields frames from a position in a file on; ``before`` counts those of earlier files."""
+        capture = _capture(file)
+        try:
+            if begin:
+                capture.set(cv2.CAP_PROP_POS_FRAMES, begin)
+            for at in range(before + begin, before + begin + self.run_frames):
+                image = next_picture(capture)
+                if image is None:
+                    return
+                image = shrink_frame(image, self.video.max_side)
+                yield Frame(at, round(at * US_PER_S / rate), image, None)
+        finally:
+            capture.release()
 
 
 def check_video(file: Path) -> float:
