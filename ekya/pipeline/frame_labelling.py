@@ -43,10 +43,11 @@ SURE_WITHOUT_TEACHER = 0.6
 """Confidence from which the student's word counts against the golden detector's: clearly above ``SURE``."""
 
 ANSWERED_FRAMES = 16
-"""Frames that are labelled at least, where the golden detector answered so many: fewer validate badly."""
+"""Frames that need no others beside them where the golden detector answered so many; fewer validate badly."""
 
-LEAST_BURST = 4
-"""Frames of a burst at least. Where a window has no time for many labels, it has none for a long burst."""
+LEAST_BURST, LABELS_A_BURST_FRAME = 4, 4
+"""Frames of a burst at least, and labelled frames for each of it: where a window has no time for many
+labels, it has none for a long burst, which comes first where the golden detector answers."""
 
 SPANS = 8
 """Parts of equal length of a window; labelled frames of one part show the same objects, and are not split."""
@@ -72,8 +73,9 @@ class FrameLabelling:
         dose, budget_gpu_s = given.material.dose, settings.label_gpu_s
         wanted = dose.label_count(settings.frames_per_window)
         answered = [frame for frame in sample if frame.answer is not None]
-        if len(answered) >= wanted:
-            return ChosenFrames(tuple(spread(answered, min(max(wanted, ANSWERED_FRAMES), len(answered)))))
+        if len(answered) >= min(wanted, ANSWERED_FRAMES):
+            most = max(wanted, ANSWERED_FRAMES)
+            return ChosenFrames(tuple(spread(answered, min(most, len(answered)))))
         others = [frame for frame in sample if frame.answer is None]
         one_gpu_s = _one_gpu_s(given, others)
         if budget_gpu_s is not None:
@@ -279,7 +281,7 @@ def _one_gpu_s(given: LabellingInputs, frames: Sequence[CollectedFrame]) -> floa
 
 def _asked_burst(given: LabellingInputs) -> list[CollectedFrame]:
     """Returns the burst to label: shorter where few frames are labelled, and within what a budget leaves."""
-    most = max(LEAST_BURST, ceil(given.settings.frames_per_window / 2))
+    most = max(LEAST_BURST, ceil(given.settings.frames_per_window / LABELS_A_BURST_FRAME))
     frames, budget_gpu_s = longest_run(given.material.burst)[:most], given.settings.label_gpu_s
     left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
     return frames[: affordable_count(left_gpu_s, _one_gpu_s(given, frames), len(frames))]

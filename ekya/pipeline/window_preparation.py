@@ -291,7 +291,10 @@ class WindowPreparation:
         world, checked = self._world, self._memory.teacher_checked
         with world.scope():
             made = measure_on_all(label_stream(world.streams[stream]), stream, self._memory.pool)
-        if stream not in checked and made.prepared.images_to_check_teacher(made.labels):
+        # The first labels of a camera are to train it soon; the check, as dear as they are, can wait.
+        is_first_scene = made.prepared.material.since_us is not None
+        may_check = stream not in checked and not is_first_scene
+        if may_check and made.prepared.images_to_check_teacher(made.labels):
             # Before the check: one that fails is not repeated in every window.
             checked.add(stream)
             try:

@@ -213,7 +213,7 @@ def test_labels_of_large_frames_are_fractions_of_the_frame(source, tmp_path):
 def test_budget_is_divided_between_sample_and_burst(gpu_s, labelled):
     one = prepared(street(48, CAR), [kept(at, CAR) for at in range(11)], gpu_s=gpu_s)
     assert len(one.select().questions) == labelled
-    assert len(one.burst_questions()) == min(11, int((1 - SAMPLE_PART) * gpu_s / FRAME_GPU_S))
+    assert len(one.burst_questions()) == min(6, int((1 - SAMPLE_PART) * gpu_s / FRAME_GPU_S))
     assert len(one.burst([InferenceConfig(1, SIDE)])) == len(one.burst_questions())
 
 
