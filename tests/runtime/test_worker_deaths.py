@@ -262,6 +262,7 @@ def test_process_that_loads_has_longer(run):
 
 def test_spares_are_made_in_every_wait_but_while_a_worker_starts_again(run, monkeypatch):
     monkeypatch.setattr(worker_lifecycle, "_SPARES_S", 0.0)
+    monkeypatch.setattr(worker_lifecycle, "_FIRST_SPARES_US", 0)
 
     def looks():
         before = run.actors.spares_made

@@ -25,6 +25,9 @@ _POLL_S = 1.0
 _SPARES_S = 5.0
 """Interval between two looks at the spare processes."""
 
+_FIRST_SPARES_US = 20 * US_PER_S
+"""Run time before which none is made: it loads for ten seconds of a core, which first labels need."""
+
 _OVERDUE = "it did not release its share in time"
 
 HUNG_US = 60 * US_PER_S
@@ -234,8 +237,8 @@ class WorkerLifecycle:
 
     def renew_spares(self) -> None:
         """Replaces spare processes that were taken or have died, but not while a worker starts again."""
-        now_s = time.monotonic()
-        if now_s >= self._spares_due_s and not any(self._moving.values()):
+        now_s, is_due = time.monotonic(), self._clock.now_us() >= _FIRST_SPARES_US
+        if is_due and now_s >= self._spares_due_s and not any(self._moving.values()):
             self._spares_due_s = now_s + _SPARES_S
             self._actors.make_spares()
 
