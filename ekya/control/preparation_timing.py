@@ -49,7 +49,7 @@ def window_preparation(
 ) -> cmd.BeginPreparation | None:
     """Returns the preparation of the open window: of all streams, or of those whose turn it is.
 
-    What the golden detector answers is prepared in every window, and first.
+    What the golden detector answers is prepared in every window, and first, once its λ are known.
 
     None where there is nothing to do.
     """
@@ -65,12 +65,13 @@ def window_preparation(
     if not serving:
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
-    answered = [stream for stream in serving if _has_answers(stream)]
-    others = [stream for stream in serving if not _has_answers(stream)]
+    # To profile λ takes as long as to label.
+    cheap = [one for one in serving if _has_answers(one) and not _lacks_inference(one, window, needs)]
+    others = [one for one in serving if one not in cheap]
     places = _places(len(others), share_milli, options)
     if places < len(others):
         others = [fleet.stream(one) for one in next_prepared(others, places)]
-    serving = [*answered, *others]
+    serving = [*cheap, *others]
     is_scarce = share_milli < options.preparation_share_milli
     # Whether the golden detector is to go on answering is decided by its λ alone.
     first = {

@@ -22,6 +22,9 @@ from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import IouTracker
 from ekya.streams.ingest.pictures import shrink_by_area
 
+ANSWERED_FRAMES = 16
+"""Frames that need no others beside them where the golden detector answered so many; fewer validate badly."""
+
 SAMPLED_FRAMES = 48
 """Frames kept of a window, one from each equal part of it."""
 
@@ -224,7 +227,7 @@ class WindowCollector:
         """
         sample = (*self._sample, *self._recent, *self._answered) if self._window == window else self._recent
         shown = [kept for kept in sample if kept.t_us >= since_us]
-        return WindowMaterial(window, _one_each(shown), (), since_us)
+        return WindowMaterial(window, self._chosen(shown), (), since_us)
 
     def material(self, window: int, since_us: int | None, dose: Dose = WHOLE) -> WindowMaterial:
         """Returns the frames of which a window's labels are made: of the window before, or since a time."""
@@ -242,7 +245,7 @@ class WindowCollector:
         with self._window_lock:
             if window <= self._window:
                 return
-            sample = _one_each([*self._sample, *self._answered])
+            sample = self._chosen((*self._sample, *self._answered))
             self._finished = WindowMaterial(self._window, sample, tuple(self._burst))
             rng = np.random.default_rng((self._settings.seed, window))
             edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
@@ -261,6 +264,17 @@ class WindowCollector:
         seen = frame.index, frame.t_us, boxes, tracks, crops, image, found
         return CollectedFrame(*seen, frame.size, self._stream, frame.areas)
 
+    def _chosen(self, frames: Sequence[CollectedFrame]) -> tuple[CollectedFrame, ...]:
+        """Returns the answered ones of the frames where they are enough, without more than are labelled.
+
+        They go to another process, a megabyte each.
+        """
+        answered = tuple(kept for kept in frames if kept.answer is not None)
+        wanted = self._settings.frames_per_window
+        if len(answered) < min(wanted, ANSWERED_FRAMES):
+            return _one_each(frames)
+        return tuple(spread(answered, min(max(wanted, ANSWERED_FRAMES), len(answered))))
+
     def _is_kept(self, t_us: int) -> bool:
         window = t_us // self.window_us
         self._enter(window)
@@ -277,6 +291,12 @@ class WindowCollector:
 
     def _in_burst(self, at: int) -> bool:
         return self._burst_from <= at < self._burst_from + BURST_FRAMES
+
+
+def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]:
+    """Returns this number of the frames, at equal distances, the last one included."""
+    places = np.linspace(len(frames) - 1, 0, count).round().astype(int)[::-1]
+    return [frames[at] for at in places.tolist()]
 
 
 def _one_each(frames: Sequence[CollectedFrame]) -> tuple[CollectedFrame, ...]:

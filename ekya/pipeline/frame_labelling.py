@@ -23,7 +23,7 @@ from ekya.models.training.frames import (
 )
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
-from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.collector import ANSWERED_FRAMES, CollectedFrame, spread
 from ekya.pipeline.inference import Serving
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
@@ -41,9 +41,6 @@ from ekya.streams.ingest.motion import BoxFlow
 
 SURE_WITHOUT_TEACHER = 0.6
 """Confidence from which the student's word counts against the golden detector's: clearly above ``SURE``."""
-
-ANSWERED_FRAMES = 16
-"""Frames that need no others beside them where the golden detector answered so many; fewer validate badly."""
 
 LEAST_BURST, LABELS_A_BURST_FRAME = 4, 4
 """Frames of a burst at least, and labelled frames for each of it: where a window has no time for many
@@ -199,12 +196,6 @@ def measure_burst(
         )
         for at, (_, of) in enumerate(labelled)
     ]
-
-
-def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]:
-    """Returns this number of the frames, at equal distances, the last one included."""
-    places = np.linspace(len(frames) - 1, 0, count).round().astype(int)[::-1]
-    return [frames[at] for at in places.tolist()]
 
 
 def objects_of(frame: CollectedFrame, found: GoldenObjects) -> FrameObjects:

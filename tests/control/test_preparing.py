@@ -26,6 +26,7 @@ from ekya.control.step import next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 
 SPARING = replace(OPTIONS, min_accuracy=0.6, capacity_milli=1000)
@@ -115,13 +116,15 @@ FIFTH = InferenceConfig(5, GOLDEN_RESOLUTION)
 GOLDEN = (*LAMBDAS, InferenceOption(FIFTH, 0.99, 300))
 
 
-def answered(golden, capacity_milli, **changes):
+def answered(golden, capacity_milli, measured="", **changes):
     """Returns the preparation with which window 1 opens where the golden detector answers some streams."""
     options = replace(SPARING, min_accuracy=0.0, capacity_milli=capacity_milli, **changes)
     wishes = {one: Wish(300, FIFTH) if one in golden else Wish(200, SECOND) for one in (A, B)}
     hand = Hand(wishes=wishes, options=options)
     added = [ev.StreamAdded(0, one, GOLDEN) for one in (A, B)]
+    profiled = [ev.InferenceProfiled(0, StreamId(one), 0, GOLDEN, 0.1) for one in measured]
     hand.give(0, *added, ev.WindowOpened(0, 0, 100 * S))
+    hand.give(S, *profiled)
     (begun,) = only(cmd.BeginPreparation, hand.open_window(1))
     return begun
 
@@ -145,7 +148,18 @@ def test_preparation_rather_lasts_longer_than_to_stop_the_golden_detector(
     assert answered(golden, capacity_milli).share_milli == share_milli
 
 
-@pytest.mark.parametrize(("golden", "streams"), [("", "a"), ("a", "ab"), ("b", "ba"), ("ab", "ab")])
-def test_streams_with_answers_are_prepared_first_and_in_every_window(golden, streams):
-    begun = answered(golden, 1000, prepared_streams=1)
+@pytest.mark.parametrize(
+    ("golden", "measured", "streams"),
+    [
+        ("", "ab", "a"),
+        ("a", "ab", "ab"),
+        ("b", "ab", "ba"),
+        ("ab", "ab", "ab"),
+        ("ab", "b", "ba"),
+        ("ab", "", "a"),
+    ],
+)
+def test_streams_with_answers_are_prepared_first_and_in_every_window(golden, measured, streams):
+    """Beside the one whose turn it is, once their λ are known."""
+    begun = answered(golden, 1000, measured, prepared_streams=1)
     assert "".join(one.stream for one in begun.streams) == streams

@@ -18,7 +18,7 @@ from ekya.models.golden.detections import GoldenObjects
 from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.models.training.frames import FrameObjects, LabelledFrames
-from ekya.pipeline.collector import LONGEST_SIDE, SAMPLED_FRAMES, WindowCollector
+from ekya.pipeline.collector import LONGEST_SIDE, WindowCollector
 from ekya.pipeline.inference import (
     SHADOW_EVERY,
     Classifier,
@@ -135,7 +135,7 @@ def test_base_answers_are_of_sampled_frames_in_their_pixels(steps):
 
 
 def test_answers_of_the_golden_detector_are_kept_for_labels():
-    """As many as a sample, spread over the window, and each in pixels of the frame."""
+    """As many as are labelled, spread over the window, and each in pixels of the frame."""
     answers = {}
 
     def find_objects(image):
@@ -149,15 +149,13 @@ def test_answers_of_the_golden_detector_are_kept_for_labels():
         steps.collect(shown, steps.propose(shown))
         if index % 2 == 0:
             steps.ask_golden(shown, THIRD, BASE_VERSION)
-    newest = steps.collector.recent_material(1, t_us(PER_WINDOW + 20)).sample
+    newest = steps.collector.recent_material(1, t_us(PER_WINDOW + 20)).sample  # too few alone
     assert [one.frame for one in newest if one.answer is not None] == [
         *range(PER_WINDOW + 20, PER_WINDOW + 40, 2)
     ]
-    kept = steps.collector.close(0).sample
-    assert len({one.frame for one in kept}) == len(kept)
-    answered = [one for one in kept if one.answer is not None]
-    assert SAMPLED_FRAMES // 2 <= len(answered) <= SAMPLED_FRAMES
-    assert set(np.diff([one.frame for one in answered])) == {answered[1].frame - answered[0].frame}
+    answered = steps.collector.close(0).sample
+    assert len(answered) == settings(0).frames_per_window
+    assert np.ptp(np.diff([one.frame for one in answered])) <= 4, "every second or fourth frame was kept"
     assert answered[-1].frame >= 0.9 * PER_WINDOW
     for one in answered:
         assert (one.answer.boxes == answers[one.frame].boxes).all()

@@ -20,8 +20,8 @@ from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.golden.spec import GoldenSpec
-from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.frame_labelling import SPANS, spread
+from ekya.pipeline.collector import WindowMaterial, spread
+from ekya.pipeline.frame_labelling import SPANS
 from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.inference import judged_by
 from ekya.pipeline.labelling import SAMPLE_PART
