@@ -67,7 +67,8 @@ _BLANK = (480, 640, 3)
 _REPEATS = 5
 _EPOCHS = 2
 _TRAINING_CROPS = 48
-_TRAINING_FRAMES = 16
+# With replayed ones a batch of eight. A frame takes a tenth of a second, and a run waits for this.
+_TRAINING_FRAMES = 5
 _LABELLED_OBJECTS = 8
 _LABELLED_PICTURES = 4
 
