@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ekya.core.errors import UserError
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import is_written_into, standard_descriptor, user_errors, write_text_atomic
 
 STDOUT = "-"
 """Value of ``--json`` for standard output, which then holds nothing else."""
@@ -49,7 +49,10 @@ class Output:
         """
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         if self.json_descriptor is not None:
-            with os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream:
+            with (
+                user_errors(Path("standard output")),
+                os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream,
+            ):
                 stream.write(text)
         elif self.json_to is not None:
             write_text_atomic(Path(self.json_to), text)
@@ -65,6 +68,8 @@ def open_output(json_to: str | None) -> Iterator[Output]:
     Raises:
         UserError: the file's folder is missing or cannot be written to.
     """
+    if json_to is not None and standard_descriptor(Path(json_to)) == 1:
+        json_to = STDOUT
     if json_to != STDOUT:
         if json_to is not None:
             require_writable("--json", Path(json_to))
@@ -123,11 +128,24 @@ def require_writable(option: str, path: Path) -> None:
     """
     if path.is_dir():
         raise UserError(f"{option} {path}: this is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it, or name another file")
     with user_errors(path):
-        if not os.access(path.parent, os.W_OK):
+        file = path.resolve() if path.is_symlink() else path
+        written = path if is_written_into(path) else file.parent
+        if not written.exists():
+            raise UserError(f"{option} {path}: there is no folder {written}; make it, or name another file")
+        if not os.access(written, os.W_OK):
             raise PermissionError(13, "not writable")
+
+
+def require_file(option: str, path: Path) -> None:
+    """Refuses what ``require_writable`` does, and a path that is no file, of which nothing can be read again.
+
+    Raises:
+        UserError: names the option and the path.
+    """
+    require_writable(option, path)
+    if is_written_into(path):
+        raise UserError(f"{option} {path}: this is no file, and is to be read again; name a file")
 
 
 def require_new(path: Path, resume: bool) -> None:
@@ -136,7 +154,7 @@ def require_new(path: Path, resume: bool) -> None:
     Raises:
         UserError: names the file.
     """
-    require_writable("--out", path)
+    require_file("--out", path)
     if path.exists() and not resume:
         raise UserError(
             f"--out {path}: the file is there already; go on with it by --resume, or name another"

@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars, require_writable
+from ekya.cli.command import Output, command, open_bars, require_file
 from ekya.cli.options import split_names
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
@@ -93,8 +93,9 @@ def prepare(config: PrepareConfig, output: Output) -> None:
     if not config.root.is_dir():
         raise UserError(f"--root {config.root}: there is no such folder; name the one that holds the data")
     root = config.root.resolve()
-    out = (config.out or Path(f"{dataset.name}.yaml")).resolve()
-    require_writable("--out", out)
+    out = config.out or Path(f"{dataset.name}.yaml")
+    require_file("--out", out)
+    out = out.resolve()
     survey = dataset.survey(root)
     streams = _chosen(survey, split_names(config.streams))
     if not streams:

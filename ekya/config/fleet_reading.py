@@ -80,7 +80,8 @@ def check_fleet(path: Path) -> tuple[FleetConfig | None, list[str]]:
     try:
         raw = read_mapping(path)
         FleetConfig.model_validate(raw, context=set())
-        return load_fleet(path), []
+        # Not read again: a FIFO is read once.
+        return parse_fleet(raw, str(path), (path.parent, shipped_root())), []
     except ValidationError as error:
         return None, [mask_passwords(f"{path}: {one}") for one in describe_problems(error, raw, FleetConfig)]
     except UserError as error:
