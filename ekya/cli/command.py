@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperCommand
 
 from ekya.core.errors import UserError
 from ekya.system.files import is_written_into, standard_descriptor, user_errors, write_text_atomic
@@ -161,6 +162,17 @@ def require_new(path: Path, resume: bool) -> None:
         )
 
 
+class _OnceEach(TyperCommand):
+    """A command that refuses an option of one value that stands twice: the last would count in silence."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+        for option in given:
+            if given.count(option) > 1 and not (option.multiple or option.is_eager):
+                raise UserError(f"{option.opts[0]}: it stands there twice; keep one of them")
+        return super().parse_args(ctx, args)
+
+
 _Config = TypeVar("_Config")
 
 
@@ -205,7 +217,7 @@ class Command(Generic[_Config]):
         parsed.__doc__ = self.run.__doc__
         alone = typer.Typer()  # commands of a group are listed before its groups, unless they are in one
         epilog = "Examples:\n\n" + "\n\n".join(self.examples)
-        alone.command(self.name, epilog=epilog)(parsed)
+        alone.command(self.name, cls=_OnceEach, epilog=epilog)(parsed)
         group.add_typer(alone)
 
 

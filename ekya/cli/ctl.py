@@ -294,7 +294,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
     Raises:
         UserError: no source, or several; or the file is no mapping.
     """
-    from ekya.config.files import read_mapping
+    from ekya.system.yaml_file import read_mapping
 
     given = {"--url": config.url, "--video": config.video, "--stream": config.stream}
     if len(named := [option for option, value in given.items() if value is not None]) != 1:

@@ -198,7 +198,7 @@ class LiveOptions(PlayOptions):
 
 def split_names(text: str | None) -> tuple[str, ...]:
     """Returns an option's names, separated by commas."""
-    return tuple(name for name in (text or "").split(",") if name)
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def refuse_repeats(option: str, values: Collection[object]) -> None:

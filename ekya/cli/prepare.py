@@ -20,6 +20,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import Output, command, open_bars, require_file
 from ekya.cli.options import split_names
 from ekya.core.errors import UserError
+from ekya.core.unique_tuple import require_distinct_names
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.system.files import user_errors, write_text_atomic
@@ -105,6 +106,10 @@ def prepare(config: PrepareConfig, output: Output) -> None:
             f"({dataset.licence}), and its folder has to hold {dataset.layout}"
         )
     classes = tuple(one for one in split_names(config.classes) if one != "auto") or dataset.classes_in(root)
+    try:
+        require_distinct_names(classes)
+    except ValueError as error:
+        raise UserError(f"{root}: its classes: {error} with --classes") from None
     places = _Places(out)
     places.make_space(config.resume, config.overwrite)
     check = _Check(dataset, root, classes, places)

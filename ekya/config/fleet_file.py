@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     ValidationInfo,
     field_serializer,
@@ -33,7 +34,7 @@ from ekya.config.fleet_sections import (
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
-from ekya.core.unique_tuple import UniqueTuple
+from ekya.core.unique_tuple import UniqueTuple, require_distinct_names
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
@@ -73,6 +74,8 @@ LABELLED_FRAMES = "golden.frames_per_window"
 AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 
+_ClassName = Annotated[str, Field(min_length=1)]
+
 
 class FleetConfig(FleetSection):
     """Cameras, their part of the machine, and the configurations that the scheduler chooses from.
@@ -101,7 +104,7 @@ class FleetConfig(FleetSection):
     """
 
     name: str = "fleet"
-    classes: UniqueTuple[Annotated[str, Field(min_length=1)]] | None = None
+    classes: Annotated[UniqueTuple[_ClassName], AfterValidator(require_distinct_names)] | None = None
     gpus: float = Field(default=1.0, gt=0)
     window_s: float = Field(default=16.0, gt=0)
     windows: int | None = Field(default=None, ge=1)

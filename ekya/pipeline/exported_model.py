@@ -11,7 +11,6 @@ import onnx
 from pydantic import ValidationError
 
 from ekya import __version__
-from ekya.config.files import read_mapping
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.keys_in_words import describe_first_problem
 from ekya.config.shipped import DETECTOR_BASE, shipped_root
@@ -30,6 +29,7 @@ from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.system.files import write_bytes_atomic, write_text_atomic
+from ekya.system.yaml_file import read_mapping
 
 
 def export_serving_model(

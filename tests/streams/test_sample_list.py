@@ -86,6 +86,7 @@ def test_sample_list_wrong_line_is_named(folder, line, says):
     [
         ("", "there is nothing in it"),
         ("1,2,3\n", "north.csv:1: 3 columns without names"),
+        ("idx,class,class,x0,y0,x1,y1\n", "north.csv:1: the column 'class' stands there twice"),
         ("idx,class,x0,y0,x1\n", "north.csv:1: the first line has to name a frame"),
         (NAMES + "1,tram,1,1,2,2\n", "has no 'person'; remove it, or choose from tram"),
     ],
