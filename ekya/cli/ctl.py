@@ -308,7 +308,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
     else:
         values["source"] = {
             "kind": "video",
-            "files": [str(Path(one).absolute()) for one in opt.split_names(config.video)],
+            "files": [str(one.absolute()) for one in opt.split_files(config.video or "")],
         }
     return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
 

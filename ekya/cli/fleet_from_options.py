@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from ekya.cli.command import Output
-from ekya.cli.options import Clock, split_names
+from ekya.cli.options import Clock, split_files, split_names
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet, parse_fleet, with_play
 from ekya.config.run_options import RunOptions, require_end, require_needs
@@ -90,7 +90,7 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
             "into an environment variable, say CAM_PASSWORD, and write "
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
-    files = [[Path(one) for one in video.split(",") if one] for video in videos]
+    files = [split_files(video) for video in videos]
     missing = next((file for camera in files for file in camera if not file.exists()), None)
     if missing is not None and "golden" not in given:
         # No model is fetched for it.

@@ -30,7 +30,9 @@ FleetFile = Annotated[
 Videos = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FILE[,FILE...]", help="A camera made of video files; give it once for each camera."
+        metavar="FILE[,FILE...]",
+        help="A camera made of video files; give it once for each camera. A file with a comma in its name is "
+        "given alone.",
     ),
 ]
 Card = Annotated[
@@ -199,6 +201,11 @@ class LiveOptions(PlayOptions):
 def split_names(text: str | None) -> tuple[str, ...]:
     """Returns an option's names, separated by commas."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def split_files(text: str) -> tuple[Path, ...]:
+    """Returns an option's files, separated by commas; the whole text is one if a file is called so."""
+    return (Path(text),) if Path(text).is_file() else tuple(Path(one) for one in text.split(",") if one)
 
 
 def refuse_repeats(option: str, values: Collection[object]) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from ekya.core.errors import UserError
-from ekya.system.files import FOLDER
+from ekya.system.files import FOLDER, expand_home, require_utf8
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -50,10 +50,12 @@ def _name(value: object) -> tuple[str, ...]:
 
 
 def _find(path: Path, where: str, folders: Sequence[Path], folder: bool) -> Path:
-    candidates = [one / path.expanduser() for one in folders]
+    candidates = [one / expand_home(path) for one in folders]
     for candidate in candidates:
         if candidate.is_dir() if folder else candidate.is_file():
-            return candidate.resolve()
+            found = candidate.resolve()
+            require_utf8(str(found))  # the target of a link
+            return found
     if not folder and any(candidate.is_dir() for candidate in candidates):
         raise UserError(f"{where}: {path} is a folder; name a file in it")
     if folder and any(candidate.exists() for candidate in candidates):

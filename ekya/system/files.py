@@ -56,7 +56,34 @@ _REMEDIES = {
 def cache_folder() -> Path:
     """Returns Ekya's folder in the user's cache: ``$XDG_CACHE_HOME/ekya``, by default ``~/.cache/ekya``."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "ekya"
+    return (Path(cache) if cache else expand_home(Path("~/.cache"))) / "ekya"
+
+
+def expand_home(path: Path) -> Path:
+    """Returns the path with the user's home folder in place of ``~``.
+
+    Raises:
+        UserError: the user has none.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: this user has no home folder; set HOME to one") from error
+
+
+def require_utf8(name: str) -> None:
+    """Refuses a name that could stand in no file of JSON, YAML or Parquet, nor be printed.
+
+    Raises:
+        UserError: it has bytes that are not UTF-8.
+    """
+    if name.isascii():
+        return
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        told = os.fsencode(name).decode(errors="backslashreplace")
+        raise UserError(f"{told}: the name is not UTF-8; rename it, say with convmv") from None
 
 
 @contextmanager

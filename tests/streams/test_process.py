@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -42,6 +43,17 @@ def test_process_on_demand_slow_reader_gets_all_pixels(odd: Any) -> None:
         assert a.frame is not None
         np.testing.assert_array_equal(a.truth.boxes, a.frame.boxes)
         assert a.truth.tracks.tolist() == [100 * a.index + k for k in range(a.index % 3)]
+
+
+def test_process_without_shared_memory_says_so(odd: Any) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        process = SourceProcess(odd(frames=2), ("car",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with process, pytest.raises(UserError, match=r"MB of shared memory .*ulimit"):
+        list(process.frames())
 
 
 def test_process_paced_is_not_held_up_and_gives_newest_pixels(odd: Any) -> None:

@@ -40,6 +40,12 @@ def test_sample_list_shows_only_listed_frames(folder):
     assert shown(folder, text) == [(2, 0.0, ["person", "car"]), (4, 1.0, []), (7, 2.0, ["bicycle"])]
 
 
+def test_sample_list_pictures_may_be_numbered_without_zeros(folder):
+    for number in range(10):
+        (folder / "north" / f"{number:06d}.jpg").rename(folder / "north" / f"{number + 2}.jpg")
+    assert shown(folder, NAMES + "2,0,0,0,10,20\n11,1,5,5,30,30\n", ("person",))[1][0] == 9
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -2,11 +2,12 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.system.files import write_text_atomic
+from ekya.system.files import expand_home, write_text_atomic
 
 TEXT = "{}\n"
 
@@ -49,6 +50,11 @@ def test_what_is_no_regular_file_is_written_into(tmp_path, background, make):
     after = path.lstat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_user_without_a_home_folder_is_told():
+    with pytest.raises(UserError, match=r"^~nobody-of-this-name/a: this user has no home folder; set HOME"):
+        expand_home(Path("~nobody-of-this-name/a"))
 
 
 def test_a_link_that_leads_to_itself_is_refused(tmp_path):

@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.errors import UserError
 from ekya.streams.ingest.frame import Frame, Truth
 
 SLOTS = 4
@@ -114,6 +115,9 @@ class SlotWriter:
 
         Returns:
             Offset of the slot, bytes.
+
+        Raises:
+            UserError: there is no shared memory for it.
         """
         if self._map is None or frame.image.nbytes + _SLOT_HEADER > self._slot_bytes:
             self._map = self._grow(frame.image.nbytes)
@@ -132,8 +136,14 @@ class SlotWriter:
         self._slot_bytes = -(-(image_bytes + _SLOT_HEADER) // page) * page
         self._end = self._start + SLOTS * self._slot_bytes
         self._slot = 0
-        os.ftruncate(self._fd, self._end)
-        return mmap.mmap(self._fd, self._end)
+        try:
+            os.ftruncate(self._fd, self._end)
+            return mmap.mmap(self._fd, self._end)
+        except OSError as error:
+            raise UserError(
+                f"frames get no {self._end / 1e6:.1f} MB of shared memory ({error.strerror}); raise the "
+                "limits of this shell on the size of files and memory (ulimit -a)"
+            ) from error
 
 
 class SlotReader:
