@@ -50,11 +50,8 @@ class Output:
         """
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         if self.json_descriptor is not None:
-            with (
-                user_errors(Path("standard output")),
-                os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream,
-            ):
-                stream.write(text)
+            with user_errors(Path("standard output")), os.fdopen(os.dup(self.json_descriptor), "wb") as to:
+                to.write(text.encode())
         elif self.json_to is not None:
             write_text_atomic(Path(self.json_to), text)
 
@@ -117,12 +114,13 @@ def remember_ctrl_c() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def require_writable(option: str, path: Path) -> None:
+def require_writable(option: str, path: Path, *, is_read: bool = False) -> None:
     """Refuses a file that could not be written after the work.
 
     Args:
         option: the option that names it.
         path: the file.
+        is_read: it is read again, so it must be no FIFO, device and the like.
 
     Raises:
         UserError: it is a folder, or its folder is missing or cannot be written to.
@@ -136,16 +134,7 @@ def require_writable(option: str, path: Path) -> None:
             raise UserError(f"{option} {path}: there is no folder {written}; make it, or name another file")
         if not os.access(written, os.W_OK):
             raise PermissionError(13, "not writable")
-
-
-def require_file(option: str, path: Path) -> None:
-    """Refuses what ``require_writable`` does, and a path that is no file, of which nothing can be read again.
-
-    Raises:
-        UserError: names the option and the path.
-    """
-    require_writable(option, path)
-    if is_written_into(path):
+    if is_read and written == path:
         raise UserError(f"{option} {path}: this is no file, and is to be read again; name a file")
 
 
@@ -155,7 +144,7 @@ def require_new(path: Path, resume: bool) -> None:
     Raises:
         UserError: names the file.
     """
-    require_file("--out", path)
+    require_writable("--out", path, is_read=True)
     if path.exists() and not resume:
         raise UserError(
             f"--out {path}: the file is there already; go on with it by --resume, or name another"
@@ -165,7 +154,7 @@ def require_new(path: Path, resume: bool) -> None:
 class _OnceEach(TyperCommand):
     """A command that refuses an option of one value that stands twice: the last would count in silence."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=[*args])
         for option in given:
             if given.count(option) > 1 and not (option.multiple or option.is_eager):

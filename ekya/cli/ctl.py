@@ -117,7 +117,7 @@ class CtlSetConfig(CtlConfig):
     ] = None
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Scheduler of the fleet, such as ekya or uniform:inference=300."),
+        typer.Option(*opt.SCHEDULER_NAMES, metavar="NAME", help="Scheduler of the fleet, such as ekya."),
     ] = None
     gpus: Annotated[
         float | None,

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars, require_file
+from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.cli.options import parse_fractions, parse_integers
 from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import EdgeWork
@@ -62,7 +62,7 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
 
     run = _run_of(config)
     work, points = run.work, config.points
-    require_file("--points", points)
+    require_writable("--points", points, is_read=True)
     done = read_tried(points) if points.exists() else []
     for other in {tried.work for tried in done if tried.work.kind == work.kind} - {work}:
         raise UserError(

@@ -92,9 +92,12 @@ Window = Annotated[
     typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window; default: chosen."),
 ]
 Windows = Annotated[int | None, typer.Option(min=1, help="Number of windows to run.")]
+SCHEDULER_NAMES = ("--scheduler", "--schedulers")
+"""Both names, for an option of one scheduler as for one of several."""
 Scheduler = Annotated[
     str | None,
     typer.Option(
+        *SCHEDULER_NAMES,
         metavar="NAME",
         help="Scheduler, such as ekya, thief or uniform:inference=300; paper is the paper's scheduler with "
         "its micro-profiler, and NAME@paper another scheduler with that micro-profiler.",

@@ -17,10 +17,10 @@ import yaml
 from rich.console import Console
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars, require_file
+from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.cli.options import split_names
 from ekya.core.errors import UserError
-from ekya.core.unique_tuple import require_distinct_names
+from ekya.core.unique_tuple import require_distinct
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.system.files import user_errors, write_text_atomic
@@ -95,7 +95,7 @@ def prepare(config: PrepareConfig, output: Output) -> None:
         raise UserError(f"--root {config.root}: there is no such folder; name the one that holds the data")
     root = config.root.resolve()
     out = config.out or Path(f"{dataset.name}.yaml")
-    require_file("--out", out)
+    require_writable("--out", out, is_read=True)
     out = out.resolve()
     survey = dataset.survey(root)
     streams = _chosen(survey, split_names(config.streams))
@@ -107,7 +107,7 @@ def prepare(config: PrepareConfig, output: Output) -> None:
         )
     classes = tuple(one for one in split_names(config.classes) if one != "auto") or dataset.classes_in(root)
     try:
-        require_distinct_names(classes)
+        require_distinct(classes)
     except ValueError as error:
         raise UserError(f"{root}: its classes: {error} with --classes") from None
     places = _Places(out)

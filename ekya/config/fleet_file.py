@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     Field,
     ValidationInfo,
     field_serializer,
@@ -34,7 +33,7 @@ from ekya.config.fleet_sections import (
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
-from ekya.core.unique_tuple import UniqueTuple, require_distinct_names
+from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
@@ -74,8 +73,6 @@ LABELLED_FRAMES = "golden.frames_per_window"
 AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 
-_ClassName = Annotated[str, Field(min_length=1)]
-
 
 class FleetConfig(FleetSection):
     """Cameras, their part of the machine, and the configurations that the scheduler chooses from.
@@ -104,7 +101,7 @@ class FleetConfig(FleetSection):
     """
 
     name: str = "fleet"
-    classes: Annotated[UniqueTuple[_ClassName], AfterValidator(require_distinct_names)] | None = None
+    classes: UniqueTuple[Annotated[str, Field(min_length=1)]] | None = None
     gpus: float = Field(default=1.0, gt=0)
     window_s: float = Field(default=16.0, gt=0)
     windows: int | None = Field(default=None, ge=1)

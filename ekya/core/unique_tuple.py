@@ -1,8 +1,9 @@
-"""Lists of values to choose from in a file of settings, and keys and names that must differ.
+"""Lists of values to choose from in a file of settings, and keys that must differ.
 
 Apart from ``configs.py``, since that is imported where there is torch and no pydantic (`make gpu-check`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -15,9 +16,13 @@ def require_distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
     """Returns the values unchanged.
 
     Raises:
-        ValueError: a value occurs twice.
+        ValueError: a value occurs twice, or two names differ in capitals only.
     """
-    if len(set(values)) != len(values):
+    known = {str(value).casefold(): value for value in values}
+    for value in values if len(known) < len(values) else ():
+        if (other := known[str(value).casefold()]) != value:
+            raise ValueError(f"'{value}' and '{other}' differ in capitals only; keep one of them")
+    if len(known) < len(values):
         raise ValueError("a value stands there twice; keep one of them")
     return values
 
@@ -28,25 +33,10 @@ def require_distinct_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: a key occurs twice.
     """
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key '{twice}' stands there twice; keep one of them")
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"the key '{key}' stands there twice; keep one of them")
     return dict(pairs)
-
-
-def require_distinct_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the names unchanged.
-
-    Raises:
-        ValueError: two of them are equal, or differ in capitals only.
-    """
-    known: dict[str, str] = {}
-    for name in require_distinct(names):
-        other = known.setdefault(name.casefold(), name)
-        if other != name:
-            raise ValueError(f"'{other}' and '{name}' differ in capitals only; keep one of them")
-    return names
 
 
 UniqueTuple = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(require_distinct)]

@@ -36,7 +36,7 @@ _TRIES, _PAUSE_S = 10, 0.05
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some space or choose another folder",
-    errno.EFBIG: "the file is larger than is allowed here; free some space or choose another folder",
+    errno.EFBIG: "larger than is allowed here; raise the limit (ulimit -f), or free some space",
     errno.EIO: "the disk cannot be read or written; check it, or choose another folder",
     errno.EACCES: "no permission; change the folder's permissions or choose another folder",
     errno.EPERM: "no permission; change the folder's permissions or choose another folder",
@@ -60,11 +60,7 @@ def cache_folder() -> Path:
 
 
 def expand_home(path: Path) -> Path:
-    """Returns the path with the user's home folder in place of ``~``.
-
-    Raises:
-        UserError: the user has none.
-    """
+    """Returns the path with the user's home folder in place of ``~``; refuses it where the user has none."""
     try:
         return path.expanduser()
     except RuntimeError as error:
@@ -72,13 +68,7 @@ def expand_home(path: Path) -> Path:
 
 
 def require_utf8(name: str) -> None:
-    """Refuses a name that could stand in no file of JSON, YAML or Parquet, nor be printed.
-
-    Raises:
-        UserError: it has bytes that are not UTF-8.
-    """
-    if name.isascii():
-        return
+    """Refuses a name that is not UTF-8, and could stand in no file of JSON, YAML or Parquet."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -2,11 +2,29 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ekya.core.errors import UserError
 from ekya.system.files import user_errors
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML's own loader takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            name, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if name in lines and key.value != "<<":  # all that is merged counts
+                raise UserError(
+                    f"lines {lines[name]} and {line}: the key '{key.value}' stands there twice, and only one "
+                    "can count; keep one of them, or join them"
+                )
+            lines[name] = line
+        return node
 
 
 def read_mapping(path: Path) -> Mapping[str, object]:
@@ -23,10 +41,9 @@ def read_mapping(path: Path) -> Mapping[str, object]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from error
     try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        _refuse_repeated_keys(root, path)
-        raw = loader.construct_document(root) if root is not None else None
+        raw = _Loader(text).get_single_data()
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
@@ -37,28 +54,3 @@ def read_mapping(path: Path) -> Mapping[str, object]:
     if not isinstance(raw, Mapping):
         raise UserError(f"{path}: the file has no keys at its top, as in 'key: value'; add them")
     return raw
-
-
-def _refuse_repeated_keys(root: yaml.Node | None, path: Path) -> None:
-    """Refuses what YAML forbids and its library takes: of a key that stands twice it keeps the last."""
-    left, seen = [root], set[int]()
-    while left:
-        node = left.pop()
-        if id(node) in seen:  # an alias
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            lines: dict[tuple[str, str], int] = {}
-            for key, value in node.value:
-                left += (key, value)
-                if not isinstance(key, yaml.ScalarNode) or key.value == "<<":  # all that is merged counts
-                    continue
-                name, line = (key.tag, key.value), key.start_mark.line + 1
-                if name in lines:
-                    raise UserError(
-                        f"{path}: lines {lines[name]} and {line}: the key '{key.value}' stands there twice, "
-                        "and only one can count; keep one of them, or join them"
-                    )
-                lines[name] = line
-        elif isinstance(node, yaml.SequenceNode):
-            left += node.value

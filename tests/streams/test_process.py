@@ -52,7 +52,13 @@ def test_process_without_shared_memory_says_so(odd: Any) -> None:
         process = SourceProcess(odd(frames=2), ("car",))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    with process, pytest.raises(UserError, match=r"MB of shared memory .*ulimit"):
+    with (
+        process,
+        pytest.raises(
+            UserError,
+            match=r"shared memory for frames: larger than is allowed here; raise the limit \(ulimit",
+        ),
+    ):
         list(process.frames())
 
 

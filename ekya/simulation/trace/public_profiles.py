@@ -38,7 +38,6 @@ from ekya.core.trace import (
     Trace,
     Trial,
 )
-from ekya.core.unique_tuple import require_distinct_keys
 from ekya.core.units import FULL_GPU_MILLI, StreamId, seconds_to_us
 from ekya.core.view import InferenceOption
 from ekya.planning.profiling.inference_profile import oldest_result_us, prior_relative_accuracy
@@ -136,8 +135,7 @@ class _Profiles(BaseModel):
         """Reads and checks a file."""
         try:
             with user_errors(path):
-                text = path.read_text(encoding="utf-8")
-                found = _Profiles.model_validate(json.loads(text, object_pairs_hook=require_distinct_keys))
+                found = _Profiles.model_validate(json.loads(path.read_text(encoding="utf-8")))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"] if part != "[key]")

@@ -9,14 +9,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.errors import UserError
 from ekya.streams.ingest.frame import Frame, Truth
+from ekya.system.files import user_errors
 
 SLOTS = 4
 _SLOT_HEADER = 64  # the frame's index, padded so that pixels are aligned
@@ -136,14 +137,9 @@ class SlotWriter:
         self._slot_bytes = -(-(image_bytes + _SLOT_HEADER) // page) * page
         self._end = self._start + SLOTS * self._slot_bytes
         self._slot = 0
-        try:
+        with user_errors(Path("shared memory for frames")):
             os.ftruncate(self._fd, self._end)
             return mmap.mmap(self._fd, self._end)
-        except OSError as error:
-            raise UserError(
-                f"frames get no {self._end / 1e6:.1f} MB of shared memory ({error.strerror}); raise the "
-                "limits of this shell on the size of files and memory (ulimit -a)"
-            ) from error
 
 
 class SlotReader:
