@@ -39,11 +39,12 @@ from ekya.cli.options import parse_integers, refuse_repeats
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import ModelSwapped
+from ekya.core.host import TYPICAL_FRAME
 from ekya.core.objects import DOUBTFUL, SURE
 from ekya.core.records import FramePrediction, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
 from ekya.models.golden.golden_model import open_detector_of
-from ekya.pipeline.costs import TYPICAL_FRAME, CostCard, load_card
+from ekya.pipeline.costs import CostCard, load_card
 from ekya.results.metrics.accuracy import StreamScore
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.run_history import summarize_steps

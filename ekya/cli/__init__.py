@@ -1,8 +1,10 @@
 """Command line: a command is a frozen config with its options, and the function that takes it."""
 
+import io
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +35,7 @@ from ekya.cli import (
 from ekya.cli.command import Command
 from ekya.core.errors import UnwellRunError, UserError
 from ekya.streams.ingest.credentials import mask_passwords
+from ekya.system.files import require_utf8, user_errors
 
 USER_ERROR = 2
 """Exit code for an error that the user can fix, including errors of the command line itself."""
@@ -135,7 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=_StandardError())
     logging.getLogger("ekya").setLevel(logging.INFO)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale may lack γ, and names of the user
+            stream.reconfigure(errors="backslashreplace")
     try:
+        with user_errors(Path()):
+            for name in (*(sys.argv[1:] if arguments is None else arguments), str(Path.cwd())):
+                require_utf8(name)
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except TyperException as error:
         return _fail(f"{error.format_message()} (ekya --help says what is possible)")

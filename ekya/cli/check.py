@@ -66,7 +66,7 @@ def schema(config: SchemaConfig, output: Output) -> None:
     Many editors find it by the first line of a file: `# yaml-language-server: $schema=fleet.schema.json`.
     """
     from ekya.config.fleet_reading import NAMES_SCHEMA, dump_schema
-    from ekya.system.files import write_text_atomic
+    from ekya.system.files import is_written_into, write_text_atomic
 
     text = dump_schema()
     if config.out is None:
@@ -74,5 +74,7 @@ def schema(config: SchemaConfig, output: Output) -> None:
         return
     require_writable("--out", config.out)
     write_text_atomic(config.out, text)
+    if is_written_into(config.out):
+        return
     output.print_text(f"{config.out} written; name it in the first line of a fleet file:")
     output.print_text(f"{NAMES_SCHEMA}{config.out}")

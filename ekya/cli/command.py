@@ -15,9 +15,10 @@ from typing import Any, Generic, TypeVar, cast
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperCommand
 
 from ekya.core.errors import UserError
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import is_written_into, standard_descriptor, user_errors, write_text_atomic
 
 STDOUT = "-"
 """Value of ``--json`` for standard output, which then holds nothing else."""
@@ -49,8 +50,8 @@ class Output:
         """
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         if self.json_descriptor is not None:
-            with os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with user_errors(Path("standard output")), os.fdopen(os.dup(self.json_descriptor), "wb") as to:
+                to.write(text.encode())
         elif self.json_to is not None:
             write_text_atomic(Path(self.json_to), text)
 
@@ -65,6 +66,8 @@ def open_output(json_to: str | None) -> Iterator[Output]:
     Raises:
         UserError: the file's folder is missing or cannot be written to.
     """
+    if json_to is not None and standard_descriptor(Path(json_to)) == 1:
+        json_to = STDOUT
     if json_to != STDOUT:
         if json_to is not None:
             require_writable("--json", Path(json_to))
@@ -111,23 +114,28 @@ def remember_ctrl_c() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def require_writable(option: str, path: Path) -> None:
+def require_writable(option: str, path: Path, *, is_read: bool = False) -> None:
     """Refuses a file that could not be written after the work.
 
     Args:
         option: the option that names it.
         path: the file.
+        is_read: it is read again, so it must be no FIFO, device and the like.
 
     Raises:
         UserError: it is a folder, or its folder is missing or cannot be written to.
     """
     if path.is_dir():
         raise UserError(f"{option} {path}: this is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it, or name another file")
     with user_errors(path):
-        if not os.access(path.parent, os.W_OK):
+        file = path.resolve() if path.is_symlink() else path
+        written = path if is_written_into(path) else file.parent
+        if not written.exists():
+            raise UserError(f"{option} {path}: there is no folder {written}; make it, or name another file")
+        if not os.access(written, os.W_OK):
             raise PermissionError(13, "not writable")
+    if is_read and written == path:
+        raise UserError(f"{option} {path}: this is no file, and is to be read again; name a file")
 
 
 def require_new(path: Path, resume: bool) -> None:
@@ -136,11 +144,22 @@ def require_new(path: Path, resume: bool) -> None:
     Raises:
         UserError: names the file.
     """
-    require_writable("--out", path)
+    require_writable("--out", path, is_read=True)
     if path.exists() and not resume:
         raise UserError(
             f"--out {path}: the file is there already; go on with it by --resume, or name another"
         )
+
+
+class _OnceEach(TyperCommand):
+    """A command that refuses an option of one value that stands twice: the last would count in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+        for option in given:
+            if given.count(option) > 1 and not (option.multiple or option.is_eager):
+                raise UserError(f"{option.opts[0]}: it stands there twice; keep one of them")
+        return super().parse_args(ctx, args)
 
 
 _Config = TypeVar("_Config")
@@ -187,7 +206,7 @@ class Command(Generic[_Config]):
         parsed.__doc__ = self.run.__doc__
         alone = typer.Typer()  # commands of a group are listed before its groups, unless they are in one
         epilog = "Examples:\n\n" + "\n\n".join(self.examples)
-        alone.command(self.name, epilog=epilog)(parsed)
+        alone.command(self.name, cls=_OnceEach, epilog=epilog)(parsed)
         group.add_typer(alone)
 
 

@@ -22,7 +22,7 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
     """Options of ``ekya compare``."""
 
     video: opt.Videos = None
-    schedulers: Annotated[str, typer.Option(metavar="NAME,...", help=opt.COMPARED)] = (
+    schedulers: Annotated[str, typer.Option(*opt.SCHEDULER_NAMES, metavar="NAME,...", help=opt.COMPARED)] = (
         "ekya,thief,uniform,no-retrain"
     )
     seeds: Annotated[

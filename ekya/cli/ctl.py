@@ -135,7 +135,7 @@ class CtlSetConfig(CtlConfig):
     ] = None
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Scheduler of the fleet, such as ekya or uniform:inference=300."),
+        typer.Option(*opt.SCHEDULER_NAMES, metavar="NAME", help="Scheduler of the fleet, such as ekya."),
     ] = None
     gpus: Annotated[
         float | None,
@@ -332,7 +332,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
     Raises:
         UserError: no source, or several; or the file is no mapping.
     """
-    from ekya.config.files import read_mapping
+    from ekya.system.yaml_file import read_mapping
 
     given = {"--url": config.url, "--video": config.video, "--stream": config.stream}
     if len(named := [option for option, value in given.items() if value is not None]) != 1:
@@ -346,7 +346,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
     else:
         values["source"] = {
             "kind": "video",
-            "files": [str(Path(one).absolute()) for one in opt.split_names(config.video)],
+            "files": [str(one.absolute()) for one in opt.split_files(config.video or "")],
         }
     return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
 

@@ -132,9 +132,9 @@ def _table(facts: "FleetFacts") -> Table:
 
 def _write(path: Path, servers: "Servers", facts: "FleetFacts", to: Path) -> None:
     """Writes the servers file with the rates that were measured between its servers."""
-    from ekya.config.files import read_mapping
     from ekya.fleet.policy.loans import Links
     from ekya.fleet.servers_file import links_section
+    from ekya.system.yaml_file import read_mapping
 
     measured = {way: _rounded(link.mb_s) for way, link in facts.links.items()}
     links = Links({**servers.links.mb_s, **measured}, servers.links.usual_mb_s)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from ekya.cli.command import Output
-from ekya.cli.options import Clock
+from ekya.cli.options import Clock, split_files, split_names
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet, parse_fleet, with_play
 from ekya.config.run_options import RunOptions, require_end, require_needs
@@ -19,6 +19,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
+from ekya.models.golden.golden_model import require_known_classes
 from ekya.models.golden.spec import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.credentials import has_password, require_variables
@@ -55,7 +56,7 @@ def read_fleet(config: object) -> FleetConfig:
         make_scheduler(changes["scheduler"])
     if "classes" in given:
         classes = given["classes"]
-        changes = {"classes": classes if classes == "auto" else classes.split(","), **changes}
+        changes = {"classes": classes if classes == "auto" else split_names(classes), **changes}
     if "video" in given or "camera" in given:
         fleet = _fleet_of({"task": Task.DETECT, **given}, changes)
     else:
@@ -68,6 +69,8 @@ def read_fleet(config: object) -> FleetConfig:
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
         if given.get("offline", False):
             _require_golden_here(fleet)
+    if fleet.classes is not None:
+        require_known_classes(fleet.golden, fleet.classes)
     play: dict[str, object] = {option: given[option] for option in ("speed", "loop") if option in given}
     return with_play(fleet, play) if play else fleet
 
@@ -87,7 +90,7 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
             "into an environment variable, say CAM_PASSWORD, and write "
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
-    files = [[Path(one) for one in video.split(",") if one] for video in videos]
+    files = [split_files(video) for video in videos]
     missing = next((file for camera in files for file in camera if not file.exists()), None)
     if missing is not None and "golden" not in given:
         # No model is fetched for it.

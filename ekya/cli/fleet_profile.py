@@ -62,7 +62,7 @@ def profile(config: FleetProfileConfig, output: Output) -> None:
 
     run = _run_of(config)
     work, points = run.work, config.points
-    require_writable("--points", points)
+    require_writable("--points", points, is_read=True)
     done = read_tried(points) if points.exists() else []
     for other in {tried.work for tried in done if tried.work.kind == work.kind} - {work}:
         raise UserError(

@@ -163,9 +163,9 @@ def _retention_limits(config: GcConfig, folder: "RunFolder") -> "RetentionConfig
     """Returns the limits of the folder's fleet file, with those of the command line."""
     from pydantic import ValidationError
 
-    from ekya.config.files import read_mapping
     from ekya.config.fleet_sections import RetentionConfig
     from ekya.core.errors import UserError
+    from ekya.system.yaml_file import read_mapping
 
     asked = {"days": config.days, "gigabytes": config.gigabytes, "models": config.models}
     changes = {key: value for key, value in asked.items() if value is not None}
@@ -184,9 +184,9 @@ def _service_cameras(folder: "RunFolder") -> "tuple[StreamId, ...] | None":
 
     That is so of a run, whose report needs all, and where the fleet file was edited into something else.
     """
-    from ekya.config.files import read_mapping
     from ekya.core.units import StreamId
     from ekya.service.run_folder_contents import is_service
+    from ekya.system.yaml_file import read_mapping
 
     streams = read_mapping(folder.fleet).get("streams")
     if not is_service(folder) or not isinstance(streams, list):

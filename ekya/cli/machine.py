@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars
+from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
 
@@ -140,6 +140,7 @@ def calibrate(config: CalibrateConfig, output: Output) -> None:
     """Measure a cost card of this device: the durations for runs in virtual time."""
     from ekya.simulation.emulated.calibrate import calibrate
 
+    require_writable("--out", config.out)
     card = calibrate()
     card.save(config.out)
     output.write_json(asdict(card))

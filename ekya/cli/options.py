@@ -30,7 +30,9 @@ FleetFile = Annotated[
 Videos = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FILE[,FILE...]", help="A camera made of video files; give it once for each camera."
+        metavar="FILE[,FILE...]",
+        help="A camera made of video files; give it once for each camera. A file with a comma in its name is "
+        "given alone.",
     ),
 ]
 Card = Annotated[
@@ -90,9 +92,12 @@ Window = Annotated[
     typer.Option(min=0.0, metavar="SECONDS", help="Length of a retraining window; default: chosen."),
 ]
 Windows = Annotated[int | None, typer.Option(min=1, help="Number of windows to run.")]
+SCHEDULER_NAMES = ("--scheduler", "--schedulers")
+"""Both names, for an option of one scheduler as for one of several."""
 Scheduler = Annotated[
     str | None,
     typer.Option(
+        *SCHEDULER_NAMES,
         metavar="NAME",
         help="Scheduler, such as ekya, thief or uniform:inference=300; paper is the paper's scheduler with "
         "its micro-profiler, and NAME@paper another scheduler with that micro-profiler.",
@@ -198,7 +203,12 @@ class LiveOptions(PlayOptions):
 
 def split_names(text: str | None) -> tuple[str, ...]:
     """Returns an option's names, separated by commas."""
-    return tuple(name for name in (text or "").split(",") if name)
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def split_files(text: str) -> tuple[Path, ...]:
+    """Returns an option's files, separated by commas; the whole text is one if a file is called so."""
+    return (Path(text),) if Path(text).is_file() else tuple(Path(one) for one in text.split(",") if one)
 
 
 def refuse_repeats(option: str, values: Collection[object]) -> None:

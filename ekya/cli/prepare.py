@@ -20,6 +20,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.cli.options import split_names
 from ekya.core.errors import UserError
+from ekya.core.unique_tuple import require_distinct
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.system.files import user_errors, write_text_atomic
@@ -93,8 +94,9 @@ def prepare(config: PrepareConfig, output: Output) -> None:
     if not config.root.is_dir():
         raise UserError(f"--root {config.root}: there is no such folder; name the one that holds the data")
     root = config.root.resolve()
-    out = (config.out or Path(f"{dataset.name}.yaml")).resolve()
-    require_writable("--out", out)
+    out = config.out or Path(f"{dataset.name}.yaml")
+    require_writable("--out", out, is_read=True)
+    out = out.resolve()
     survey = dataset.survey(root)
     streams = _chosen(survey, split_names(config.streams))
     if not streams:
@@ -104,6 +106,10 @@ def prepare(config: PrepareConfig, output: Output) -> None:
             f"({dataset.licence}), and its folder has to hold {dataset.layout}"
         )
     classes = tuple(one for one in split_names(config.classes) if one != "auto") or dataset.classes_in(root)
+    try:
+        require_distinct(classes)
+    except ValueError as error:
+        raise UserError(f"{root}: its classes: {error} with --classes") from None
     places = _Places(out)
     places.make_space(config.resume, config.overwrite)
     check = _Check(dataset, root, classes, places)

@@ -137,6 +137,7 @@ def make_runnable(
         require_credentials,
         require_world,
     )
+    from ekya.results.storage.run_folder import require_room
 
     require_world(fleet, fleet.scheduler, clock, endless=options.endless)
     fleet = fleet.with_preset(fleet.scheduler)
@@ -147,6 +148,8 @@ def make_runnable(
         require_capacity(fleet, options.shares)
     if options.card is not None:
         raise UserError("--card: a live run plans with what it measures here; add --clock virtual")
+    if options.resume is None and not options.endless:
+        require_room(options.runs, options.name or fleet.name)
     return fleet
 
 
@@ -196,8 +199,8 @@ def require_well(summary: dict[str, Any]) -> None:
 
 
 def _folder_to_resume(config: RunConfig) -> "RunFolder | None":
-    from ekya.results.storage.journal import require_own_version
     from ekya.results.storage.run_folder import RunFolder
+    from ekya.runtime.driver.resuming import require_resumable
 
     if config.resume is None:
         return None
@@ -212,5 +215,6 @@ def _folder_to_resume(config: RunConfig) -> "RunFolder | None":
     folder = RunFolder.open(config.resume if config.resume.is_dir() else config.runs / config.resume)
     if folder.starts.is_file():
         raise UserError(f"--resume: {folder.path} is a service's; use ekya serve --name {folder.name}")
-    require_own_version(folder.journal)  # before its fleet file is refused for keys that have gone since
+    # Before anything is started, and before its fleet file is refused for keys that have gone since.
+    require_resumable(folder)
     return folder

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pwd
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,14 +133,14 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
 
 
 def _print_unit(config: ServeConfig, folder: Path) -> None:
-    import getpass
-
     from ekya.service.unit import ServiceUnit
 
     argv = [argument for argument in _argv(config, folder) if argument != "--unit"]
-    unit = ServiceUnit(
-        folder.name, argv, getpass.getuser(), Path.cwd(), config.runs.resolve(), config.stop_timeout
-    )
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container a user may have a number alone, which systemd takes, too
+        user = str(os.getuid())
+    unit = ServiceUnit(folder.name, argv, user, Path.cwd(), config.runs.resolve(), config.stop_timeout)
     typer.echo(unit.unit_text(), nl=False)
 
 

@@ -44,7 +44,7 @@ class SimulateConfig:
     generate: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: generate one from this seed.")
     ] = None
-    scheduler: Annotated[str, typer.Option(metavar="NAME,...", help=opt.COMPARED)] = (
+    scheduler: Annotated[str, typer.Option(*opt.SCHEDULER_NAMES, metavar="NAME,...", help=opt.COMPARED)] = (
         "ekya,thief,uniform,no-retrain"
     )
     gpus: Annotated[str, typer.Option(metavar="N,...", help="Number of GPUs.")] = "2"

@@ -1,43 +1,15 @@
-"""Reads a YAML file, resolves the paths in it, and makes paths relative again."""
+"""Resolves the paths in a file of settings, and makes paths relative again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
 from pydantic import BaseModel
 
 from ekya.core.errors import UserError
-from ekya.system.files import FOLDER, user_errors
+from ekya.system.files import FOLDER, expand_home, require_utf8
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-def read_mapping(path: Path) -> Mapping[str, object]:
-    """Returns the keys and values of a YAML file.
-
-    Raises:
-        UserError: the file does not exist, or is not UTF-8 YAML with a mapping at its top.
-    """
-    if not path.exists():
-        raise UserError(f"{path}: there is no such file; check the path")
-    try:
-        with user_errors(path):
-            text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from error
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
-        raise UserError(f"{path}: {where} is not YAML ({error.problem}); correct that line") from error
-    except (yaml.YAMLError, ValueError) as error:
-        first_line = str(error).splitlines()[0]
-        raise UserError(f"{path}: this is not YAML ({first_line}); correct it") from error
-    if not isinstance(raw, Mapping):
-        raise UserError(f"{path}: the file has no keys at its top, as in 'key: value'; add them")
-    return raw
 
 
 def find_files(model: _Model, origin: str, folders: Sequence[Path]) -> _Model:
@@ -78,10 +50,12 @@ def _name(value: object) -> tuple[str, ...]:
 
 
 def _find(path: Path, where: str, folders: Sequence[Path], folder: bool) -> Path:
-    candidates = [one / path.expanduser() for one in folders]
+    candidates = [one / expand_home(path) for one in folders]
     for candidate in candidates:
         if candidate.is_dir() if folder else candidate.is_file():
-            return candidate.resolve()
+            found = candidate.resolve()
+            require_utf8(str(found))  # the target of a link
+            return found
     if not folder and any(candidate.is_dir() for candidate in candidates):
         raise UserError(f"{where}: {path} is a folder; name a file in it")
     if folder and any(candidate.exists() for candidate in candidates):

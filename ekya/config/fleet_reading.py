@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ekya.config.files import find_files, read_mapping
+from ekya.config.files import find_files
 from ekya.config.fleet_file import LABELLED_FRAMES, OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.keys_in_words import (
@@ -29,6 +29,7 @@ from ekya.results.storage.segmented_journal import newest_segment
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, mask_passwords, replace_passwords, require_variables
 from ekya.system.files import write_text_atomic
+from ekya.system.yaml_file import read_mapping
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +81,8 @@ def check_fleet(path: Path) -> tuple[FleetConfig | None, list[str]]:
     try:
         raw = read_mapping(path)
         FleetConfig.model_validate(raw, context=set())
-        return load_fleet(path), []
+        # Not read again: a FIFO is read once.
+        return parse_fleet(raw, str(path), (path.parent, shipped_root())), []
     except ValidationError as error:
         return None, [mask_passwords(f"{path}: {one}") for one in describe_problems(error, raw, FleetConfig)]
     except UserError as error:

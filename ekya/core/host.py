@@ -9,6 +9,9 @@ from ekya.core.units import StreamId
 TYPICAL_OBJECTS = 6.0
 """Objects of a typical frame: assumed for a camera until its own number is measured."""
 
+TYPICAL_FRAME = (360, 640, 3)
+"""Height, width and channels of a frame, assumed until a camera has delivered one."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamCosts:

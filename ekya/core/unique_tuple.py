@@ -1,9 +1,11 @@
-"""Lists of values to choose from in a file of settings.
+"""Lists of values to choose from in a file of settings, and keys that must differ.
 
 Apart from ``configs.py``, since that is imported where there is torch and no pydantic (`make gpu-check`).
 """
 
-from typing import Annotated, TypeVar
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -14,11 +16,27 @@ def require_distinct(values: tuple[_Value, ...]) -> tuple[_Value, ...]:
     """Returns the values unchanged.
 
     Raises:
-        ValueError: a value occurs twice.
+        ValueError: a value occurs twice, or two names differ in capitals only.
     """
-    if len(set(values)) != len(values):
+    known = {str(value).casefold(): value for value in values}
+    for value in values if len(known) < len(values) else ():
+        if (other := known[str(value).casefold()]) != value:
+            raise ValueError(f"'{value}' and '{other}' differ in capitals only; keep one of them")
+    if len(known) < len(values):
         raise ValueError("a value stands there twice; keep one of them")
     return values
+
+
+def require_distinct_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON, as an ``object_pairs_hook``; ``json`` alone keeps the last of equal keys.
+
+    Raises:
+        ValueError: a key occurs twice.
+    """
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"the key '{key}' stands there twice; keep one of them")
+    return dict(pairs)
 
 
 UniqueTuple = Annotated[tuple[_Value, ...], Field(min_length=1), AfterValidator(require_distinct)]

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ekya.config.files import read_mapping
 from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import UserError
+from ekya.system.yaml_file import read_mapping
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

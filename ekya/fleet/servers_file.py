@@ -8,7 +8,6 @@ from typing import Annotated
 import yaml
 from pydantic import Field, field_validator
 
-from ekya.config.files import read_mapping
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
 from ekya.config.shipped import shipped_root
@@ -20,6 +19,7 @@ from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.run.server import ServerTerms
 from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name
+from ekya.system.yaml_file import read_mapping
 
 DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
 """The shipped servers file, used by default."""

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import UserError
+from ekya.core.unique_tuple import require_distinct_keys
 from ekya.core.units import seconds_to_us
 from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.job import Cliff, EpochUs, Growing, Linear, Tardiness, TrainJob, WaitingCost
@@ -291,7 +292,7 @@ def load_profiles(path: Path) -> dict[str, EpochUs]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=require_distinct_keys)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; check the path") from None
     except (OSError, ValueError) as error:

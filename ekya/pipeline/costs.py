@@ -17,7 +17,7 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.config.sizing import ANY_MACHINE, fit_fleet, resolutions_to_measure
 from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
+from ekya.core.host import TYPICAL_FRAME, TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
@@ -44,9 +44,6 @@ SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 """Card of one core of the machine that the shipped figures were made on, to reproduce them."""
 
 _COUNTED_CROPS = 100
-
-TYPICAL_FRAME = (360, 640, 3)
-"""Height, width and channels of a frame, assumed until a camera has delivered one."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))

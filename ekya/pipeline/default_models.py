@@ -10,11 +10,11 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION
+from ekya.core.host import TYPICAL_FRAME
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.catalogue import STUDENT, PublishedModel, fetch_model, golden_candidates
 from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.spec import ONNX, GoldenSpec
-from ekya.pipeline.costs import TYPICAL_FRAME
 from ekya.pipeline.kept_measurements import MeasurementFile
 from ekya.planning.sizing.choose_sizes import CORES_PART, PREPARATION_MILLI, PREPARATION_PART, WINDOW_S
 from ekya.system.host import cpu_limit, instruction_set, processor_name

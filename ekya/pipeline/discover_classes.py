@@ -68,6 +68,9 @@ def with_classes(fleet: FleetConfig, watched: Sequence["Readable"] = ()) -> Flee
             else:
                 sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
         found = occurring_classes(open_detector_of(fleet.golden, _sure_score(fleet)), *sources)
+    for stream, source in zip(fleet.streams, sources, strict=True):
+        if not found and isinstance(source, SourceProcess) and source.died:
+            raise UserError(f"{stream.id}: its frames cannot be read ({source.died})")
     if not found and any(stream.source.live for stream in fleet.streams):
         raise UserError(
             f"key 'classes': the cameras showed nothing in {WATCHED_S:g} s that {name} knows; list the names."

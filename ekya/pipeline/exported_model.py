@@ -1,5 +1,6 @@
 """Writes the weights that serve a camera at the end of a run as an ONNX file, with a model card beside it."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -10,7 +11,6 @@ import onnx
 from pydantic import ValidationError
 
 from ekya import __version__
-from ekya.config.files import read_mapping
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.keys_in_words import describe_first_problem
 from ekya.config.shipped import DETECTOR_BASE, shipped_root
@@ -29,6 +29,7 @@ from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.system.files import write_bytes_atomic, write_text_atomic
+from ekya.system.yaml_file import read_mapping
 
 
 def export_serving_model(
@@ -92,8 +93,9 @@ def export_serving_model(
     file = onnx.load_from_string(export_model(model, facts.names, side, most))
     file.producer_name, file.producer_version = "ekya", __version__
     onnx.helper.set_model_props(file, facts.as_metadata())
-    write_bytes_atomic(out, file.SerializeToString())
-    sha256, card = sha256_of(out), out.with_suffix(".md")
+    content: bytes = file.SerializeToString()
+    write_bytes_atomic(out, content)
+    sha256, card = hashlib.sha256(content).hexdigest(), out.with_suffix(".md")
     write_text_atomic(card, write_model_card(facts, out.name, sha256))
     return {"file": str(out), "card": str(card), "sha256": sha256, **asdict(facts)}
 

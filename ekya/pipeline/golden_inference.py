@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.core.host import TYPICAL_FRAME
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import GoldenModel, Labels, open_golden
 from ekya.pipeline.collector import UNNAMED
-from ekya.pipeline.costs import TYPICAL_FRAME
 from ekya.pipeline.discover_classes import fleet_classes
 
 TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))

@@ -26,7 +26,7 @@ from ekya.core.units import StreamId
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.forward import SelfTest
 from ekya.streams.ingest.credentials import mask_passwords
-from ekya.system.files import write_text_atomic
+from ekya.system.files import user_errors, write_text_atomic
 from ekya.system.host import cpu_limit, instruction_set, processor_name
 
 _ERROR_CHARACTERS = 300
@@ -173,7 +173,8 @@ class CostProbe:
         again: bool = False,
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ekya-probe-")
+        with user_errors(Path("TMPDIR")):
+            self._folder = tempfile.TemporaryDirectory(prefix="ekya-probe-")
         self._answer = Path(self._folder.name) / "answer.json"
         # Not a pipe: it is not read while the process runs, and a full one would block it.
         self._errors = (Path(self._folder.name) / "errors").open("wb+")

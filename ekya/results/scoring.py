@@ -13,12 +13,12 @@ import numpy as np
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.scoring import Scoring
+from ekya.core.host import TYPICAL_FRAME
 from ekya.core.records import LabelledBoxes, PredictionColumns, rows_of
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.models.golden.spec import FILE
-from ekya.pipeline.costs import TYPICAL_FRAME
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.reference import (
     ScoredStream,

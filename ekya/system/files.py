@@ -4,11 +4,14 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from ekya.core.errors import FullDiskError, UserError
@@ -33,7 +36,7 @@ _TRIES, _PAUSE_S = 10, 0.05
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some space or choose another folder",
-    errno.EFBIG: "the file is larger than is allowed here; free some space or choose another folder",
+    errno.EFBIG: "larger than is allowed here; raise the limit (ulimit -f), or free some space",
     errno.EIO: "the disk cannot be read or written; check it, or choose another folder",
     errno.EACCES: "no permission; change the folder's permissions or choose another folder",
     errno.EPERM: "no permission; change the folder's permissions or choose another folder",
@@ -43,13 +46,34 @@ _REMEDIES = {
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
     errno.EISDIR: "this is a folder, not a file; choose another name",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
+    errno.ELOOP: "the link leads back to itself; choose another name",
+    errno.EBUSY: "the file is mounted by itself and cannot be replaced; choose a name in a mounted folder",
+    errno.ENXIO: "nothing can be written there; choose another name",
+    errno.EPIPE: "what reads it has ended; let it read to the end",
 }
 
 
 def cache_folder() -> Path:
     """Returns Ekya's folder in the user's cache: ``$XDG_CACHE_HOME/ekya``, by default ``~/.cache/ekya``."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "ekya"
+    return (Path(cache) if cache else expand_home(Path("~/.cache"))) / "ekya"
+
+
+def expand_home(path: Path) -> Path:
+    """Returns the path with the user's home folder in place of ``~``; refuses it where the user has none."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: this user has no home folder; set HOME to one") from error
+
+
+def require_utf8(name: str) -> None:
+    """Refuses a name that is not UTF-8, and could stand in no file of JSON, YAML or Parquet."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        told = os.fsencode(name).decode(errors="backslashreplace")
+        raise UserError(f"{told}: the name is not UTF-8; rename it, say with convmv") from None
 
 
 @contextmanager
@@ -74,7 +98,8 @@ def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """Yields a temporary path in the same folder, which replaces ``path`` when the block ends.
 
     For libraries that write files themselves. The content is synced to disk before the rename. If the
-    block raises, the temporary file is removed and ``path`` stays unchanged.
+    block raises, the temporary file is removed and ``path`` stays unchanged. A link stays: the file that it
+    names is replaced. What is no regular file is not replaced: the content is written into it.
 
     Args:
         path: the final path.
@@ -83,19 +108,57 @@ def atomic_path(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     Raises:
         UserError: full disk, no permission and the like.
     """
-    # In the same folder, since a rename works only within a file system; one per writing thread.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}")
     with user_errors(path):
+        if is_written_into(path):
+            with TemporaryDirectory() as scratch:
+                temporary = Path(scratch) / f"content{suffix}"
+                yield temporary
+                _write_into(path, temporary)
+            return
+        final = Path(os.path.realpath(path))
+        # In the same folder, since a rename works only within a file system; one per writing thread.
+        temporary = final.with_name(f".{final.name}.{os.getpid()}-{threading.get_ident()}{suffix}")
         try:
             yield temporary
             # The content first: after a power cut the name could otherwise be that of an empty file.
             sync_to_disk(temporary)
-            temporary.replace(path)
+            temporary.replace(final)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         # The rename is an entry of the folder: until that is on disk, a power cut brings the old file back.
-        sync_to_disk(path.parent)
+        sync_to_disk(final.parent)
+
+
+def is_written_into(path: Path) -> bool:
+    """Returns whether a path is a FIFO, a device, standard output or the like, which no file may replace.
+
+    Raises:
+        OSError: the path is a link that leads back to itself and the like.
+    """
+    try:
+        return not stat.S_ISREG(path.stat().st_mode) or standard_descriptor(path) is not None
+    except FileNotFoundError:
+        return False
+
+
+def standard_descriptor(path: Path) -> int | None:
+    """Returns 1 or 2 if a link, such as ``/dev/stdout``, leads to standard output or error; else None."""
+    for descriptor in (1, 2) if path.is_symlink() else ():
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _write_into(path: Path, content: Path) -> None:
+    sys.stdout.flush()
+    standard = standard_descriptor(path)
+    # Not opened by its name where the shell has opened it: a file would be written from its beginning on.
+    # Without O_CREAT, with which Linux refuses the FIFOs of others in /tmp.
+    descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
+    with content.open("rb") as made, os.fdopen(descriptor, "wb") as into:
+        shutil.copyfileobj(made, into)
 
 
 def write_bytes_atomic(path: Path, content: bytes) -> None:

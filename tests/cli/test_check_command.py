@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 
 import jsonschema
 import pytest
@@ -42,6 +43,18 @@ def test_check_of_a_good_fleet_says_so(written, capfd):
     path = written()
     assert main(["check", str(path)]) == 0
     assert capfd.readouterr().out == f"{path}: 4 streams, windows of 21 s; no problem found\n"
+
+
+def test_check_and_schema_take_pipes(written, capfd):
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as into:
+        into.write(written().read_bytes())
+    assert main(["check", f"/dev/fd/{reading}"]) == 0
+    assert "no problem found" in capfd.readouterr().out
+    assert main(["schema", "--out", "/dev/stdout"]) == 0
+    assert json.loads(capfd.readouterr().out)["type"] == "object"
+    assert main(["check", str(written()), "--json", "/dev/stdout"]) == 0
+    assert json.loads(capfd.readouterr().out)["problems"] == []
 
 
 def test_check_names_every_problem_and_ends_with_code_2(written, capfd):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -12,7 +13,7 @@ from commands import error_line
 
 from ekya import __version__, cli
 from ekya.cli.command import command, open_output
-from ekya.cli.options import Failing, Windows, read_failing, split_names
+from ekya.cli.options import Failing, Windows, read_failing, split_files, split_names
 from ekya.core.errors import UserError
 
 
@@ -25,9 +26,18 @@ from ekya.core.errors import UserError
         (["run", "--clock", "moon"], "'moon' is not one of 'wall', 'virtual'"),
         (["run", "--windows", "0"], "--windows"),
         (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
+        (["run", "--gpus", "1", "--gpus", "2"], "--gpus: it stands there twice; keep one of them"),
+        (["run", "--classes", "person", "--classes", "car"], "--classes: it stands there twice"),
+        (["run", "--dashboard", "--no-dashboard"], "--dashboard: it stands there twice"),
+        (["run", "--classes", "person,person"], "classes: a value stands there twice"),
         (["run", "none.yaml"], "none.yaml: there is no such file; check the path"),
+        (["run", "--schedulers", "magic"], "scheduler: there is no 'magic'; choose one of"),
+        (["compare", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
+        (["simulate", "--generate", "1", "--schedulers", "magic"], "scheduler: there is no 'magic'"),
+        (["run", "--scheduler", "ekya", "--schedulers", "thief"], "--scheduler: it stands there twice"),
         (["run", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
         (["run", "--scheduler", "uniform:inference=2000"], "choose 0 to 1000"),
+        (["run", "--video", "caf\udce9.mp4"], "caf\\xe9.mp4: the name is not UTF-8; rename it"),
         (["run", "--video", "a.mp4"], "--video a.mp4: there is no such file; check the path"),
         (["models", "fetch", "yolo"], "yolo: no model of the catalogue is called so; use one of fastestdet"),
         (
@@ -169,6 +179,21 @@ def test_command_help_has_docstring_and_examples(parsed, capsys):
 def test_names_are_read_from_a_list():
     assert split_names("a,,b") == ("a", "b")
     assert split_names(None) == ()
+
+
+def test_a_comma_in_a_file_name_is_one_if_there_is_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert split_files("a,b.mp4") == (Path("a"), Path("b.mp4"))
+    Path("a,b.mp4").touch()
+    assert split_files("a,b.mp4") == (Path("a,b.mp4"),)
+
+
+def test_text_that_a_terminal_cannot_show_is_escaped():
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ekya", "schema"], capture_output=True, env=variables, check=True
+    )
+    assert b"\\u03bb in which the golden detector" in done.stdout
 
 
 S = 1_000_000

@@ -11,9 +11,10 @@ from commands import error_line, live_camera, run_summary, write_fleet
 import ekya.simulation.emulated.compare
 from ekya import cli
 from ekya.config.fleet_reading import load_fleet
+from ekya.control.loop import first_state
 from ekya.pipeline.setup import loop_options
-from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.system.files import user_errors
 
 
@@ -24,6 +25,7 @@ from ekya.system.files import user_errors
         (["compare"], "key 'streams.cam-1.source': a live camera cannot be watched on virtual time"),
         (["profile", "--out", "t.parquet"], "frames come only once; record it with ekya record, or use"),
         (["run"], "key 'streams.cam-1.source.url': the environment variable EKYA_NOT_SET is not set"),
+        (["run", "--classes", "person,cars"], "key 'classes': the golden detector knows no 'cars', and no"),
     ],
 )
 def test_commands_that_live_cameras_do_not_allow_are_refused_at_once(
@@ -48,6 +50,12 @@ def test_run_live_with_a_scheduler_it_cannot_serve_is_refused(name, says, world,
     assert cli.main(["run", str(fleet), "--scheduler", name]) == 2
     assert says in error_line(capfd)
     assert not world.runs
+
+
+def test_run_live_in_a_folder_that_cannot_be_made_is_refused_at_once(world, fleet, capfd):
+    assert cli.main(["run", str(fleet), "--runs", str(fleet)]) == 2
+    assert f"{fleet}: there is a file of this name; choose another folder" in error_line(capfd)
+    assert world.runs == []
 
 
 def test_run_on_virtual_time_accepts_a_scheduler_of_remote_weights(world, fleet):
@@ -159,7 +167,9 @@ def test_run_live_with_more_gpus_than_exist_is_refused(world, fleet, capfd):
 def test_run_with_resume_takes_the_fleet_of_the_folder(world, fleet, tmp_path):
     folder = RunFolder.create_numbered(tmp_path / "runs", "monday")
     folder.fleet.write_text(fleet.read_text())
-    FileJournal(folder.journal, "ekya", loop_options(load_fleet(fleet), (), 0, 1, 1000)).close()
+    journal = SegmentedJournal(folder, "ekya", loop_options(load_fleet(fleet), (), 0, 1, 1000))
+    journal.write_snapshot(first_state())
+    journal.close()
     for named in (str(folder.path), "monday"):
         assert cli.main(["run", "--resume", named, "--runs", str(tmp_path / "runs")]) == 0
         run_fleet, options = world.runs.pop()

@@ -1,5 +1,7 @@
 """``ekya serve``: which fleet and folder it serves, and how it starts itself again."""
 
+import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -64,6 +66,14 @@ def test_serve_that_cannot_know_its_fleet_is_refused(served, unit_of, capfd, nam
 def test_serve_names_itself_to_what_starts_it_again(fleet, unit_of):
     assert f" serve --name small {fleet} " in command_in(unit_of(fleet))
     assert f" serve {fleet} --name yard " in command_in(unit_of(fleet, "--name", "yard"))
+
+
+def test_unit_of_a_user_without_a_name_has_the_number(fleet, unit_of, monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert f"User={os.getuid()}" in unit_of(fleet)
 
 
 def test_serve_starts_itself_without_modules_of_the_current_folder(fleet, unit_of, tmp_path):

@@ -215,6 +215,7 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
             "6 is more than a resnet18 has; its blocks, from the last, are layer4, layer3, layer2, layer1, "
             "stem; use at most 5",
         ),
+        ("classes", ["Car", "bus", "car"], "'Car' and 'car' differ in capitals only; keep one of them"),
         ("classes", "automatic", "write a list of names, or auto"),
         ("classes", "auto", "auto is for unlabelled video, and cam-1 is none; list the names"),
         ("golden.model", "vgg", "no golden model is called 'vgg'; use one of resnext29..."),

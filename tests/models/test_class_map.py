@@ -31,7 +31,7 @@ def test_class_map_maps_members_and_equal_names(tmp_path: Path) -> None:
         ("vehicle: car", ("vehicle",), "knows no 'vehicle'"),
         ("vehicle: [car, tram]", ("vehicle",), "'tram' is no class of it"),
         ("vehicle: [car, bus]", ("bus", "vehicle"), "'bus' counts for 'bus' already"),
-        ("- car", ("car",), "a line"),
+        ("- car", ("car",), "no keys at its top"),
         ("a: [", ("car",), "YAML"),
     ],
 )

@@ -113,6 +113,7 @@ CSV = "stream,frame,x0,y0,x1,y1,class,confidence\n"
     [
         ("", "no file of labels"),
         ("a,b\n1,2\n", "column 'stream'"),
+        (CSV.replace("x0", "x0,x0"), "the column 'x0' is there twice"),
         (CSV + "c,x,1,2,3,4,car,1\n", "no file of labels"),
         (CSV + "c,-1,1,2,3,4,car,1\n", "frame -1"),
         (CSV + "c,1,5,2,3,4,car,1\n", "frame 1 has a box"),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ekya.pipeline.golden_inference
+from ekya.core.host import TYPICAL_FRAME
 from ekya.models.golden.detections import GoldenObjects
-from ekya.pipeline.costs import TYPICAL_FRAME
 from ekya.pipeline.golden_inference import GoldenInference
 
 FLEET = SimpleNamespace(golden="golden", edge=SimpleNamespace(task="detect"))

@@ -3,6 +3,8 @@
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -146,6 +148,18 @@ def test_resumed_complete_run_keeps_its_report_in_a_copy(complete):
         os.utime(path, ns=(0, 0))
     assert not report_complete(folder, fleet), "it is there"
     assert folder.summary.read_text() == written
+
+
+def test_resuming_a_complete_run_is_refused_before_an_engine_is_loaded(complete):
+    folder, fleet = complete
+    assert report_complete(folder, fleet)
+    words = ["run", "--resume", str(folder.path)]
+    code = (
+        f"import sys; from ekya import cli; print(cli.main({words}), sys.modules.keys() & {{'ray', 'torch'}})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "2 set()\n"
+    assert "this run is complete; there is nothing to continue" in done.stderr
 
 
 @pytest.mark.parametrize("lacks", ["summary.json", "report.html"])

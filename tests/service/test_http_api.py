@@ -124,6 +124,7 @@ def test_roll_back_without_a_version_is_one_step(ask, service, body):
         ({"verison": 1}, "verison: there is no such key; did you mean version?"),
         (b"3", "the body is no JSON object"),
         (b"{", "the body is no JSON"),
+        (b'{"version": 1, "version": 2}', "the body is no JSON (the key 'version' stands there twice"),
     ],
 )
 def test_version_that_is_not_possible_is_refused(ask, service, body, sentence):

@@ -1,9 +1,12 @@
+from urllib.parse import unquote, urlsplit
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import (
+    fill_in_url,
     fill_in_variables,
     find_variables,
     has_password,
@@ -37,7 +40,7 @@ def test_without_passwords_moves_password_to_variables(url, named, monkeypatch):
     assert not has_password(written)
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    assert fill_in_variables(written) == url
+    assert fill_in_url(written) == url
     assert "tops3cret" not in mask_passwords(f"cannot open '{url}': no route to tops3cret", written)
 
 
@@ -45,6 +48,25 @@ def test_without_passwords_moves_password_to_variables(url, named, monkeypatch):
 def test_without_passwords_plain_url_is_unchanged(url):
     assert not has_password(url)
     assert replace_passwords(url, "X") == (url, {})
+
+
+@pytest.mark.parametrize("password", ["50%25 off", "100%", "a:b@c/d?e#f&g", "größer"])
+def test_values_of_user_and_password_are_taken_as_they_are(password, monkeypatch):
+    monkeypatch.setenv("CAM_USER", "me@home")
+    monkeypatch.setenv("CAM_PASSWORD", password)
+    url = "rtsp://${CAM_USER}:${CAM_PASSWORD}@10.0.0.5/live"
+    parts = urlsplit(fill_in_url(url))
+    assert (unquote(parts.username), unquote(parts.password), parts.hostname) == (
+        "me@home",
+        password,
+        "10.0.0.5",
+    )
+    assert parts.password not in mask_passwords(f"cannot open {fill_in_url(url)[7:]}", url)
+
+
+def test_values_in_a_path_and_whole_logins_are_as_they_stand_in_a_url(monkeypatch):
+    monkeypatch.setenv("X", "user:tops%2Fecret")
+    assert fill_in_url("rtsp://${X}@10.0.0.5/${X}") == "rtsp://user:tops%2Fecret@10.0.0.5/user:tops%2Fecret"
 
 
 def test_filled_in_unset_variable_is_named(monkeypatch):

@@ -1,3 +1,5 @@
+import os
+
 import cv2
 import numpy as np
 import pytest
@@ -27,6 +29,20 @@ def test_image_folder_pictures_are_sorted_by_name(tmp_path):
     assert [frame.t_us for frame, _ in frames] == [0, 500_000, 1_000_000, 1_500_000]
     assert frames[0][1].boxes.tolist() == [[0, 0, 12, 8]]
     assert frames[2][1].boxes.tolist() == [[0, 0, 100, 50]]
+
+
+def test_image_folder_pictures_are_in_the_order_of_their_numbers(tmp_path):
+    for number, name in enumerate(("a2.jpg", "a9.jpg", "a10.jpg", "a010b3.jpg", "b1.jpg")):
+        crop(tmp_path / CLASSES[number % 2] / name, 20 * number)
+    frames = ImageFolderSpec(root=tmp_path).open(CLASSES).frames()
+    assert [round(frame.image.mean() / 20) for frame, _ in frames] == [0, 1, 2, 3, 4]
+
+
+def test_image_folder_name_that_is_no_text_is_refused(tmp_path):
+    crop(tmp_path / "car" / "1.jpg", 50)
+    (tmp_path / "car" / "1.jpg").rename(tmp_path / "car" / os.fsdecode(b"caf\xe9.jpg"))
+    with pytest.raises(UserError, match=r"car/caf\\xe9\.jpg: the name is not UTF-8; rename it"):
+        IMAGE_FOLDER.survey(tmp_path)
 
 
 def test_image_folder_damaged_picture_is_counted_and_logged(tmp_path, caplog):

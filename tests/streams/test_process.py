@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -58,6 +59,23 @@ def test_process_gives_what_counts_and_the_truth_of_all(odd: Any) -> None:
         assert truth.classes.tolist() == [DOUBTFUL if one else at for at, one in enumerate(left)]
         np.testing.assert_array_equal(frame.boxes, truth.boxes[truth.classes != DOUBTFUL])
         assert len(truth.tracks) == frame.index % 3
+
+
+def test_process_without_shared_memory_says_so(odd: Any) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        process = SourceProcess(odd(frames=2), ("car",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with (
+        process,
+        pytest.raises(
+            UserError,
+            match=r"shared memory for frames: larger than is allowed here; raise the limit \(ulimit",
+        ),
+    ):
+        list(process.frames())
 
 
 def test_process_paced_is_not_held_up_and_gives_newest_pixels(odd: Any) -> None:

@@ -40,6 +40,12 @@ def test_sample_list_shows_only_listed_frames(folder):
     assert shown(folder, text) == [(2, 0.0, ["person", "car"]), (4, 1.0, []), (7, 2.0, ["bicycle"])]
 
 
+def test_sample_list_pictures_may_be_numbered_without_zeros(folder):
+    for number in range(10):
+        (folder / "north" / f"{number:06d}.jpg").rename(folder / "north" / f"{number + 2}.jpg")
+    assert shown(folder, NAMES + "2,0,0,0,10,20\n11,1,5,5,30,30\n", ("person",))[1][0] == 9
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -86,6 +92,7 @@ def test_sample_list_wrong_line_is_named(folder, line, says):
     [
         ("", "there is nothing in it"),
         ("1,2,3\n", "north.csv:1: 3 columns without names"),
+        ("idx,class,class,x0,y0,x1,y1\n", "north.csv:1: the column 'class' stands there twice"),
         ("idx,class,x0,y0,x1\n", "north.csv:1: the first line has to name a frame"),
         (NAMES + "1,tram,1,1,2,2\n", "has no 'person'; remove it, or choose from tram"),
     ],

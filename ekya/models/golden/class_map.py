@@ -1,15 +1,14 @@
 """Names of COCO's classes, and the map of a golden model's classes to the fleet's, which is checked."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
-from ekya.system.files import user_errors
+from ekya.system.yaml_file import read_mapping
 
 COCO_MAP = "golden_models/coco_to_fleet.yaml"
 """Shipped class map for models that know COCO's classes."""
@@ -67,8 +66,9 @@ def class_of_each(
         UserError: the file is no such map, one of the fleet's classes has no members, a member is no class
             of the model, or counts for two of the fleet's classes.
     """
-    listed = _read(file) if file is not None else {}
-    where = f"{file}: " if file is not None else ""
+    listed = read_mapping(file) if file is not None else {}
+    # A map that the user has not named is not to blame.
+    where = "" if file is None or file.is_relative_to(shipped_root()) else f"{file}: "
     place = {name: row for row, name in enumerate(names)}
     class_of = np.full(len(names), -1, np.int64)
     for index, name in enumerate(classes):
@@ -92,17 +92,6 @@ def class_of_each(
                 )
             class_of[place[member]] = index
     return class_of
-
-
-def _read(file: Path) -> Mapping[str, object]:
-    try:
-        with user_errors(file):
-            mapping = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: a class map cannot be read from it as YAML; correct it.") from error
-    if not isinstance(mapping, Mapping):
-        raise UserError(f"{file}: a class map has a line 'class: [names]' for each class; write it so.")
-    return mapping
 
 
 def _some(names: tuple[str, ...], count: int = 12) -> str:

@@ -228,9 +228,9 @@ def _read(path: Path, streams: Collection[StreamId] | None) -> tuple[pa.Table, L
         raise _bad(path, str(error).splitlines()[0][:160]) from error
     if head.format != FORMAT:
         raise _bad(path, f"its format is {head.format}, and {FORMAT} is read")
-    missing = next((name for name in _COLUMNS if name not in table.column_names), None)
-    if missing is not None:
-        raise _bad(path, f"the column '{missing}' is missing")
+    for name in _COLUMNS:
+        if (count := table.column_names.count(name)) != 1:
+            raise _bad(path, f"the column '{name}' is {'there twice' if count else 'missing'}")
     try:
         table = table.select(list(_COLUMNS)).cast(_EMPTY.schema)
     except pa.ArrowException as error:

@@ -1,6 +1,7 @@
 """Folder of a run and the paths of its files."""
 
 import itertools
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,18 +185,9 @@ def make_folder(root: Path, name: str) -> Path:
     """Creates a folder ``root/name``, or ``name-2``, ``name-3``, ... if the name is taken.
 
     Raises:
-        UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that cannot name a
-            folder. No folder ``root/name`` is left behind then.
+        UserError: as ``require_room``. No folder ``root/name`` is left behind then.
     """
-    _require_plain(name, "run name")
-    with user_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(root).free
-    if free < FREE_BYTES_NEEDED:
-        raise UserError(
-            f"{root}: only {free // 2**20} MiB are free and a run needs {FREE_BYTES_NEEDED // 2**20}; "
-            "free some space or choose another folder"
-        )
+    require_room(root, name)
     for number in itertools.count(1):
         path = root / (name if number == 1 else f"{name}-{number}")
         with user_errors(path):
@@ -206,6 +198,26 @@ def make_folder(root: Path, name: str) -> Path:
                 continue
         return path
     raise AssertionError("unreachable: the numbers do not end")
+
+
+def require_room(root: Path, name: str) -> None:
+    """Refuses a place in which no folder ``root/name`` can be made; makes ``root``.
+
+    Raises:
+        UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that cannot name a
+            folder.
+    """
+    _require_plain(name, "run name")
+    with user_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK):
+            raise PermissionError(13, "not writable")
+    free = shutil.disk_usage(root).free
+    if free < FREE_BYTES_NEEDED:
+        raise UserError(
+            f"{root}: only {free // 2**20} MiB are free and a run needs {FREE_BYTES_NEEDED // 2**20}; "
+            "free some space or choose another folder"
+        )
 
 
 def remove_later_weights(folder: Path, newest: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ekya.core.errors import UserError
-from ekya.system.files import user_errors
+from ekya.system.files import expand_home, user_errors
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _keep_token_private() -> None:
     """Makes the file of Ray's token readable by this user alone; Ray would let its umask decide."""
     if os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         return
-    path = Path.home() / ".ray" / "auth_token"
+    path = expand_home(Path("~/.ray/auth_token"))
     with user_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Ray writes the token into the file that is there.

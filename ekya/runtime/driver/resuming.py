@@ -99,8 +99,29 @@ _Open = rq.LabelsRequested | rq.RollBackRequested
 """Requests that are carried out once; those that were not yet are made again."""
 
 
+def require_resumable(folder: RunFolder) -> StateSnapshot | None:
+    """Returns the snapshot from which a run goes on; None of a complete run that lacks its report alone.
+
+    Raises:
+        UserError: the run is complete, was interrupted before its second window, or is of another version.
+    """
+    require_own_version(folder.journal)
+    snapshot = read_snapshot(folder)
+    if snapshot is None:
+        steps = read_journal(folder.journal)[2]
+    else:
+        steps = read_steps(folder.journal_segment(snapshot.segment), snapshot.at_byte)
+    if not is_complete(steps):
+        if snapshot is None:
+            raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
+        return snapshot
+    if folder.summary.is_file() and folder.report.is_file():
+        raise _complete(folder)
+    return None
+
+
 def resume_run(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
-    """Returns the state at the start of the last window, and removes a report.
+    """Returns the state at the start of the last window, and removes a report; as ``require_resumable``.
 
     The journal is cut there by ``Resumed.truncate_journal``.
 
@@ -109,13 +130,11 @@ def resume_run(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
         streams: of its fleet file; others are removed from the run.
 
     Raises:
-        UserError: the run is complete, was interrupted before its second window, or is of another version.
+        UserError: as ``require_resumable``, or the run is complete.
     """
-    require_own_version(folder.journal)
-    snapshot = read_snapshot(folder)
+    snapshot = require_resumable(folder)
     if snapshot is None:
-        _require_incomplete(folder, read_journal(folder.journal)[2])
-        raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
+        raise _complete(folder)
     return _from_snapshot(folder, snapshot, streams)
 
 
@@ -147,7 +166,8 @@ def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot, streams: Collecti
     journal = folder.journal_segment(snapshot.segment)
     scheduler, options = read_header(journal)
     steps = read_steps(journal, snapshot.at_byte)
-    _require_incomplete(folder, steps)
+    if is_complete(steps):
+        raise _complete(folder)
     _remove_report(folder)
     fleet = snapshot.state.fleet
     reached_us = steps[-1].now_us if steps else fleet.window_end_us
@@ -222,9 +242,8 @@ def _added_again(fleet: FleetState, happened: Sequence[ev.Event]) -> frozenset[S
     return frozenset(one.stream for one in fleet.streams if one.removed or one.stream in changed)
 
 
-def _require_incomplete(folder: RunFolder, steps: Sequence[StepRecord]) -> None:
-    if is_complete(steps):
-        raise UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
+def _complete(folder: RunFolder) -> UserError:
+    return UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
 
 
 def _remove_report(folder: RunFolder) -> None:

@@ -9,7 +9,7 @@ from ekya.service.answers.jsonl_sink import JsonlSink
 from ekya.service.answers.messages import Sink
 from ekya.service.answers.mqtt_sink import Broker, MqttSink
 from ekya.service.answers.webhook_sink import WebhookSink
-from ekya.streams.ingest.credentials import fill_in_variables
+from ekya.streams.ingest.credentials import fill_in_url, fill_in_variables
 
 MQTT_PORT, MQTT_TLS_PORT = 1883, 8883
 
@@ -46,7 +46,8 @@ def _mqtt(spec: MqttSpec, _folder: RunFolder) -> Sink:
 
 def _filled(spec: AnySink, key: str) -> str | None:
     text = getattr(spec, key)
-    return None if text is None else fill_in_variables(text, f"the {key} of the answers called {spec.name}")
+    fill_in = fill_in_url if key == "url" else fill_in_variables
+    return None if text is None else fill_in(text, f"the {key} of the answers called {spec.name}")
 
 
 SINKS: Mapping[str, Callable[[Any, RunFolder], Sink]] = {"jsonl": _jsonl, "webhook": _webhook, "mqtt": _mqtt}

@@ -1,10 +1,12 @@
 """Handlers of the API's routes: check access and body, ask the backend in a thread, answer in JSON."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -13,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import NotThereError, UserError
+from ekya.core.unique_tuple import require_distinct_keys
 from ekya.service.http.backend import Backend
 from ekya.service.http.events import Events, StreamedMoment, newest_of
 from ekya.service.http.guard import Guard
@@ -194,6 +197,8 @@ async def _values(route: Route, request: web.Request) -> Mapping[str, Any]:
         HTTPUnsupportedMediaType, HTTPRequestTimeout: a body that is no JSON, or does not come.
     """
     if route.query is not None:
+        if len(set(request.query)) < len(request.query):
+            raise UserError("the query: a key stands there twice; keep one of them")
         return _checked(route.query, dict(request.query))
     if route.body is None or (route.may_be_empty and not request.body_exists):
         return {}
@@ -201,11 +206,11 @@ async def _values(route: Route, request: web.Request) -> Mapping[str, Any]:
         raise web.HTTPUnsupportedMediaType(text=f"send the body as {JSON}")
     try:
         async with asyncio.timeout(BODY_S):
-            raw = await request.json()
+            raw = await request.json(loads=partial(json.loads, object_pairs_hook=require_distinct_keys))
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
-    except (ValueError, RecursionError, LookupError):  # the last for a charset that there is not
-        raise UserError("the body is no JSON; correct it") from None
+    except (ValueError, RecursionError, LookupError) as error:  # the last for a charset that there is not
+        raise UserError(f"the body is no JSON ({error}); correct it") from None
     if not isinstance(raw, dict):
         raise UserError("the body is no JSON object; write keys and values")
     return raw if route.body is StreamConfig else _checked(route.body, raw)

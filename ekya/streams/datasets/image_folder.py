@@ -1,6 +1,7 @@
 """Folders of pictures, one folder for each class and one object in each picture, as a camera."""
 
 import heapq
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from ekya.streams.datasets.labelled import (
     show_files,
 )
 from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
-from ekya.system.files import FolderPath, user_errors
+from ekya.system.files import FolderPath, require_utf8, user_errors
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 
@@ -70,7 +71,7 @@ def class_folders(root: Path) -> tuple[str, ...]:
 
 
 def picture_names(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns file name and class of every picture, sorted by file name, then by class.
+    """Returns file name and class of every picture, sorted by file name, 2 before 10, then by class.
 
     Raises:
         UserError: a folder cannot be read.
@@ -81,8 +82,16 @@ def picture_names(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, str]
         with user_errors(folder):
             if folder.is_dir():
                 files = (one.name for one in folder.iterdir() if one.suffix.lower() in ENDINGS)
-                lists.append(sorted((file, name) for file in files))
-    return tuple(heapq.merge(*lists))
+                lists.append(sorted(((file, name) for file in files), key=_in_natural_order))
+    return tuple(heapq.merge(*lists, key=_in_natural_order))
+
+
+def _in_natural_order(picture: tuple[str, str]) -> tuple[list[str | int], tuple[str, str]]:
+    """Returns a key by which the numbers in file names are compared as numbers; refuses names of no text."""
+    file, folder = picture
+    require_utf8(f"{folder}/{file}")
+    parts = re.split(r"([0-9]+)", file)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], picture
 
 
 def describe_pictures(names: tuple[tuple[str, str], ...]) -> Iterator[LabelledFrame]:

@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ekya.core.errors import UserError
@@ -82,6 +83,9 @@ def read_columns(file: Path) -> Columns:
                 f"{','.join(_UNNAMED[6])}"
             )
         names = list(_UNNAMED[len(first)])
+    known = {*_PATHS, *_NUMBERS, _ROW, *_CLASSES, *chain.from_iterable(_CORNERS)}
+    if twice := [name for name in names if name in known and names.count(name) > 1]:
+        raise UserError(f"{file}:1: the column '{twice[0]}' stands there twice; remove one of them")
     path = _column(names, _PATHS)
     number = _column(names, _NUMBERS)
     place = next((column for column in (path, number, _column(names, (_ROW,))) if column is not None), None)

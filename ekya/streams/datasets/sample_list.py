@@ -179,7 +179,8 @@ def _picture_namer(folder: Path) -> Callable[[int], str]:
         UserError: no picture's name ends in a number.
     """
     with user_errors(folder):
-        for entry in folder.iterdir():
+        # The shortest, since 10 is written alike with and without zeros before it.
+        for entry in sorted(folder.iterdir(), key=lambda one: (len(one.stem), one)):
             match = re.fullmatch(r"(.*?)(\d+)", entry.stem)
             if match and entry.suffix.lower() in PICTURE_ENDINGS:
                 before, digits, ending = match[1], match[2], entry.suffix

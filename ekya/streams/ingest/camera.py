@@ -19,7 +19,7 @@ import cv2
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.credentials import fill_in_variables, mask_passwords
+from ekya.streams.ingest.credentials import fill_in_url, mask_passwords
 from ekya.streams.ingest.frame import LiveSource, Sight, Silence
 from ekya.streams.ingest.pictures import next_picture, shrink_frame
 
@@ -80,7 +80,7 @@ class CameraSpec(BaseModel):
         Raises:
             UserError: the URL names an environment variable that is not set.
         """
-        address = fill_in_variables(self.url)
+        address = fill_in_url(self.url)
         try:
             _check(address)
         except ValueError as error:

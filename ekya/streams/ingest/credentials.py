@@ -8,7 +8,7 @@ URL that holds a literal password is rewritten before it is used.
 import os
 import re
 from collections.abc import Iterator, Mapping
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ekya.core.errors import UserError
 
@@ -40,6 +40,22 @@ def fill_in_variables(text: str, value: str = CAMERA) -> str:
     """
     require_variables(text, value)
     return _VARIABLE.sub(lambda found: os.environ[found[1]], text)
+
+
+def fill_in_url(url: str, value: str = CAMERA) -> str:
+    """Returns a URL with the values of its variables; user and password may hold any character.
+
+    Only a variable that stands for both of them has them as they are in a URL, with the colon.
+
+    Raises:
+        UserError: a variable is not set.
+    """
+    require_variables(url, value)
+    parts = _PARTS.fullmatch(url)
+    if parts is not None and parts["login"] and ":" in parts["login"]:
+        login = _VARIABLE.sub(lambda found: quote(os.environ[found[1]], safe=""), parts["login"])
+        url = f"{parts['scheme']}{login}@{parts['rest']}"
+    return fill_in_variables(url, value)
 
 
 def require_variables(text: str, value: str = CAMERA) -> None:
@@ -83,7 +99,7 @@ def replace_passwords(url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
     values = {}
     login, rest = parts["login"], parts["rest"]
     if login is not None and _password_in_login(url):
-        values[f"{prefix}_LOGIN"] = fill_in_variables(login)
+        values[f"{prefix}_LOGIN"] = fill_in_url(f"login://{login}@").removeprefix("login://")[:-1]
         login = f"${{{prefix}_LOGIN}}"
     if _password_in_path(url):
         host, slash, path = rest.partition("/")
@@ -107,10 +123,10 @@ def _password_in_path(url: str) -> bool:
 
 
 def _secrets(named: str) -> Iterator[str]:
-    """Yields the variables' values and pieces of them, both as they are and URL-decoded."""
+    """Yields the variables' values and pieces of them, as they are, URL-decoded and URL-encoded."""
     for name in find_variables(named):
         value = os.environ.get(name, "")
         for piece in (value, *re.split(r"[:/?&=]", value), *re.split(r"[:/?&=_]", value)):
-            for form in {piece, unquote(piece)}:
+            for form in {piece, unquote(piece), quote(piece, safe="")}:
                 if len(form) >= _SHORTEST or form == value != "":
                     yield form

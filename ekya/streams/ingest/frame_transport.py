@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.streams.ingest.frame import Frame, Truth
+from ekya.system.files import user_errors
 
 SLOTS = 4
 _SLOT_HEADER = 64  # the frame's index, padded so that pixels are aligned
@@ -114,6 +116,9 @@ class SlotWriter:
 
         Returns:
             Offset of the slot, bytes.
+
+        Raises:
+            UserError: there is no shared memory for it.
         """
         if self._map is None or frame.image.nbytes + _SLOT_HEADER > self._slot_bytes:
             self._map = self._grow(frame.image.nbytes)
@@ -132,8 +137,9 @@ class SlotWriter:
         self._slot_bytes = -(-(image_bytes + _SLOT_HEADER) // page) * page
         self._end = self._start + SLOTS * self._slot_bytes
         self._slot = 0
-        os.ftruncate(self._fd, self._end)
-        return mmap.mmap(self._fd, self._end)
+        with user_errors(Path("shared memory for frames")):
+            os.ftruncate(self._fd, self._end)
+            return mmap.mmap(self._fd, self._end)
 
 
 class SlotReader:

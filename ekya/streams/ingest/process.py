@@ -251,15 +251,19 @@ class SourceProcess:
             only: the frames to yield; None for all.
 
         Raises:
-            UserError: as ``wait_open``, but not if the process died.
+            UserError: as ``wait_open``, but not if the process died; or it is refused at its first frame.
         """
         with suppress(SourceDiedError):
             self.wait_open()
             self.start_frames(None, from_index, only)
+        begun = False
         while not self.ended:
             for arrived in self.poll_frames(_GRACE_S):
+                begun = True
                 if arrived.frame is not None:
                     yield arrived.frame, arrived.truth
+        if self.refused and not begun:
+            raise UserError(self.died)
 
     def close(self) -> None:
         """Ends the process and releases its resources. May be called twice."""

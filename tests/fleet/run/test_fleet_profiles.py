@@ -46,6 +46,7 @@ def test_the_papers_families_fit_in(tmp_path) -> None:
     ("content", "said"),
     [
         ("{", "is no JSON that can be read"),
+        ('{"profiles": {}, "profiles": {}}', "the key 'profiles' stands there twice"),
         ("[]", "holds no object"),
         ("{}", "profiles: this key is missing; add it"),
         ('{"profiles": {}, "profile": {}}', "did you mean profiles?"),

@@ -18,7 +18,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.sites.client import VERSION_HEADER, SiteHandle, wire_codec
 from ekya.fleet.run.sites.codec import BIG_BYTES, MOST_BYTES
-from ekya.system.files import user_errors
+from ekya.system.files import expand_home, user_errors
 from ekya.system.http_thread import HttpThread
 from ekya.system.token_file import make_token_file, read_token_file, require_token_text
 
@@ -46,7 +46,7 @@ def fleet_token(path: Path | None = None) -> str:
         return require_token_text(
             told, TOKEN_VARIABLE, "copy the token file of another site into it, or unset it"
         )
-    path = (path or TOKEN_FILE).expanduser()
+    path = expand_home(path or TOKEN_FILE)
     if not path.exists():
         with user_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ from ekya.pipeline.costs import load_card
 from ekya.streams.datasets.image_folder import class_folders, picture_names
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.pictures import UnreadableError, read_picture
-from ekya.system.files import write_bytes_atomic
+from ekya.system.files import expand_home, write_bytes_atomic
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,17 +124,17 @@ def read_stores(path: Path, points: Path | None = None) -> dict[StreamId, "Folde
 
 def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec, points: Path | None) -> "FolderStore":
     samples = spec.samples if isinstance(spec.samples, dict) else {"": spec.samples}
-    roots = {part: folder / root.expanduser() for part, root in samples.items()}
+    roots = {part: folder / expand_home(root) for part, root in samples.items()}
     for part, root in roots.items():
         if not root.is_dir():
             key = f"samples.{part}" if part else "samples"
             raise UserError(f"{where}.{key}: there is no folder {root}; correct the path")
-    out = folder / spec.out.expanduser()
+    out = folder / expand_home(spec.out)
     if not out.parent.is_dir():
         raise UserError(f"{where}.out: there is no folder {out.parent}; make it, or name another file")
     if spec.model not in EDGE_MODELS:
         raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
-    start = None if spec.start is None else folder / spec.start.expanduser()
+    start = None if spec.start is None else folder / expand_home(spec.start)
     model = _first_model(where, spec, start, roots)
     if points is None:
         config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
