@@ -52,7 +52,6 @@ def doctor(config: DoctorConfig, output: Output) -> None:
     on every n-th frame, and with how many adapting a small one (student) pays. The exit code is 1 where ekya
     run cannot work.
     """
-    from ekya.cli.fleet_from_options import read_fleet
     from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, measure_shipped
 
     _refuse_half(config)
@@ -60,6 +59,7 @@ def doctor(config: DoctorConfig, output: Output) -> None:
     with output.console.status("measuring this machine") if config.measure else nullcontext() as status:
         measured = None
         if config.video and status is not None:
+            from ekya.cli.fleet_from_options import read_fleet
             from ekya.runtime.driver.video_report import examine_videos, video_report_as_json
 
             report = examine_videos(read_fleet(config), status.update)

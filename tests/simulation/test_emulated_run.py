@@ -247,8 +247,8 @@ def dying(monkeypatch):
     """Kills the decoders of given sources before they have opened anything."""
 
     def of(*specs):
-        def opened(spec, classes):
-            made = SourceProcess(spec, classes)
+        def opened(spec, classes, areas):
+            made = SourceProcess(spec, classes, areas=areas)
             if spec in specs:
                 os.kill(made.pid, signal.SIGKILL)
             return made

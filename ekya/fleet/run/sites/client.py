@@ -61,6 +61,7 @@ COORDINATION: tuple[type, ...] = (
 
 def training_types() -> tuple[type, ...]:
     """Returns those between the processes of a training; they need torch, which a coordinator does not."""
+    from ekya.core.areas import Areas
     from ekya.fleet.run.training.material import LessonPlan, Push, ValidationCrops
     from ekya.fleet.run.training.server import ServedEpoch
     from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Shard, WorkerId
@@ -71,6 +72,7 @@ def training_types() -> tuple[type, ...]:
 
     return (
         AdamWRecipe,
+        Areas,
         ServedEpoch,
         EpochPlan,
         EpochResult,
