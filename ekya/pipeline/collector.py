@@ -23,7 +23,7 @@ from ekya.streams.ingest.motion import IouTracker
 from ekya.streams.ingest.pictures import shrink_by_area
 
 ANSWERED_FRAMES = 16
-"""Frames that need no others beside them where the golden detector answered so many; fewer validate badly."""
+"""Number of answered frames from which on no others are labelled; fewer validate badly."""
 
 SAMPLED_FRAMES = 48
 """Frames kept of a window, one from each equal part of it."""

@@ -23,7 +23,7 @@ from ekya.models.training.frames import (
 )
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
-from ekya.pipeline.collector import ANSWERED_FRAMES, CollectedFrame, spread
+from ekya.pipeline.collector import CollectedFrame, spread
 from ekya.pipeline.inference import Serving
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
@@ -65,19 +65,16 @@ class FrameLabelling:
     """``Labelling`` of whole frames."""
 
     def select(self, given: LabellingInputs) -> ChosenFrames:
-        """Returns frames spread over the window: answered ones, and others within the budget."""
+        """Returns all answered frames, and others that are spread over the window, within the budget."""
         settings, sample = given.settings, given.material.sample
         dose, budget_gpu_s = given.material.dose, settings.label_gpu_s
         wanted = dose.label_count(settings.frames_per_window)
         answered = [frame for frame in sample if frame.answer is not None]
-        if len(answered) >= min(wanted, ANSWERED_FRAMES):
-            most = max(wanted, ANSWERED_FRAMES)
-            return ChosenFrames(tuple(spread(answered, min(most, len(answered)))))
         others = [frame for frame in sample if frame.answer is None]
         one_gpu_s = _one_gpu_s(given, others)
         if budget_gpu_s is not None:
             budget_gpu_s *= SAMPLE_PART / dose.parts
-        count = affordable_count(budget_gpu_s, one_gpu_s, min(wanted - len(answered), len(others)))
+        count = affordable_count(budget_gpu_s, one_gpu_s, min(max(wanted - len(answered), 0), len(others)))
         if others and not answered:
             warn_if_none(given, count, one_gpu_s)
         chosen = [*answered, *spread(others, count)]

@@ -1,4 +1,4 @@
-"""What answers a number of cameras on a machine: the golden detector on every n-th frame, or students.
+"""Plans which detector answers cameras on a machine: the golden one on every n-th frame, or students.
 
 Each number is sized and planned as the first window of a run would be, from costs that were measured once.
 """

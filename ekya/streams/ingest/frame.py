@@ -23,7 +23,7 @@ class Frame:
         image: (H, W, 3) uint8, BGR.
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels, if the source itself proposes the objects;
             None if a proposer has to find them.
-        areas: where its objects count. Those of ``boxes`` do; whoever finds others asks.
+        areas: where its objects count. Those of ``boxes`` do; a proposer asks for others.
     """
 
     index: int
