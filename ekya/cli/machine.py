@@ -35,6 +35,7 @@ class DoctorConfig:
     student: opt.Student = None
     classes: opt.Classes = None
     offline: opt.Offline = False
+    pictures: opt.LookPictures = opt.LOOK_FOLDER
     json_to: opt.Json = None
 
 
@@ -42,32 +43,41 @@ class DoctorConfig:
     DoctorConfig,
     "ekya doctor",
     "ekya doctor --measure",
+    "ekya doctor --video yard.mp4",
     "ekya doctor --measure --video yard.mp4",
     "ekya doctor --json - | jq .shares",
 )
 def doctor(config: DoctorConfig, output: Output) -> None:
     """Say what this machine has, what Ekya will use of it, and why not more.
 
-    With --measure --video it says for how many cameras like yours the large detector (golden model) answers
-    on every n-th frame, and with how many adapting a small one (student) pays. The exit code is 1 where ekya
-    run cannot work.
+    With --video it looks at a recording instead, as `ekya check --look` does. With --measure --video it also
+    says for how many cameras like yours the large detector (golden model) answers on every n-th frame, and
+    with how many adapting a small one (student) pays. The exit code is 1 where ekya run cannot work.
     """
+    from ekya.cli.check import look_at
+    from ekya.cli.fleet_from_options import read_fleet
     from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, measure_shipped
 
-    _refuse_half(config)
+    for option in ("golden", "student", "classes"):
+        if getattr(config, option) is not None and not config.video:
+            raise UserError(f"--{option}: it goes with --video; name a recording of your camera")
+    fleet = read_fleet(config) if config.video else None
+    looks = [] if fleet is None else look_at(fleet, config.pictures, output)
+    if fleet is not None and not config.measure:
+        output.write_json({"looks": looks})
+        return
     report = None
     with output.console.status("measuring this machine") if config.measure else nullcontext() as status:
         measured = None
-        if config.video and status is not None:
-            from ekya.cli.fleet_from_options import read_fleet
+        if fleet is not None and status is not None:
             from ekya.runtime.driver.video_report import examine_videos, video_report_as_json
 
-            report = examine_videos(read_fleet(config), status.update)
+            report = examine_videos(fleet, status.update)
             measured = report.work
         elif config.measure:
             measured = measure_shipped()
         examination = examine_machine(config.runs, measured=measured)
-    videos = {} if report is None else {"video": video_report_as_json(report)}
+    videos = {} if report is None else {"looks": looks, "video": video_report_as_json(report)}
     output.write_json({**examination_as_json(examination), **videos})
     table = Table(title="This machine", title_justify="left", show_header=False)
     for finding in examination.findings:
@@ -83,15 +93,6 @@ def doctor(config: DoctorConfig, output: Output) -> None:
         _print_videos(report, config, output)
     if not examination.fine:
         raise typer.Exit(1)
-
-
-def _refuse_half(config: DoctorConfig) -> None:
-    """Refuses options that say nothing without others."""
-    if config.video and not config.measure:
-        raise UserError("--video: add --measure, so that the models are tried on it and timed")
-    for option in ("golden", "student", "classes"):
-        if getattr(config, option) is not None and not config.video:
-            raise UserError(f"--{option}: it goes with --video; name a recording of your camera")
 
 
 def _print_videos(report: "VideoReport", config: DoctorConfig, output: Output) -> None:

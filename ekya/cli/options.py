@@ -50,6 +50,10 @@ Cameras = Annotated[
         help="A live camera: rtsp://, http:// or /dev/videoN; ${NAME} in it is an environment variable.",
     ),
 ]
+LOOK_FOLDER = Path("look")
+LookPictures = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Folder for a picture of each stream; made if missing.")
+]
 Golden = Annotated[
     str | None,
     typer.Option(

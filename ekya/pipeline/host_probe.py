@@ -41,12 +41,14 @@ class ProbedHost:
         costs: costs of the fleet's work.
         self_test: how forward passes are run here, and why.
         teacher_warnings: about the fleet's golden model, in sentences.
+        odd: what is odd in the first frames of its streams, in sentences; not kept for a later start.
     """
 
     classes: tuple[str, ...]
     costs: HostCosts
     self_test: SelfTest
     teacher_warnings: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, object]:
         """Returns JSON values for ``host`` in ``summary.json``."""
@@ -106,7 +108,7 @@ def keep_host(path: Path, host: ProbedHost, fleet: FleetConfig, device: str) -> 
     content = {
         "of": _measured(fleet, device),
         "sources": {stream.id: stream.source.model_dump(mode="json") for stream in fleet.streams},
-        "host": _PROBED.dump_python(host, mode="json"),
+        "host": _PROBED.dump_python(replace(host, odd=()), mode="json"),
     }
     write_text_atomic(path, json.dumps(content) + "\n")
 

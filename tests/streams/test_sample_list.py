@@ -135,7 +135,7 @@ def test_sample_list_video_frames_keep_their_times(tmp_path, caplog):
     assert [frame.t_us for frame, _ in source.frames()] == [0, 200_000, 400_000]
     assert source.fps == pytest.approx(5), "every second frame of ten a second"
     assert source.damaged == 1
-    assert "south.mp4: frame 90 is listed, and is damaged or behind the end" in caplog.text
+    assert "south.mp4: frame 90 from 0 on is listed, and is damaged or behind the end" in caplog.text
     (tmp_path / "south.csv").write_text("imgpath,class,x0,y0,x1,y1\na.jpg,0,1,1,9,9\n")
     with pytest.raises(UserError, match="names its frames by path"):
         spec.open(("person", "car"))

@@ -162,7 +162,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         options = replace(options, scheduler=scheduler, seed=resumed.options.seed)
         _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, scheduler)
         _LOG.info("its first window has no labels: frames that were kept for them went with the process")
-    for warning in host.teacher_warnings:
+    for warning in (*host.teacher_warnings, *host.odd):
         _LOG.warning("%s", warning)
     _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)

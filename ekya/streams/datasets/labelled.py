@@ -145,7 +145,7 @@ class LabelledSource:
         Returns:
             Boxes (N, 4) in pixels of ``image``, cut to it; classes (N,); their N rows in ``frame.objects``.
         """
-        rows = [row for row, one in enumerate(frame.objects) if self._counts(one)]
+        rows = [row for row, one in enumerate(frame.objects) if self.counts(one)]
         labelled = np.array(frame.size or stored.shape[1::-1], np.float64)
         size = np.array(image.shape[1::-1], np.float64)
         boxes = np.array([frame.objects[row][1:] for row in rows], np.float64).reshape(-1, 4)
@@ -161,7 +161,8 @@ class LabelledSource:
         classes = np.array([self.class_of[frame.objects[row].name] for row in rows], np.int64)
         return cut[kept], classes, rows
 
-    def _counts(self, one: LabelledObject) -> bool:
+    def counts(self, one: LabelledObject) -> bool:
+        """Returns whether an object is of the fleet's classes and large enough."""
         return one.name in self.class_of and min(one.x1 - one.x0, one.y1 - one.y0) >= self.min_side
 
     def _log(self, problem: str) -> None:
@@ -187,7 +188,7 @@ def examine_source(
     """
     objects: Counter[str] = Counter()
     problems: list[str] = []
-    good, duration_us = 0, 0.0
+    good, duration_us, listed = 0, 0.0, 0
     for shown in source.show():
         record(shown.frame)
         duration_us = shown.t_us + US_PER_S / source.fps
@@ -196,10 +197,15 @@ def examine_source(
         else:
             good += 1
             image = shrink_frame(shown.image, source.max_side)
+            listed += sum(map(source.counts, shown.frame.objects))
             objects.update(
                 classes[number] for number in source.select_objects(shown.frame, shown.image, image)[1]
             )
         on_frame()
     return StreamFindings(
-        good, round(duration_us / US_PER_S, 6), dict(sorted(objects.items())), tuple(problems)
+        good,
+        round(duration_us / US_PER_S, 6),
+        dict(sorted(objects.items())),
+        tuple(problems),
+        listed - objects.total(),
     )
