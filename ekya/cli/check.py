@@ -1,7 +1,6 @@
 """``ekya check`` and ``ekya schema``: what is wrong in a fleet file, and what may stand in one."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -53,7 +52,8 @@ def check(config: CheckConfig, output: Output) -> None:
     if fleet is not None:
         looks = look_at(fleet, config.pictures, output) if config.look else []
         output.write_json({"file": str(config.fleet), "problems": problems, "looks": looks})
-        require_understood(looks)
+        if any(look["refused"] for look in looks):
+            raise UserError("a run refuses labels that are not of their video; correct what is named above")
         odd = sum(len(look["problems"]) for look in looks)
         found = f"{odd} to look into, named above" if odd else "no problem found"
         output.print_text(f"{config.fleet}: {_told(fleet)}; {found}")
@@ -96,28 +96,13 @@ def look_at(fleet: "FleetConfig", folder: Path, output: Output) -> list[dict[str
             write_bytes_atomic(picture, draw_boxes(look.shown.image, boxes, stream.areas))
             seen = ", ".join(f"{count} {name}" for name, count in Counter(names).items()) or "no object"
             size = "{}x{}".format(*look.shown.size)
-            output.print_text(
-                f"{stream.id}: {size}, {look.sampled.fps:.4g} frames a second, {seen}: {picture}"
-            )
+            output.print_text(f"{stream.id}: {size}, {look.fps:.4g} frames a second, {seen}: {picture}")
         for sentence in look.odd:
             output.print_text(sentence)
-        facts = {"stream": stream.id, "fps": look.sampled.fps, "objects": Counter(names)}
+        facts = {"stream": stream.id, "fps": look.fps, "objects": Counter(names)}
         drawn = None if look.shown is None else str(picture)
         said.append({**facts, "picture": drawn, "problems": look.odd, "refused": look.refused})
     return said
-
-
-def require_understood(looks: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses labels that are not of their video.
-
-    Raises:
-        UserError: how many, as they are named on the screen.
-    """
-    refused = sum(look["refused"] for look in looks)
-    if refused:
-        raise UserError(
-            f"{refused} of {len(looks)} streams have labels that are not of their video; see above"
-        )
 
 
 def _told(fleet: "FleetConfig") -> str:

@@ -2,10 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,70 +12,25 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.models.catalogue import GOLDEN
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question, no_detections
 from ekya.models.golden.golden_from_detections import DetectionModel
-from ekya.models.golden.golden_model import (
-    OBJECT_SCORE,
-    GoldenModel,
-    label_file_of,
-    open_detector,
-    open_golden,
-)
-from ekya.models.golden.judge_labels import SeenFrame, SeenVideo, judge_labels
-from ekya.models.golden.label_file import LabelFile, read_labels
-from ekya.models.golden.spec import FILE, ONNX
+from ekya.models.golden.golden_model import GoldenModel, label_file_of, open_golden
+from ekya.models.golden.label_file import read_labels
+from ekya.models.golden.spec import FILE
 from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.inference import serving
+from ekya.pipeline.judge_labels import Detect, judge_labels
+from ekya.pipeline.sampled_sources import SampledSource, sample_sources
 from ekya.pipeline.setup import crop_side
-from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.crops import square_frame
-from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.first_pictures import describe_odd_pictures, is_moving
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.motion import MotionRegions
-from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
 
 _LOG = logging.getLogger(__name__)
-
-MOST_SOURCES = 4
-"""Upper bound of sources whose work is timed, or whose labels are compared with pictures."""
-
-GOLDEN_S = 1.0
-"""Seconds for the golden model on first frames, of all streams together."""
-
-_FRAMES, _READ_S, _LIVE_S = 12, 1.0, 5.0
-_LABELLED_FRAMES, _LABELLED_S, _DETECTED_EVERY = 300, 1.0, 12
-_TRIED = 3
-_AT_ONCE = 8
-_GREY = Frame(0, 0, np.full((480, 640, 3), 127, np.uint8), None)
-
-
-@dataclass(frozen=True, slots=True)
-class SampledSource:
-    """First frames of a source and its rate.
-
-    Attributes:
-        fps: frames a second.
-        frames: the first ones; empty if there were none.
-        length_s: of a recording, if it is known; seconds.
-        later: further ones, spread over the first seconds, where labels are to be compared with them.
-        seen: what moves in all of these, or the boxes of the source.
-    """
-
-    fps: float
-    frames: tuple[Frame, ...]
-    length_s: float | None = None
-    later: tuple[Frame, ...] = ()
-    seen: tuple[SeenFrame, ...] = ()
-
-    @property
-    def pictures(self) -> tuple[Frame, ...]:
-        """The first frames; grey ones if there are none, which the run reports later."""
-        return self.frames or (_GREY,) * _TRIED
+_TRIED, _GOLDEN_S = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,16 +38,15 @@ class Look:
     """What was seen of a stream.
 
     Attributes:
-        stream: its id.
-        sampled: its first frames.
-        shown: that of its frames in which the golden model finds most; None if there is none.
+        stream, fps: its id and rate.
+        shown: its frame in which the golden model finds most; None if it has none.
         objects: what it finds there.
         odd: what is odd, in sentences that name the stream.
         refused: the first of them is an error.
     """
 
     stream: StreamId
-    sampled: SampledSource
+    fps: float
     shown: Frame | None
     objects: GoldenObjects
     odd: tuple[str, ...]
@@ -107,28 +59,9 @@ def warn_before_run(fleet: FleetConfig) -> None:
     Raises:
         UserError: a source or a model cannot be opened, or labels are not of its video.
     """
-    streams = streams_to_look_at(fleet)
-    looks = look_at_fleet(fleet, streams) if streams else []
+    looks = look_at_fleet(fleet, streams) if (streams := streams_to_look_at(fleet)) else []
     for warning in (*teacher_warnings(fleet), *sentences_of(looks)):
         _LOG.warning("%s", warning)
-
-
-def look_at_fleet(
-    fleet: FleetConfig, streams: Sequence[StreamConfig], golden_s: float = GOLDEN_S
-) -> list[Look]:
-    """Opens streams concurrently, and looks at their first frames; see ``look_at_streams``.
-
-    Raises:
-        UserError: a source or the golden model cannot be opened.
-    """
-    sampled = sample_sources(
-        {stream.id: stream.source for stream in streams},
-        fleet_classes(fleet),
-        most=len(streams),
-        labelled=fleet.golden.model == FILE,
-    )
-    golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
-    return look_at_streams(fleet, streams, sampled, golden, golden_s)
 
 
 def sentences_of(looks: Sequence[Look]) -> tuple[str, ...]:
@@ -144,75 +77,19 @@ def sentences_of(looks: Sequence[Look]) -> tuple[str, ...]:
 
 
 def streams_to_look_at(fleet: FleetConfig) -> list[StreamConfig]:
-    """Returns the streams whose pictures or labels may be another than is thought."""
+    """Returns the streams whose pictures or labels may be another than is thought: none that is drawn."""
     is_file = fleet.golden.model == FILE
     return [stream for stream in fleet.streams if is_file or not stream.source.gives_truth]
 
 
-def sample_sources(
-    specs: Mapping[StreamId, SourceSpec],
-    classes: tuple[str, ...],
-    most: int = MOST_SOURCES,
-    also: Collection[StreamId] = (),
-    labelled: bool = False,
-) -> dict[StreamId, SampledSource]:
-    """Reads the first frames of up to ``most`` different sources, and of those of ``also``, concurrently.
-
-    Args:
-        specs: sources of streams.
-        classes: the fleet's.
-        most: number of different sources.
-        also: further streams.
-        labelled: read more of the first ``MOST_SOURCES``, to compare them with labels.
-
-    Returns:
-        Samples of the streams that were opened, and of streams with the same source.
-
-    Raises:
-        UserError: a recording cannot be opened.
-    """
-    different: dict[str, SourceSpec] = {}
-    for spec in specs.values():
-        different.setdefault(_name(spec), spec)
-    opened = dict(islice(different.items(), most)) | {_name(specs[one]): specs[one] for one in also}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        read = {
-            name: pool.submit(_read_source, spec, classes, labelled and at < MOST_SOURCES)
-            for at, (name, spec) in enumerate(opened.items())
-        }
-        found = {name: one.result() for name, one in read.items()}
-    return {stream: found[_name(spec)] for stream, spec in specs.items() if _name(spec) in found}
-
-
-def _read_source(spec: SourceSpec, classes: tuple[str, ...], labelled: bool) -> SampledSource:
-    with LiveSample(spec, _LIVE_S) if spec.live else SourceProcess(spec, classes) as source:
-        try:
-            fps = source.wait_open()
-        except SourceDiedError:
-            return SampledSource(ASSUMED_FPS, ())
-        count, ends_s = _FRAMES, time.monotonic() + _READ_S
-        if labelled:
-            count, ends_s = _LABELLED_FRAMES, time.monotonic() + _LABELLED_S
-        frames: list[Frame] = []
-        later: list[Frame] = []
-        seen: list[SeenFrame] = []
-        moving = MotionRegions()
-        for frame, _ in islice(source.frames(), count):
-            if len(frames) < _FRAMES:
-                frames.append(frame)
-            elif frame.index % _DETECTED_EVERY == 0:
-                later.append(frame)
-            if labelled:
-                boxes = moving.find_regions(frame.image) if frame.boxes is None else frame.boxes
-                seen.append(SeenFrame(frame.index, frame.t_us, boxes))
-            if time.monotonic() > ends_s and len(frames) >= _TRIED:
-                break
-        length_s = source.length_s if isinstance(source, SourceProcess) else None
-        return SampledSource(fps, tuple(frames), length_s, tuple(later), tuple(seen))
-
-
-def _name(spec: SourceSpec) -> str:
-    return f"{type(spec).__qualname__} {spec.model_dump_json()}"
+def look_at_fleet(
+    fleet: FleetConfig, streams: Sequence[StreamConfig], golden_s: float = _GOLDEN_S
+) -> list[Look]:
+    """Opens streams, and looks at their first frames; see ``sample_sources`` and ``look_at_streams``."""
+    specs = {stream.id: stream.source for stream in streams}
+    sampled = sample_sources(specs, fleet_classes(fleet), also=specs, labelled=fleet.golden.model == FILE)
+    golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+    return look_at_streams(fleet, streams, sampled, golden, golden_s)
 
 
 def look_at_streams(
@@ -220,7 +97,7 @@ def look_at_streams(
     streams: Sequence[StreamConfig],
     sampled: Mapping[StreamId, SampledSource],
     golden: GoldenModel,
-    golden_s: float = GOLDEN_S,
+    golden_s: float = _GOLDEN_S,
 ) -> list[Look]:
     """Judges the first frames of streams, and what golden model or label file finds in them.
 
@@ -232,21 +109,20 @@ def look_at_streams(
         golden_s: seconds for it; one frame is tried in any case.
     """
     found: dict[StreamId, list[tuple[Frame, GoldenObjects]]] = {stream.id: [] for stream in streams}
-    ends_s, is_file = time.monotonic() + golden_s, fleet.golden.model == FILE
+    ends_s = time.monotonic() + golden_s
     # Each stream once before any is tried again: the time may not be enough.
-    for turn in range(_LABELLED_FRAMES if is_file else _TRIED):
+    for turn in range(_TRIED):
         for stream in streams:
-            frames = (*sampled[stream.id].frames, *sampled[stream.id].later)
-            at = turn if is_file else turn * (len(frames) - 1) // (_TRIED - 1)
-            if 0 <= at < len(frames) and (time.monotonic() < ends_s or not any(found.values())):
-                objects = _objects_in(golden, stream, frames[at])
-                found[stream.id] += [] if objects is None else [(frames[at], objects)]
-    labels = read_labels(label_file_of(fleet.golden), list(found)) if is_file else None
-    detect = None if labels is None else _detector_for_trial(fleet)
-    return [
-        _judge_stream(fleet, stream, sampled[stream.id], found[stream.id], (golden, labels, detect))
-        for stream in streams
-    ]
+            one = sampled[stream.id]
+            frames = [*one.frames, *(seen.frame for seen in one.seen if seen.frame is not None)]
+            tried = (
+                frames[turn::_TRIED] if one.seen else frames[turn * (len(frames) - 1) // (_TRIED - 1) :][:1]
+            )
+            for frame in tried if time.monotonic() < ends_s or not any(found.values()) else ():
+                if (objects := _objects_in(golden, stream, frame)) is not None:
+                    found[stream.id].append((frame, objects))
+    odd = _judge_labels(fleet, streams, sampled, golden) if fleet.golden.model == FILE else {}
+    return [_look(fleet, one, sampled[one.id], found[one.id], odd.get(one.id)) for one in streams]
 
 
 def _objects_in(golden: GoldenModel, stream: StreamConfig, frame: Frame) -> GoldenObjects | None:
@@ -255,71 +131,63 @@ def _objects_in(golden: GoldenModel, stream: StreamConfig, frame: Frame) -> Gold
     found = golden.find_objects(frame.image, place)
     if found is None and not golden.finds and frame.boxes is not None:
         (classes,) = golden.label_boxes([Question(frame.boxes, frame.image, None, place)])
-        named = classes >= 0
-        found = GoldenObjects(frame.boxes[named], classes[named], frame.boxes[~named])
+        found = GoldenObjects(frame.boxes[classes >= 0], classes[classes >= 0], frame.boxes[classes < 0])
     return None if found is None else found.in_areas(stream.areas, frame.size)
 
 
-_Detect = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-
-
-def _judge_stream(
+def _look(
     fleet: FleetConfig,
     stream: StreamConfig,
     sampled: SampledSource,
     found: Sequence[tuple[Frame, GoldenObjects]],
-    by: tuple[GoldenModel, LabelFile | None, _Detect | None],
+    labels: tuple[str, bool] | None,
 ) -> Look:
-    golden, labels, detect = by
-    odd = list(describe_odd_pictures(sampled.frames, sampled.fps, live=stream.source.live))
-    refused = False
-    if labels is not None and isinstance(golden, DetectionModel) and sampled.frames:
-        table, video = labels.streams[stream.id], _seen_video(stream, sampled, detect)
-        own = stream.id in labels.head.frames
-        problem = judge_labels(table, golden.class_of >= 0, golden.sure_score, video, own)
-        if problem is not None:
-            refused = problem.certain
-            odd.insert(0, f"{labels.path}: it {problem.sentence}")
-    elif len(found) > 1 and is_moving(sampled.frames) and not any(len(one.boxes) for _, one in found):
+    odd = [] if labels is None else [labels[0]]
+    odd += describe_odd_pictures(sampled.frames, sampled.fps, live=stream.source.live)
+    finds_nothing = len(found) > 1 and not any(len(one.boxes) for _, one in found)
+    if fleet.golden.model != FILE and finds_nothing and is_moving(sampled.frames):
         odd.append(
             "something moves in its first pictures, and the golden model finds none of "
             f"{', '.join(fleet_classes(fleet))}; see its picture by ekya check --look, and correct golden or "
             "classes"
         )
-    shown: Frame | None
     nothing = GoldenObjects(no_detections().boxes, no_detections().classes, no_detections().boxes)
-    unseen = (next(iter(sampled.frames), None), nothing)
-    shown, objects = max(found, key=lambda one: len(one[1].boxes), default=unseen)
-    return Look(
-        stream.id, sampled, shown, objects, tuple(f"{stream.id}: {sentence}" for sentence in odd), refused
-    )
+    first = (next(iter(sampled.frames), None), nothing)
+    shown, objects = max((first, *found), key=lambda one: len(one[1].boxes))
+    said = tuple(f"{stream.id}: {sentence}" for sentence in odd)
+    return Look(stream.id, sampled.fps, shown, objects, said, labels is not None and labels[1])
 
 
-def _seen_video(stream: StreamConfig, sampled: SampledSource, detect: _Detect | None) -> SeenVideo:
-    detected: dict[int, NDArray[np.float32]] = {}
-    if detect is not None and sampled.seen and not stream.source.gives_truth:
-        tried = (*sampled.frames[:: _FRAMES // 2], *sampled.later)
-        detected = {frame.index: detect(frame.image) for frame in tried}
-    seen = [
-        replace(one, detected=detected[one.index]) if one.index in detected else one for one in sampled.seen
-    ]
-    count = None if sampled.length_s is None else round(sampled.length_s * sampled.fps)
-    return SeenVideo(sampled.fps, sampled.frames[0].size, count, seen)
+def _judge_labels(
+    fleet: FleetConfig,
+    streams: Sequence[StreamConfig],
+    sampled: Mapping[StreamId, SampledSource],
+    golden: GoldenModel,
+) -> dict[StreamId, tuple[str, bool]]:
+    """Returns what is wrong with the labels of streams, and whether that is certain."""
+    assert isinstance(golden, DetectionModel)
+    labels = read_labels(label_file_of(fleet.golden), [stream.id for stream in streams])
+    sure, detect = (golden.class_of >= 0, golden.sure_score), _student_of(fleet)
+    judged = {
+        stream: judge_labels(table, *sure, sampled[stream], stream in labels.head.frames, detect)
+        for stream, table in labels.streams.items()
+        if sampled[stream].frames
+    }
+    return {
+        stream: (f"{labels.path}: it {problem.sentence}", problem.certain)
+        for stream, problem in judged.items()
+        if problem is not None
+    }
 
 
-def _detector_for_trial(fleet: FleetConfig) -> _Detect | None:
-    """Returns a detector to compare labels with: the cache's fastest golden one, or the fleet's student."""
-    cached = [model for model in GOLDEN if model.is_cached]
-    if cached:
-        detector = open_detector(ONNX, cached[-1].cached_path, OBJECT_SCORE)
-        return lambda image: detector.detect_objects(image).boxes
+def _student_of(fleet: FleetConfig) -> Detect | None:
+    """Returns the detector that a fleet starts with, to compare labels with; None without a trained one."""
     if fleet.edge.task is not Task.DETECT or fleet.edge.weights is None:
         return None
     student, side = serving(base_model(fleet, 0), fleet_classes(fleet), Predictors()), crop_side(fleet)
 
     def detect(image: NDArray[np.uint8]) -> NDArray[np.float32]:
         (found,) = student.predict(square_frame(image, side), side)
-        size = np.array(image.shape[1::-1] * 2, np.float32)
-        return np.asarray(found.boxes[found.sure] * size, np.float32)
+        return np.asarray(found.boxes[found.sure] * np.array(image.shape[1::-1] * 2), np.float32)
 
     return detect

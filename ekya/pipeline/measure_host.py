@@ -44,16 +44,10 @@ from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, Labelle
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
-from ekya.pipeline.first_look import (
-    MOST_SOURCES,
-    SampledSource,
-    look_at_streams,
-    sample_sources,
-    sentences_of,
-    streams_to_look_at,
-)
+from ekya.pipeline.first_look import look_at_streams, sentences_of, streams_to_look_at
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
+from ekya.pipeline.sampled_sources import MOST_SOURCES, SampledSource, sample_sources
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
 from ekya.pipeline.speed_jobs import random_frames, random_images
 from ekya.streams.ingest.crops import square_frame

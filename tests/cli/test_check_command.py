@@ -78,8 +78,11 @@ def test_check_look_refuses_labels_of_other_frames(written, tmp_path, capfd):
     )
     assert main(["check", "--look", str(path), "--pictures", str(tmp_path)]) == 2
     out, err = capfd.readouterr()
-    assert "l.csv: it has labels of frames 1 to 20, and its video 20 from 0 (2.0 s at 10 a second)" in out
-    assert "1 of 1 streams have labels that are not of their video" in err
+    assert (
+        "l.csv: it has labels of frames 1 to 20, and its video 20 from 0: its column 'frame' counts from 1"
+        in out
+    )
+    assert "a run refuses labels that are not of their video" in err
     assert (tmp_path / "yard.jpg").is_file()
 
 

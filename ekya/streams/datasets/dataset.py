@@ -36,14 +36,12 @@ class StreamFindings:
         objects: number of objects by class, for the requested classes only.
         problems: a sentence for each missing or damaged frame, pair or record: its file and what is wrong.
             A run leaves these frames out and counts them as damaged.
-        outside: number of objects that lie outside of their pictures, or are smaller than a pixel.
     """
 
     frames: int
     duration_s: float
     objects: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    outside: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

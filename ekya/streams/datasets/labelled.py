@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import FiniteFloat, PositiveInt
 
+from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.dataset import StreamFindings
 from ekya.streams.ingest.frame import Frame, Truth
@@ -185,6 +186,9 @@ def examine_source(
         classes: the fleet's classes.
         on_frame: progress callback, called after each frame.
         record: takes each frame, with its problem if it has one.
+
+    Raises:
+        UserError: most boxes are outside of their pictures.
     """
     objects: Counter[str] = Counter()
     problems: list[str] = []
@@ -202,10 +206,11 @@ def examine_source(
                 classes[number] for number in source.select_objects(shown.frame, shown.image, image)[1]
             )
         on_frame()
+    if objects.total() * 2 < listed:
+        raise UserError(
+            f"{listed - objects.total()} of {listed} boxes lie outside of their pictures, or are smaller "
+            "than a pixel; write x0, y0, x1, y1 in pixels of the pictures"
+        )
     return StreamFindings(
-        good,
-        round(duration_us / US_PER_S, 6),
-        dict(sorted(objects.items())),
-        tuple(problems),
-        listed - objects.total(),
+        good, round(duration_us / US_PER_S, 6), dict(sorted(objects.items())), tuple(problems)
     )

@@ -5,7 +5,6 @@ classes, the last gives the number of frames. A source with an index reads it li
 the folders or read the labels again.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource
 from ekya.streams.ingest.frame import number_known_classes
 from ekya.system.files import atomic_path, user_errors
 
-_LOG = logging.getLogger(__name__)
-_USUALLY_OUTSIDE, _SURELY_WRONG = 0.1, 0.5
 _REMEDY = "make it again with ekya prepare"
 
 
@@ -135,15 +132,6 @@ def examine_labelled(
 
         file.write(head.model_dump_json().encode() + b"\n")
         found = examine_source(source, classes, on_frame, record)
-        listed = found.outside + sum(found.objects.values())
-        if found.outside > _USUALLY_OUTSIDE * listed:
-            outside = (
-                f"{spec.in_words()}: {found.outside} of {listed} boxes lie outside of their pictures, or are "
-                "smaller than a pixel; write x0, y0, x1, y1 in pixels of the pictures"
-            )
-            if found.outside > _SURELY_WRONG * listed:
-                raise UserError(outside)
-            _LOG.warning("%s", outside)
         file.write(b'{"end":%d}\n' % (found.frames + len(found.problems)))
     return found
 

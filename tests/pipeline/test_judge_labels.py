@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from ekya.models.golden.detections import Detections
-from ekya.models.golden.judge_labels import LabelProblem, SeenFrame, SeenVideo, judge_labels
 from ekya.models.golden.label_file import StreamTable
+from ekya.pipeline.judge_labels import LabelProblem, judge_labels
+from ekya.pipeline.sampled_sources import SampledSource, SeenFrame
+from ekya.streams.ingest.frame import Frame
 
 FPS, COUNT, WIDTH, HEIGHT = 25.0, 500, 640, 360
 SIZE = np.array([WIDTH, HEIGHT] * 2, np.float32)
@@ -36,9 +38,20 @@ def judged(
     frames: dict[int, np.ndarray], seen: bool = True, score: float = 1.0, own: bool = False
 ) -> LabelProblem | None:
     """Judges labels against a video in which these objects move, or nothing is seen to."""
-    moving = [SeenFrame(at, round(at * 1e6 / FPS), boxes_at(at), boxes_at(at)) for at in SEEN] if seen else []
-    video = SeenVideo(FPS, (WIDTH, HEIGHT), COUNT, moving)
-    return judge_labels(read(frames, score), np.array([True]), 0.6, video, own)
+    # A picture holds its number, by which the detector finds the objects.
+    pictures = {at: np.full((HEIGHT, WIDTH, 3), at, np.uint8) for at in range(0, SEEN[-1], 12)}
+    moving = [
+        SeenFrame(
+            at,
+            boxes_at(at),
+            Frame(at, 0, pictures[at], None) if at in pictures else None,
+        )
+        for at in (SEEN if seen else ())
+    ]
+    video = SampledSource(FPS, (Frame(0, 0, pictures[0], None),), COUNT / FPS, tuple(moving))
+    return judge_labels(
+        read(frames, score), np.array([True]), 0.6, video, own, lambda image: boxes_at(int(image[0, 0, 0]))
+    )
 
 
 def counted(number: Callable[[int], float], every: int = 1, until: int = COUNT) -> dict[int, np.ndarray]:
@@ -67,17 +80,23 @@ def test_labels_of_the_video_are_taken_without_a_word(frames, seen):
 
 
 OF_RANGES = {
-    "from 1": (counted(lambda at: at + 1), "count from 1; subtract 1 from the column 'frame'"),
-    "ms": (counted(lambda at: at * 1e3 / FPS), "count milliseconds; divide the column 'frame' by 40 and"),
-    "us, every 5th": (counted(lambda at: at * 1e6 / FPS, 5), "count microseconds; divide .* by 40000 and"),
-    "ns": (counted(lambda at: at * 1e9 / FPS), "count nanoseconds; divide"),
-    "ticks": (counted(lambda at: at * 9e4 / FPS), "count ticks of 90 kHz; divide .* by 3600 and"),
+    "from 1": (
+        counted(lambda at: at + 1),
+        "and its video 500 from 0: its column 'frame' counts from 1; subtract 1",
+    ),
+    "ms": (counted(lambda at: at * 1e3 / FPS), "column 'frame' counts milliseconds; divide it by 40 and"),
+    "us, every 5th": (counted(lambda at: at * 1e6 / FPS, 5), "counts microseconds; divide it by 40000 and"),
+    "ns": (counted(lambda at: at * 1e9 / FPS), "counts nanoseconds; divide it by 4e.07 and"),
+    "ticks": (counted(lambda at: at * 9e4 / FPS), "counts ticks of 90 kHz; divide it by 3600 and"),
     "another video": (counted(lambda at: at + 700), "labels of frames 700 to 1199, and its video 500 from 0"),
     "parts": (scaled(1 / WIDTH, 1 / HEIGHT), "parts of the picture.*multiply x by 640 and y by 360"),
     "full size": (scaled(3, 3), r"of its boxes outside: they reach to \d+, \d+, and the frames of a run are"),
 }
 OF_PICTURES = {
-    "s": (counted(lambda at: at / FPS, 25), "counts seconds; divide it by 0.04|every 25th frame.*by 25"),
+    "s": (
+        counted(lambda at: at / FPS, 25),
+        "counts every 25th frame from 0; multiply it by 25|counts seconds; divide it by 0.04",
+    ),
     "every 5th": (
         counted(lambda at: at // 5, 5),
         "for 100% if .* counts every 5th frame from 0; multiply it by 5",
@@ -113,14 +132,13 @@ def test_ranges_alone_tell_most_of_them(case):
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
-        (counted(lambda at: at // 5, 5), "as many as every 5th frame has; if it is so, multiply"),
         (counted(float, until=900), "labels of frames 0 to 899, and its video 500 from 0"),
         (
             {at: boxes_at(at) + np.array([[0, 310], [0, 0]])[:, [0, 1, 0, 1]] for at in range(3)},
-            "% of its boxes partly outside",
+            "% of its boxes outside: they reach to 580, 380",
         ),
     ],
-    ids=["every 5th", "a longer video", "boxes that reach outside"],
+    ids=["a longer video", "boxes that reach outside"],
 )
 def test_labels_that_may_be_right_are_warned_of(frames, words):
     problem = judged(frames, seen=False)
@@ -136,6 +154,7 @@ def test_labels_in_which_nothing_is_sure_are_warned_of():
     assert "confidence of 0.6 or more (the highest is 0.5), so nothing is learnt" in problem.sentence
 
 
-def test_labels_that_ekya_made_of_a_part_need_no_warning():
-    assert judged(counted(float, until=100), seen=False) is not None
-    assert judged(counted(float, until=100), seen=False, own=True) is None
+def test_a_shift_that_is_small_for_labels_is_not_looked_for_in_ekyas_own():
+    frames = counted(lambda at: at + 1, until=300)
+    assert judged(frames) is not None
+    assert judged(frames, own=True) is None
