@@ -42,9 +42,6 @@ def status(config: StatusConfig, output: Output) -> None:
     for line in _status_lines(now):
         output.print_text(line)
     output.console.print(_cameras_table(now))
-    for camera in now.cameras:
-        if camera.set_aside:
-            output.print_text(f"{camera.id} was given up: {camera.set_aside}")
 
 
 def _status_lines(now: "FolderStatus") -> list[str]:
@@ -58,6 +55,7 @@ def _status_lines(now: "FolderStatus") -> list[str]:
         lines.append(f"Last window: {now.window}, opened after {(now.window_opened_us or 0) / 1e6:.0f} s.")
     if now.restarts.count:
         lines.append(f"Restarts: {now.restarts.count}, the last since it {now.restarts.last_reason}.")
+    lines += [f"{one.id} was given up: {one.set_aside}." for one in now.cameras if one.set_aside]
     lines.append(f"{now.path}: {now.folder_bytes / 1e9:.2f} GB, {now.free_bytes / 1e9:.0f} GB free.")
     if now.pictures_bytes:
         sizes = ", ".join(f"{camera} {size / 1e6:.1f} MB" for camera, size in now.pictures_bytes.items())

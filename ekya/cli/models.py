@@ -33,10 +33,9 @@ def list_(config: ListConfig, output: Output) -> None:
     from ekya.models.catalogue import CATALOGUE, models_folder
 
     output.write_json({"folder": str(models_folder()), "models": [_values(model) for model in CATALOGUE]})
-    table = make_table("", "model", "role", "MB", "licence", "AP", "ms", gap=1, left=3)
+    table = make_table("", "model", "role", "licence", "MB", "AP", "ms", gap=1, left=4)
     for model in CATALOGUE:
         table.add_row(*_row(model))
-    table.columns[4].justify = "left"
     table.caption = "AP: average precision on COCO. ms: of a frame on this machine, where it was measured."
     output.console.print(table)
     output.print_text(f"The cache is {models_folder()}")
@@ -51,8 +50,8 @@ def _row(model: "PublishedModel") -> tuple[str, ...]:
         "*" if model.is_cached else "",
         model.name,
         model.role.removeprefix("golden "),
-        model.size_in_words.removesuffix(" MB"),
         model.licence,
+        model.size_in_words.removesuffix(" MB"),
         "" if precision is None else f"{precision:.1f}",
         "" if frame_ms is None else f"{frame_ms:.0f}",
     )

@@ -99,6 +99,8 @@ class ServiceBackend:
         self._control.remove_camera(StreamId(camera))
 
     def pause_camera(self, camera: str) -> None:
+        if (now := self._find(camera)) is not None and now.state == Status.ENDED:
+            raise UserError(f"{camera}: it has ended, so there is nothing to pause; remove it")
         self._control.pause_camera(StreamId(camera), True)
 
     def resume_camera(self, camera: str) -> str:

@@ -149,11 +149,13 @@ def test_status_marks_cameras_that_were_removed_in_80_columns(folder, capfd, mon
     folder.fleet.write_text(yaml.safe_dump({**raw, "streams": cameras}))
     assert main(["status", str(folder.path)]) == 0
     lines = capfd.readouterr().out.splitlines()
-    table = lines[lines.index(next(line for line in lines if line.startswith("Cameras"))) : -1]
+    table = lines[lines.index(next(line for line in lines if line.startswith("Cameras"))) :]
     assert max(map(len, table)) <= 80
     assert "…" not in "".join(table)
     assert [line.split()[0] for line in table if " removed" in line] == [gone[:29]]
-    assert lines[-1].startswith("ill was given up: its workers died 3 times")
+    assert [line[:40] for line in lines if "was given up" in line] == [
+        "ill was given up: its workers died 3 tim"
+    ]
     assert main(["status", str(folder.path), "--json", "-"]) == 0
     assert {one["id"]: one["removed"] for one in told(capfd)["cameras"]} == {
         CAM: False,

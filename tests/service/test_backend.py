@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from fake_service import CAMERAS, FakeService
 
+from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
 from ekya.service import backend as module
 from ekya.service.backend import ServiceBackend
@@ -57,6 +58,13 @@ def resume(backend):
 
 def roll_back(backend):
     return backend.roll_back("gate", 2)
+
+
+def test_camera_that_has_ended_is_not_said_to_be_paused(make_backend):
+    with pytest.raises(UserError, match="gate: it has ended, so there is nothing to pause"):
+        make_backend(ENDED).pause_camera("gate")
+    for state in (None, BEFORE, LOST):
+        make_backend(state).pause_camera("gate")
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,8 @@ def open_screen(console: Console) -> Iterator[Show]:
 class PlainScreen:
     """Logs a line for each window, and in a window at most one for each stream.
 
-    That is the first of: it is in another state, or its retraining is over. A state that follows in the same
-    window is told in the next one, if it still holds. That streams are behind while a run begins is told when
-    window 0 is over, of all of them in one line.
+    That is when it is first in another state, or its retraining is over. A state that follows is told in the
+    next window, if it still holds; of streams that are behind while a run begins, after window 0 in one line.
     """
 
     def __init__(self) -> None:
@@ -151,7 +150,6 @@ def draw_screen(state: ScreenState) -> RenderableType:
     )
     table = make_table("Stream", "Now", "Mean", "Inference", "Share", "Training", "Share")
     table.columns[3].justify = table.columns[5].justify = "left"
-    table.columns[5].ratio = 1
     for row in state.rows:
         table.add_row(
             Text(row.stream),

@@ -21,8 +21,7 @@ from ekya.results.report.formatting import (
 _OK = str(HealthState.OK)
 _DETECT = "detect"
 
-_ABREAST = 5
-"""Schedulers that stand beside each other in a comparison."""
+_ABREAST = 5  # schedulers in a table
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:

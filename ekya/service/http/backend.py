@@ -12,7 +12,6 @@ class Backend(Protocol):
     """The service behind the HTTP server. Methods are called from several threads, and may block.
 
     Changes return when they are carried out; those that wait for a camera return why they are not, or "".
-
     Each raises ``NotThereError`` for an unknown camera, with a sentence, and ``UserError`` for a request that
     the caller can correct.
     """

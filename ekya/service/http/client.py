@@ -34,10 +34,7 @@ class ServiceClient:
 
     @staticmethod
     def find_service(runs: Path | None, name: str | None) -> "ServiceClient":
-        """Returns a client of a service that runs on this machine.
-
-        Args:
-            runs, name: as of ``find_service``.
+        """Returns a client of a service that runs on this machine; see ``find_service``.
 
         Raises:
             UserError: there is none, or several; or its token cannot be read.

@@ -1,5 +1,4 @@
 // Logs in with the token behind `#token=` of a link: browsers send that part to no server, and keep it over redirects.
-
 function logIn() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return;
