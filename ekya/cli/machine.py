@@ -13,6 +13,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
+from ekya.results.report.formatting import make_table
 
 if TYPE_CHECKING:
     from ekya.runtime.driver.video_report import VideoReport
@@ -79,7 +80,8 @@ def doctor(config: DoctorConfig, output: Output) -> None:
         examination = examine_machine(config.runs, measured=measured)
     videos = {} if report is None else {"looks": looks, "video": video_report_as_json(report)}
     output.write_json({**examination_as_json(examination), **videos})
-    table = Table(title="This machine", title_justify="left", show_header=False)
+    table = make_table("", "", "", title="This machine", left=3)
+    table.show_header = False
     for finding in examination.findings:
         mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")
         table.add_row(mark, Text(finding.what), Text(finding.found))
@@ -104,9 +106,8 @@ def _print_videos(report: "VideoReport", config: DoctorConfig, output: Output) -
         for line in describe_video(video, report.work.fleet):
             output.print_text(line)
     there = report.machine.capacity_in_words(report.machine.capacity_milli or 0)
-    table = Table(title=f"What answers cameras like this on {there}", title_justify="left")
-    for heading in ("cameras", "large model", "small model", "labels", "window", "F1"):
-        table.add_column(heading)
+    headings = ("cameras", "large model", "small model", "labels", "window", "F1")
+    table = make_table(*headings, title=f"What answers cameras like this on {there}", left=6)
     for row in report.crossing.rows:
         table.add_row(*map(Text, format_answering(row)))
     output.console.print(table)
@@ -207,9 +208,7 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
 
 
 def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in ("share", "training", "training among others", "inference"):
-        table.add_column(heading, justify="right")
+    table = make_table("share", "training", "training among others", "inference", title=title, left=0)
     curves = (speeds.training.alone, planned, speeds.inference.alone)
     for share in sorted({share for curve in curves for share, _ in curve.points if share}):
         table.add_row(f"{share / 10:g}%", *(f"{curve.speed_at(share):.3f}" for curve in curves))

@@ -143,7 +143,8 @@ class StreamInference:
         clock = RunClock(started_monotonic_ns)
         self._arrived = self._record.next_frame()
         if from_now and not self._stream.source.live:
-            now = round(us_to_seconds(clock.now_us()) * self._settings.fps)
+            joined_us = clock.now_us() - self._stream.play.joins_us
+            now = round(us_to_seconds(max(joined_us, 0)) * self._settings.fps)
             self._arrived = max(self._arrived, now)
         self._reports.start_run(clock)
         self._feed.start_frames(started_monotonic_ns, self._arrived)
