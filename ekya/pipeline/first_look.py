@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from ekya.pipeline.setup import crop_side
 from ekya.streams.ingest.crops import square_frame
 from ekya.streams.ingest.first_pictures import describe_odd_pictures, is_moving
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.video import VideoSpec
 
 _LOG = logging.getLogger(__name__)
 _TRIED, _GOLDEN_S = 3, 1.0
@@ -168,16 +169,16 @@ def _judge_labels(
     assert isinstance(golden, DetectionModel)
     labels = read_labels(label_file_of(fleet.golden), [stream.id for stream in streams])
     sure, detect = (golden.class_of >= 0, golden.sure_score), _student_of(fleet)
-    judged = {
-        stream: judge_labels(table, *sure, sampled[stream], stream in labels.head.frames, detect)
-        for stream, table in labels.streams.items()
-        if sampled[stream].frames
-    }
-    return {
-        stream: (f"{labels.path}: it {problem.sentence}", problem.certain)
-        for stream, problem in judged.items()
-        if problem is not None
-    }
+    wrong: dict[StreamId, tuple[str, bool]] = {}
+    for stream in streams:
+        video = sampled[stream.id]
+        if isinstance(stream.source, VideoSpec) and len(stream.source.files) > 1:
+            # The rates of the others are not known here, and so not the number of their frames.
+            video = replace(video, length_s=None)
+        own = stream.id in labels.head.frames
+        if video.frames and (found := judge_labels(labels.streams[stream.id], *sure, video, own, detect)):
+            wrong[stream.id] = (f"{labels.path}: it {found.sentence}", found.certain)
+    return wrong
 
 
 def _student_of(fleet: FleetConfig) -> Detect | None:

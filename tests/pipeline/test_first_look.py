@@ -94,6 +94,20 @@ def test_labels_of_other_frames_are_refused_before_a_run(video, labels, words):
         warn_before_run(labelled(video, **labels))
 
 
+def test_the_number_of_frames_of_several_files_is_not_held_against_labels(video, caplog):
+    fleet = labelled(video)
+    (stream,) = fleet.streams
+    other = video.with_name("other.avi")
+    slow = cv2.VideoWriter(str(other), cv2.VideoWriter.fourcc(*"MJPG"), 1.0, (640, 120))
+    for shade in range(0, 200, 20):
+        slow.write(np.full((120, 640, 3), shade, np.uint8))
+    slow.release()
+    # By the first file's rate there are fewer frames than labels.
+    source = stream.source.model_copy(update={"files": (other, video)})
+    warn_before_run(fleet.model_copy(update={"streams": (stream.model_copy(update={"source": source}),)}))
+    assert "labels of frames" not in caplog.text
+
+
 def test_a_golden_model_that_finds_nothing_in_what_moves_is_warned_of(video, tmp_path, caplog):
     warn_before_run(fleet_of(video, detector(tmp_path, 0.9)))
     assert caplog.text == ""
