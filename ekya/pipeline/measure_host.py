@@ -163,6 +163,7 @@ def _costs(
                 per_object=not detects,
                 following_gpu_s={GOLDEN_RESOLUTION: following_gpu_s(shown, timer)} if golden_s else {},
                 length_s=None if shown.length_s is None else stream.play.length_of(shown.length_s),
+                reading_s=shown.reading_s,
             )
     return HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),

@@ -43,12 +43,14 @@ class SampledSource:
         frames: the first ones; empty if there were none.
         length_s: of a recording by its header, if it says it; seconds.
         seen: of the first seconds, if labels are to be compared with them.
+        reading_s: processor time of its process for a frame, in seconds.
     """
 
     fps: float
     frames: tuple[Frame, ...]
     length_s: float | None = None
     seen: tuple[SeenFrame, ...] = ()
+    reading_s: float = 0.0
 
     @property
     def pictures(self) -> tuple[Frame, ...]:
@@ -95,8 +97,10 @@ def _read_source(spec: SourceSpec, classes: tuple[str, ...], labelled: bool) -> 
             return SampledSource(ASSUMED_FPS, ())
         frames: list[Frame] = []
         seen: list[SeenFrame] = []
+        read, opening_s = 0, source.cpu_s
         motion, ends_s = MotionRegions(), time.monotonic() + (_SEEN_S if labelled else _READ_S)
         for frame, _ in islice(source.frames(), _SEEN_FRAMES if labelled else _FRAMES):
+            read += 1
             frames += [frame] if len(frames) < _FRAMES else []
             if labelled:
                 boxes = motion.find_regions(frame.image) if frame.boxes is None else frame.boxes
@@ -105,7 +109,8 @@ def _read_source(spec: SourceSpec, classes: tuple[str, ...], labelled: bool) -> 
             if time.monotonic() > ends_s and len(frames) >= _FEWEST:
                 break
         length_s = source.length_s if isinstance(source, SourceProcess) else None
-        return SampledSource(fps, tuple(frames), length_s, tuple(seen))
+        reading_s = max(source.cpu_s - opening_s, 0.0) / max(read, 1)
+        return SampledSource(fps, tuple(frames), length_s, tuple(seen), reading_s)
 
 
 def _name(spec: SourceSpec) -> str:
