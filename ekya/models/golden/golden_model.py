@@ -124,18 +124,21 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> ObjectDetector:
     name = detector_of(spec)
     if name is None:
         raise UserError(f"key 'golden.model': {spec.model} finds no objects; use a detector, such as {ONNX}.")
-    return open_detector(name, _weights(spec), min_score)
+    return open_detector(name, _weights(spec), min_score, spec.layout)
 
 
-def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> ObjectDetector:
-    """Opens a detector by name.
+def open_detector(
+    name: str, weights: Path | None, min_score: float = GOLDEN_SCORE, layout: str | None = None
+) -> ObjectDetector:
+    """Opens a detector by name; ``layout`` is the ``golden.layout`` of an ONNX file.
 
     Raises:
         UserError: no such name, or the weights cannot be loaded or do not fit.
     """
     if name not in DETECTORS:
         raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")
-    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score)
+    said = () if layout is None else (layout,)
+    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score, *said)
     return detector
 
 
