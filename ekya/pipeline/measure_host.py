@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -37,7 +37,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
-from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, learn_layout, open_golden
 from ekya.models.golden.spec import FILE
 from ekya.models.proposer import Proposer
 from ekya.models.training.epochs import steps_in_epoch
@@ -62,7 +62,7 @@ MOST_SOURCES = 4
 """Upper bound on opened sources; the others are assumed as expensive as the most expensive of these."""
 
 _LIVE_S = 5.0
-_FRAMES = 3
+_FRAMES, _LAYOUT_FRAMES = 3, 8
 _BLANK = (480, 640, 3)
 _REPEATS = 5
 _EPOCHS = 2
@@ -143,7 +143,10 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
     sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
     tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled)
-    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)))
+    # The first frames of all, before the second of any.
+    shown = chain.from_iterable(zip(*(source.frames for source in sampled.values()), strict=False))
+    layout = learn_layout(fleet.golden, (frame.image for frame in islice(shown, _LAYOUT_FRAMES)))
+    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)), layout)
 
 
 def _costs(

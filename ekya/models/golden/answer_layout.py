@@ -161,6 +161,7 @@ def decide_layout(
         "categories": CLASS_OF_CATEGORY if names == coco_names() else np.arange(len(names)),
     }
     words = {
+        **({} if form.columns is None else {"columns": form.columns}),
         "fit": form.fit,
         "colours": form.colours,
         "range": "0..255" if file.takes_bytes else "0..1",

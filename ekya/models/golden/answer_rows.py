@@ -85,6 +85,7 @@ class Form:
         whole: rows are of all places of the picture, found or not.
         axes_open: tools differ in whether x comes before y.
         order_known: no other order occurs.
+        columns: word of them; None where outputs are apart.
     """
 
     read: Callable[[Answers], Rows]
@@ -96,6 +97,7 @@ class Form:
     whole: bool = False
     axes_open: bool = False
     order_known: bool = False
+    columns: str | None = None
 
     def pooled(self, answers: Sequence[Answers]) -> Rows:
         """Returns the rows of several answers."""
@@ -178,6 +180,7 @@ def find_form(file: OnnxFile, classes: int, said: Mapping[str, str], answers: Se
             partial(_table, columns=_TABLES[wide][order], wide=wide),
             classes=None if of_frames else "from-0",
             fit="stretch" if of_frames else "letterbox",
+            columns=order,
         )
     if is_head:
         return head(_scores_a_class)

@@ -1,8 +1,8 @@
 """Golden models: expensive, accurate models that label a small sample only (paper §2.2, §5)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +125,23 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> ObjectDetector:
     if name is None:
         raise UserError(f"key 'golden.model': {spec.model} finds no objects; use a detector, such as {ONNX}.")
     return open_detector(name, _weights(spec), min_score, spec.layout)
+
+
+def learn_layout(spec: GoldenSpec, images: Iterable[NDArray[np.uint8]]) -> str | None:
+    """Returns the ``golden.layout`` of an ONNX detector that finds something in (H, W, 3) uint8 BGR frames.
+
+    Of other golden models, and of one that finds nothing, it is that of the specification.
+
+    Raises:
+        UserError: as ``open_detector_of``, or the layout is ambiguous.
+    """
+    if DETECTORS.get(detector_of(spec) or "") != DETECTORS[ONNX]:
+        return spec.layout
+    detector: Any = open_detector_of(spec, GOLDEN_SCORE)
+    for image in images:
+        detector.detect_objects(image)
+    layout: str | None = detector.say_layout() or spec.layout
+    return layout
 
 
 def open_detector(

@@ -138,6 +138,10 @@ class OnnxDetector:
             self._operations = self.file.operations()
         return self._operations
 
+    def say_layout(self) -> str | None:
+        """Returns the layout in words of ``golden.layout``; None before frames have shown it."""
+        return " ".join(self.layout.words.values()) if self._seen and not self.layout.order_open else None
+
     def _ask(
         self, image: NDArray[np.uint8], words: Mapping[str, str]
     ) -> tuple[Answers, tuple[float, float], tuple[float, float]]:
@@ -149,15 +153,14 @@ class OnnxDetector:
         """Decides the layout of what was found so far, up to when it is settled."""
         if self._learnt:
             return
-        layout = self.layout if self.layout.settled else self._decided([*self._seen, answers])
+        layout = self._decided([*self._seen, answers])
         if not len(layout.decode_found(answers).boxes):
             self._blank += 1
             if self._blank == _BLANK_FRAMES:
                 self._try_ranges(image)
             return
         self._blank = _BLANK_FRAMES
-        if not self.layout.settled:
-            self._seen.append(answers)
+        self._seen.append(answers)
         self.layout = layout
         asks = "order" not in self.said and (layout.order_open or not layout.form.order_known)
         if asks and (self._tries < _TRIES or layout.order_open):
