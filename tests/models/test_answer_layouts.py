@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import torch
 from finding_network import CELLS, SIDES, draw_frame, write_finder
+from onnx_networks import write
+from pydantic import ValidationError
 from torch import Tensor
 
-from ekya.models.golden.golden_model import open_detector
+from ekya.core.errors import UserError
+from ekya.models.golden.golden_model import learn_layout, open_detector
 from ekya.models.golden.onnx_detector import OnnxDetector
+from ekya.models.golden.spec import GoldenSpec
 
 HEIGHT, WIDTH = SIDES
 WHOLE = torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT]).float()
@@ -216,9 +220,105 @@ def check_frames(detector: OnnxDetector) -> None:
             np.testing.assert_allclose(shown[colour], box, atol=2.5)
 
 
+def of_rows(*rows: list[float]) -> dict[str, np.ndarray]:
+    return {"output0": np.array([rows], np.float32)}
+
+
+def outputs_apart(labels: list[int], boxes: list[list[float]] | None = None) -> dict[str, np.ndarray]:
+    boxes = boxes or [[4.0, 4, 20, 20]] * len(labels)
+    scores = np.full((1, len(labels)), 0.9, np.float32)
+    return {"a": np.array([boxes], np.float32), "b": scores, "c": np.array([labels], np.int64)}
+
+
+OUTSIDE = [60.0, 60, 30, 30]
+
+REFUSED = {
+    "boxes in no order that lies in the picture": (
+        of_rows(*[[*OUTSIDE, 0.9, 1]] * 9),
+        r"output0 \(1, 9, 6\), boxes such as 60 60 30 30, whose order 4 frames .*golden\.layout: x1y1x2y2 or",
+    ),
+    "boxes that mirror images do not tell": (
+        outputs_apart([0, 1]),
+        r"boxes such as 4 4 20 20, whose order .*golden\.layout: y1x1y2x2 or",
+    ),
+    "scores in percent": (
+        of_rows([4, 4, 20, 20, 88.5, 1], [8, 9, 30, 28, 71, 0]),
+        r"rows such as 4 4 20 20 88\.5 1, of which no column can be a score in 0\.\.1.*; export it",
+    ),
+    "class numbers from 0 or from 1": (
+        outputs_apart([1, 2]),
+        r"class numbers 1 2, which may count from-0 or from-1.*golden\.layout: from-0 or golden",
+    ),
+    "class numbers of another list": (outputs_apart([4]), r"class number 4 where 3 .*net\.names"),
+    "scores of other classes": (
+        {"boxes": np.ones((1, 9, 4), np.float32), "scores": np.full((1, 9, 7), 0.1, np.float32)},
+        r"boxes \(1, 9, 4\), scores \(1, 9, 7\) .*7 scores for each box where 3 .*net\.names",
+    ),
+    "no object in the middle": (
+        {
+            "boxes": np.ones((1, 9, 4), np.float32),
+            "scores": np.tile(np.float32([0.1, 0.7, 0.1, 0.1]), (1, 9, 1)),
+        },
+        "4 scores for each box where 3 ",
+    ),
+    "masks": (
+        {**outputs_apart([0]), "masks": np.zeros((1, 1, 28, 28), np.float32)},
+        r"4 answers, a \(1, 1, 4\), .*of which boxes, scores and labels are not known",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_layout_that_stays_ambiguous_is_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
+    answers, words = REFUSED[case]
+    path = write(tmp_path / "net.onnx", named=answers)
+    with pytest.raises(UserError, match=rf"net\.onnx: answers .*{words}") as refused:
+        detector = open_detector("onnx", path, 0.5)
+        for _ in range(4):
+            detector.detect_objects(draw_frame({0: (10, 20, 60, 60)}))
+    assert "named by the key 'weights'; " in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_layout_that_is_named_is_not_decided_otherwise(tmp_path: Path) -> None:
+    path = write(tmp_path / "net.onnx", named=outputs_apart([1, 2], [[4, 8, 20, 24], [30, 4, 50, 60]]))
+    detector = open_detector("onnx", path, 0.5, "from-1 y1x1y2x2, pixels")
+    for _ in range(5):
+        found = detector.detect_objects(np.zeros((64, 64, 3), np.uint8))
+        assert found.classes.tolist() == [0, 1]
+        assert found.boxes.tolist() == [[8, 4, 24, 20], [4, 30, 60, 50]]
+
+
+def test_learnt_layout_is_said_in_words_that_a_run_can_be_given(tmp_path: Path) -> None:
+    path = write_finder(tmp_path / "net.onnx", *LAYOUTS["y first, without a sign of it"][:1], ("p", "q", "r"))
+    spec = GoldenSpec(model="onnx", weights=path)
+    empty = draw_frame({})
+    assert learn_layout(spec, [empty]) is None, "nothing is found"
+    layout = learn_layout(spec, [empty, draw_frame(FRAMES[0])])
+    assert {"y1x1y2x2", "pixels", "from-0", "stretch"} <= set(layout.split())
+    check_frames(
+        open_detector("onnx", path, 0.5, GoldenSpec(model="onnx", weights=path, layout=layout).layout)
+    )
+    assert learn_layout(GoldenSpec(), [empty]) is None, "no ONNX file"
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "words"),
+    [
+        ("cxcywh partz", "onnx", "no word 'partz'; use some of x1y1x2y2, "),
+        ("cxcywh, xywh", "onnx", "both cxcywh and xywh; keep"),
+        ("parts", "resnext29", "layout is of an ONNX file; "),
+        ("parts", "ssdlite320_mobilenet_v3_large", "layout is of an ONNX file; "),
+    ],
+)
+def test_layout_words_are_checked(layout: str, model: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        GoldenSpec(model=model, weights=Path("a.onnx") if model == "onnx" else None, layout=layout)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layout_is_decided_by_values(layout: str, tmp_path: Path) -> None:
     form, options = LAYOUTS[layout]
-    say = options.pop("say", None)
-    path = write_finder(tmp_path / "net.onnx", form, **options)
-    check_frames(open_detector("onnx", path, 0.5, say))
+    written = {name: value for name, value in options.items() if name != "say"}
+    path = write_finder(tmp_path / "net.onnx", form, **written)
+    check_frames(open_detector("onnx", path, 0.5, options.get("say")))

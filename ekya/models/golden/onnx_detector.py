@@ -4,7 +4,6 @@ What their answers mean is in ``answer_layout.py``. YOLO networks see the frame 
 networks that answer boxes, scores and labels apart, and FastestDet's, see it stretched to the input.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,11 +21,8 @@ from ekya.models.golden.detections import Detections, ObjectDetector, suppressed
 from ekya.models.golden.onnx_file import Answers, OnnxFile, names_of, open_file
 from ekya.models.golden.spec import LAYOUT_WORDS, layout_words
 
-_LOG = logging.getLogger(__name__)
-
 _GREY = 114
-_BLANK_FRAMES = 8
-_TRIES = 4
+_LEARNT_FRAMES = 4
 _SAME_IOU, _CLEAR_IOU = 0.35, 0.15
 _IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
 _IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
@@ -97,7 +93,7 @@ class OnnxDetector:
     """``ObjectDetector`` from an ONNX file. Suppression is class-wise; repeating it changes nothing.
 
     Attributes:
-        layout: until it is settled, each frame in which something is found counts in it.
+        layout: the first frames in which something is found count in it.
         said: words of ``golden.layout``, by kind.
         noise: what the network answers to noise.
     """
@@ -110,9 +106,6 @@ class OnnxDetector:
     noise: Answers
     _seen: list[Answers] = field(default_factory=list)
     _agreements: dict[str, list[float]] = field(default_factory=dict)
-    _tries: int = 0
-    _blank: int = 0
-    _learnt: bool = False
     _operations: int = 0
 
     def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
@@ -150,37 +143,25 @@ class OnnxDetector:
         return self.file.run(in_range(picture, words), (image.shape[1], image.shape[0])), scale, border
 
     def _learn_layout(self, image: NDArray[np.uint8], answers: Answers) -> None:
-        """Decides the layout of what was found so far, up to when it is settled."""
-        if self._learnt:
+        """Decides the layout of what was found so far, in the first frames in which something is."""
+        if len(self._seen) >= _LEARNT_FRAMES:
             return
-        layout = self._decided([*self._seen, answers])
+        seen = [*self._seen, answers]
+        layout = decide_layout(self.file, self.names, self.said, self.noise, seen)
         if not len(layout.decode_found(answers).boxes):
-            self._blank += 1
-            if self._blank == _BLANK_FRAMES:
-                self._try_ranges(image)
             return
-        self._blank = _BLANK_FRAMES
-        self._seen.append(answers)
         self.layout = layout
-        asks = "order" not in self.said and (layout.order_open or not layout.form.order_known)
-        if asks and (self._tries < _TRIES or layout.order_open):
-            self._tries += 1
+        if "order" not in self.said and layout.form.order_open is not None:
             order = self._try_mirrored(image, answers)
             if order is not None:
-                self.said, asks = {**self.said, "order": order}, False
-                self.layout = self._decided(self._seen)
-            elif self._tries >= _TRIES and layout.order_open:
-                box = " ".join(f"{value:.4g}" for value in layout.form.read(answers).boxes[0])
-                raise refused(
-                    self.file.path,
-                    f"{shapes_in_words(answers)}, boxes such as {box}, whose order {self._tries} frames and "
-                    "their mirror images do not show",
-                    f"say {name_one(LAYOUT_WORDS['order'])}",
-                )
-        self._learnt = self.layout.settled and not (asks and self._tries < _TRIES)
-
-    def _decided(self, seen: list[Answers]) -> Layout:
-        return decide_layout(self.file, self.names, self.said, self.noise, seen)
+                self.said = {**self.said, "order": order}
+                self.layout = decide_layout(self.file, self.names, self.said, self.noise, seen)
+        if self.layout.order_open and len(seen) >= _LEARNT_FRAMES:
+            box = " ".join(f"{value:.4g}" for value in layout.form.read(answers).boxes[0])
+            what = f"{shapes_in_words(answers)}, boxes such as {box}, whose order {_LEARNT_FRAMES} frames and"
+            remedy = name_one(LAYOUT_WORDS["order"])
+            raise refused(self.file.path, f"{what} their mirror images do not show", remedy)
+        self._seen = seen
 
     def _try_mirrored(self, image: NDArray[np.uint8], answers: Answers) -> str | None:
         """Returns the order of numbers in which boxes of mirrored frames are the mirrored boxes.
@@ -203,23 +184,6 @@ class OnnxDetector:
         best, *others = sorted(means, key=lambda order: -means[order])
         second = means[others[0]] if others else 0.0
         return best if means[best] >= max(_SAME_IOU, second + _CLEAR_IOU) else None
-
-    def _try_ranges(self, image: NDArray[np.uint8]) -> None:
-        """Warns if the network, which found nothing so far, does with pixels in another range."""
-        if "range" in self.said or self.file.takes_bytes:
-            return
-        for other in LAYOUT_WORDS["range"][1:]:
-            answers = self._ask(image, {**self.layout.words, "range": other})[0]
-            if found := len(self.layout.decode_found(answers).boxes):
-                _LOG.warning(
-                    "%s: finds nothing in %d frames with pixels in 0..1, and %d boxes in the last one with "
-                    "pixels as golden.layout: %s; if there are objects in view, name that",
-                    self.file.path,
-                    _BLANK_FRAMES,
-                    found,
-                    other,
-                )
-                return
 
 
 def _tried(file: OnnxFile, said: Mapping[str, str]) -> Answers:
