@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.checksum import existing, verified
+from ekya.models.golden.checksum import verified
 from ekya.models.golden.class_map import COCO_MAP, class_of_each, coco_names
 from ekya.models.golden.detections import FramePlace, GoldenObjects, ObjectDetector, Question
 from ekya.models.golden.golden_from_detections import detector_model, label_file_model
@@ -19,7 +19,6 @@ from ekya.models.golden.spec import (
     CLASSIFIERS,
     DETECTORS,
     FILE,
-    NAMES_IN,
     ONNX,
     RESNEXT29,
     GoldenSpec,
@@ -176,12 +175,12 @@ def require_known_classes(spec: GoldenSpec, classes: tuple[str, ...]) -> None:
     """Refuses classes that a golden detector does not know, and its file if it is none, in a moment.
 
     Raises:
-        UserError: it does not know one of them, or its file or its class map has a mistake.
+        UserError: it does not know one of them, or its file, its layout or its class map has a mistake.
     """
     name = detector_of(spec)
     if name is not None:
         is_file = DETECTORS[name] == DETECTORS[ONNX]
-        names = imported(NAMES_IN)(existing(name, spec.weights)) if is_file else coco_names()
+        names = open_detector_of(spec, GOLDEN_SCORE).names if is_file else coco_names()
         class_of_each(classes, names, _class_map(spec, names), "the golden detector")
 
 

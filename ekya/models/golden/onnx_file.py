@@ -143,11 +143,6 @@ def open_file(path: Path) -> OnnxFile:
     )
 
 
-def names_in(path: Path) -> tuple[str, ...]:
-    """Returns the classes of a network, as ``names_of``; raises what ``open_file`` raises."""
-    return names_of(open_file(path))
-
-
 def names_of(file: OnnxFile) -> tuple[str, ...]:
     """Returns the network's classes, in the order of their numbers.
 

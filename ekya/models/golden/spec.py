@@ -61,9 +61,6 @@ DETECTORS: Mapping[str, str] = {
 }
 """Functions of (name, file of weights or None, minimum score) that return a ``ObjectDetector``."""
 
-NAMES_IN = f"{_GOLDEN}.onnx_file:names_in"
-"""Function that returns the classes of an ONNX file."""
-
 GOLDEN_NAMES = (*CLASSIFIERS, *DETECTORS, FILE)
 """Every golden model."""
 
