@@ -62,6 +62,14 @@ Golden = Annotated[
         "lists. Default: the best one here that this machine is fast enough for.",
     ),
 ]
+GoldenLayout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="What the golden detector's .onnx file means, where its answers do not show it, such as "
+        "'cxcywh parts'; see golden.layout of the fleet file.",
+    ),
+]
 Student = Annotated[
     str | None,
     typer.Option(
@@ -175,6 +183,7 @@ class FleetOptions:
 
     fleet: FleetFile = None
     golden: Golden = None
+    golden_layout: GoldenLayout = None
     student: Student = None
     task: EdgeTask = None
     classes: Classes = None

@@ -42,6 +42,7 @@ class ProbedHost:
         self_test: how forward passes are run here, and why.
         teacher_warnings: about the fleet's golden model, in sentences.
         odd: what is odd in the first frames of its streams, in sentences; not kept for a later start.
+        golden_layout: ``golden.layout``, as the first frames of the cameras show it; None if they do not.
     """
 
     classes: tuple[str, ...]
@@ -49,6 +50,7 @@ class ProbedHost:
     self_test: SelfTest
     teacher_warnings: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
+    golden_layout: str | None = None
 
     def summary(self) -> dict[str, object]:
         """Returns JSON values for ``host`` in ``summary.json``."""
@@ -93,8 +95,8 @@ def _forward(test: SelfTest) -> dict[str, object]:
 
 _PROBED = TypeAdapter(ProbedHost)
 
-_BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window"}
-"""Keys of ``golden`` that say how much is labelled, and not what a label costs."""
+_BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window", "layout"}
+"""Keys of ``golden`` that say how much is labelled or what answers mean, and not what a label costs."""
 
 _LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
 

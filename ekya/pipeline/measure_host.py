@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -35,7 +35,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
-from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, learn_layout, open_golden
 from ekya.models.golden.spec import FILE
 from ekya.models.proposer import Proposer
 from ekya.models.training.epochs import steps_in_epoch
@@ -54,6 +54,7 @@ from ekya.streams.ingest.crops import square_frame
 from ekya.streams.ingest.motion import BoxFlow
 from ekya.system.files import write_text_atomic
 
+_LAYOUT_FRAMES = 8
 _REPEATS = 5
 _EPOCHS = 2
 _TRAINING_CROPS = 48
@@ -122,11 +123,15 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
         also=[stream.id for stream in streams],
         labelled=fleet.golden.model == FILE,
     )
-    golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+    # The first frames of all, before the second of any.
+    shown = chain.from_iterable(zip(*(one.frames for one in sampled.values() if one.frames), strict=False))
+    layout = learn_layout(fleet.golden, (frame.image for frame in islice(shown, _LAYOUT_FRAMES)))
+    spec = fleet.golden if layout is None else fleet.golden.model_copy(update={"layout": layout})
+    golden = open_golden(spec, fleet_classes(fleet), fleet.edge.task)
     odd = sentences_of(look_at_streams(fleet, streams, sampled, golden))
     tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled, golden)
-    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)), odd)
+    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)), odd, layout)
 
 
 def _costs(
