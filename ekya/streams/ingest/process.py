@@ -32,6 +32,9 @@ _PIPE_BYTES = 65536
 _LAST_WORDS_BYTES = 300
 _GRACE_S = 1.0
 
+_KEPT_MEMORY = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(32 << 20))
+"""Otherwise glibc gives the pages of each picture back and fetches it anew, a third of a small one's time."""
+
 _HUNG_S = 75.0
 """A process that has given frames, and then for so long neither one nor another message, hangs.
 
@@ -139,8 +142,7 @@ class SourceProcess:
                 pass_fds=(self._memory, child_pipe),
                 start_new_session=True,  # only the parent handles Ctrl-C
                 # Quiet: FFmpeg's messages on damaged packets would fill the memory of ``_errors``.
-                env=os.environ
-                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENCV_FFMPEG_LOGLEVEL": "-8"},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | _KEPT_MEMORY,
             )
         finally:
             # While this process held the child's end, the child's death would not end the pipe.
