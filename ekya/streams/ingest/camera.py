@@ -153,7 +153,7 @@ class CameraSource:
                     continue
                 reconnect = CameraReconnect()
                 arrived_ns = time.monotonic_ns()
-                yield Sight(arrived_ns, self._video.picture_of(frame, self.max_side))
+                yield Sight(arrived_ns, self._video.picture_of(frame))
         finally:
             self.close()
 
@@ -171,9 +171,8 @@ class CameraSource:
         given = os.environ.get(_OPTIONS_KEY, _OPTIONS)
         options = dict(one.split(";", 1) for one in given.split("|") if ";" in one and not is_device)
         try:
-            return VideoInput(
-                self.address, timeout_s=self.stall_s, options=options, kind="v4l2" if is_device else None
-            )
+            kind = "v4l2" if is_device else None
+            return VideoInput(self.address, self.max_side, timeout_s=self.stall_s, options=options, kind=kind)
         except UnreadableError:
             self._reason = "the camera answers and gives no video; check login, path and codec"
             return None

@@ -8,22 +8,21 @@ from fractions import Fraction
 import av
 import cv2
 import numpy as np
-from av.error import EOFError as EndError
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
-from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.pictures import UnreadableError, size_within
 
-# A damaged stretch of a file may give one error after another; past its end every further try fails at once.
-_TRIES_AFTER_A_FAILED_READ = 50
+# A damaged stretch gives one error after another, and so may the end: there every further try fails at once.
+_MOST_FAILURES = 500
 _TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
 # Pixels of video are at most about twice as wide as high; anything else is a damaged header.
-_SANE_RATIO = (Fraction(1, 4), Fraction(4))
-_SAME_RATE = 0.1
+_SANE_RATIO = (0.25, 4.0)
+_STILL = Disposition.attached_pic | Disposition.still_image | Disposition.timed_thumbnails
+_ANY_SIDE = 1 << 16
 _LONGEST_GAP_S, _LONGEST_GAP_FRAMES = 10.0, 10
 
 
@@ -33,13 +32,15 @@ class VideoInput:
     Attributes:
         track: its facts, as the header has them.
         sizes: width and height of all real tracks, pixels; cover pictures are none.
-        damaged: number of packets so far that did not decode.
+        damaged: number of packets that did not decode, before one that did.
     """
 
     def __init__(
         self,
         address: str,
+        max_side: int = _ANY_SIDE,
         *,
+        square_pixels: bool = True,
         timeout_s: float | None = None,
         options: Mapping[str, str] | None = None,
         kind: str | None = None,
@@ -48,6 +49,8 @@ class VideoInput:
 
         Args:
             address: URL or device; ``file:`` and a path for a file.
+            max_side: longest side of a picture, pixels; larger ones are scaled down.
+            square_pixels: whether pictures whose pixels are not square are stretched until they are.
             timeout_s: seconds without a frame after which it is taken to have ended; None waits for ever.
             options: FFmpeg's, of the container.
             kind: FFmpeg's name of the format; None finds it out.
@@ -55,54 +58,53 @@ class VideoInput:
         Raises:
             UnreadableError: it cannot be opened, or has no video.
         """
+        given = dict(options or {})
         try:
+            # Titles and the like may be in any encoding.
             self._container = av.open(
-                address,
-                format=kind,
-                options=dict(options or {}),
-                timeout=timeout_s,
-                metadata_errors="replace",
+                address, format=kind, options=given, timeout=timeout_s, metadata_errors="replace"
             )
         except av.FFmpegError as error:
-            raise UnreadableError(
-                f"cannot be decoded as video ({getattr(error, 'strerror', None) or error})"
-            ) from error
-        tracks = [one for one in self._container.streams.video if _is_real(one)]
+            raise UnreadableError(f"cannot be decoded as video ({error.strerror})") from error
+        # A track whose codec is not known has no decoder.
+        tracks = [
+            one for one in self._container.streams.video if one.codec_context and not one.disposition & _STILL
+        ]
         if not tracks:
-            covers = "but a cover picture" if self._container.streams.video else "at all"
-            self._container.close()
-            raise UnreadableError(f"has no video {covers}")
+            self.close()
+            raise UnreadableError("has no video; a cover picture is none")
         self.sizes = tuple((one.codec_context.width, one.codec_context.height) for one in tracks)
-        self.track = max(tracks, key=lambda one: one.codec_context.width * one.codec_context.height)
+        self.track = max(
+            tracks, key=lambda one: (one.frames != 1, one.codec_context.width * one.codec_context.height)
+        )
         self.track.codec_context.thread_count = 1
         self.damaged = 0
-        self._tick_s = float(self.track.time_base or Fraction(1, US_PER_S))
-        self._timeout_s = timeout_s
+        self._max_side, self._square_pixels, self._timeout_s = max_side, square_pixels, timeout_s
+        self._tick_s = float(self.track.time_base or 1)
         self._packets = self._container.demux(self.track)
         self._decoded: deque[VideoFrame] = deque()
         self._scaler = VideoReformatter()
-        self._first_ratio: Fraction | None = None
+        self._ratio: tuple[Fraction | None, float] | None = None
 
     @property
     def rate(self) -> float:
-        """Frames a second by the header, NaN if it does not say them; the average if it counts the frames."""
-        said = self.track.guessed_rate or self.track.average_rate
-        rate, length_s = float(said) if said else float("nan"), self.length_s
-        average = self.track.frames / length_s if self.is_counted and length_s else rate
-        return average if abs(average / rate - 1) > _SAME_RATE else rate
+        """Frames a second by the header, NaN if it does not say them."""
+        return float(self.track.average_rate or self.track.guessed_rate or "nan")
 
     @property
     def is_counted(self) -> bool:
-        """Whether the header says the number of frames and their length."""
-        return bool(self.track.frames and self.track.duration)
+        """Whether the header times every frame, so that its rate is the average."""
+        return "mp4" in self._container.format.name and self.track.frames > 0
 
     @property
     def length_s(self) -> float | None:
         """Seconds by the header; None if it does not say them."""
         if self.track.duration:
             return self.track.duration * self._tick_s
-        whole = self._container.duration
-        return whole / av.time_base if whole is not None and whole > 0 else None
+        # Matroska says the end, whatever time the file begins at.
+        begin = self._container.start_time if "matroska" in self._container.format.name else 0
+        length = (self._container.duration or 0) - (begin or 0)
+        return float(length / av.time_base) if length > 0 else None
 
     def frames(self) -> Iterator[tuple[float | None, VideoFrame]]:
         """Yields all frames that decode, in order, each after its stamp: seconds since the begin, or None."""
@@ -115,24 +117,16 @@ class VideoInput:
         """Waits for the next frame; None at the end, or if none comes in time. Damage is passed over."""
         began_s, failed = time.monotonic(), 0
         while not self._decoded:
-            if self._timeout_s is not None and time.monotonic() - began_s > self._timeout_s:
-                return None
+            is_late = self._timeout_s is not None and time.monotonic() - began_s > self._timeout_s
             try:
-                packet = next(self._packets)
-            except StopIteration:
-                return None
+                packet = None if is_late or failed > _MOST_FAILURES else next(self._packets, None)
+                if packet is None:
+                    return None
+                self._decoded.extend(packet.decode())
             except av.FFmpegError:
                 failed += 1
-                if self._timeout_s is not None or failed > _TRIES_AFTER_A_FAILED_READ:
-                    return None
                 self._packets = self._container.demux(self.track)
-                continue
-            try:
-                self._decoded.extend(packet.decode())
-            except EndError:
-                return None
-            except av.FFmpegError:
-                self.damaged += 1
+        self.damaged += failed
         return self._decoded.popleft()
 
     def seek_before(self, stamp_s: float) -> None:
@@ -145,49 +139,32 @@ class VideoInput:
         self._packets = self._container.demux(self.track)
         self._decoded.clear()
 
-    def picture_of(
-        self, frame: VideoFrame, max_side: int, *, square_pixels: bool = True
-    ) -> NDArray[np.uint8]:
-        """Returns a frame as (H, W, 3) uint8 BGR, upright, of the size that the stream has there.
-
-        Args:
-            frame: of this video.
-            max_side: longest side of the result, pixels.
-            square_pixels: whether a picture whose pixels are not square is stretched until they are.
-        """
-        width, height = frame.width, frame.height
-        ratio = self._pixel_ratio() if square_pixels else 1
-        if ratio > 1:
-            width = round(width * ratio)
-        else:
-            height = round(height / ratio)
-        width, height = size_within(width, height, max_side)
+    def picture_of(self, frame: VideoFrame) -> NDArray[np.uint8]:
+        """Returns a frame of this video as (H, W, 3) uint8 BGR, upright, in the size that it has there."""
+        ratio = self._pixel_ratio() if self._square_pixels else 1.0
+        width, height = round(frame.width * max(ratio, 1.0)), round(frame.height / min(ratio, 1.0))
+        width, height = size_within(width, height, self._max_side)
         # One pass converts and scales. By area, as other pictures are scaled down.
         made = self._scaler.reformat(frame, width, height, "bgr24", interpolation="AREA", threads=1)
-        image = np.asarray(made.to_ndarray(), dtype=np.uint8)
+        image = made.to_ndarray()
         turn = _TURNS.get(frame.rotation % 360)
-        return image if turn is None else np.asarray(cv2.rotate(image, turn), dtype=np.uint8)
+        return np.asarray(image if turn is None else cv2.rotate(image, turn), dtype=np.uint8)
 
     def close(self) -> None:
         """Closes file or connection. May be called twice."""
         self._container.close()
 
-    def _pixel_ratio(self) -> Fraction:
-        """Returns the width of a pixel over its height: the container's, unless the stream itself changes."""
+    def _pixel_ratio(self) -> float:
+        """Returns the width of a pixel over its height: the container's, until the stream itself changes."""
         now = self.track.codec_context.sample_aspect_ratio
-        if self._first_ratio is None:
-            self._first_ratio = now
-        ratio = self.track.sample_aspect_ratio if now == self._first_ratio else now
-        return ratio if ratio and _SANE_RATIO[0] <= ratio <= _SANE_RATIO[1] else Fraction(1)
-
-
-def _is_real(track: VideoStream) -> bool:
-    # A track whose codec is not known has no decoder.
-    return not track.disposition & Disposition.attached_pic and track.codec_context is not None
+        if self._ratio is None or now != self._ratio[0]:
+            ratio = float((now if self._ratio else self.track.sample_aspect_ratio) or 1)
+            self._ratio = now, ratio if _SANE_RATIO[0] <= ratio <= _SANE_RATIO[1] else 1.0
+        return self._ratio[1]
 
 
 class FrameClock:
-    """Makes the time of each frame of a file from its stamp. Times rise, whatever the stamps do.
+    """Makes the time of each frame of a file from its stamp, so that times rise whatever the stamps do.
 
     Attributes:
         jumps: number of stamps so far that went back, or ahead by more than ten seconds and ten frames, as
@@ -195,31 +172,29 @@ class FrameClock:
         end_us: end of the last frame, microseconds since the first.
     """
 
-    def __init__(self, rate: float, stamped: bool = True) -> None:
+    def __init__(self, rate: float, stamped: bool) -> None:
         """Creates a clock; ``rate`` is of frames without a stamp, and of all unless ``stamped``."""
-        self._period_us = US_PER_S / rate
+        self._period_us, self._stamped = US_PER_S / rate, stamped
         self._longest_us = max(_LONGEST_GAP_S * US_PER_S, _LONGEST_GAP_FRAMES * self._period_us)
-        self._stamped = stamped
         self._begin_us: float | None = None
-        self._last_us = self._next_us = 0.0
+        self._last_us = -self._period_us
         self.jumps = 0
 
     @property
     def end_us(self) -> int:
-        return round(self._next_us)
+        return round(self._last_us + self._period_us)
 
     def next_us(self, stamp_s: float | None) -> int:
         """Returns the time of the next frame, microseconds since the first."""
-        t_us = self._next_us
+        t_us = self._last_us + self._period_us
         if stamp_s is not None and self._stamped:
             stamp_us = stamp_s * US_PER_S
             if self._begin_us is None:
                 self._begin_us = stamp_us - t_us
-            step_us = stamp_us - self._begin_us - self._last_us
-            if 1 <= step_us <= self._longest_us:
+            if 1 <= stamp_us - self._begin_us - self._last_us <= self._longest_us:
                 t_us = stamp_us - self._begin_us
-            elif t_us:
+            else:
                 self.jumps += 1
                 self._begin_us = stamp_us - t_us
-        self._last_us, self._next_us = t_us, t_us + self._period_us
+        self._last_us = t_us
         return round(t_us)

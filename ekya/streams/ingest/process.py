@@ -198,7 +198,11 @@ class SourceProcess:
         raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
     def start_frames(
-        self, started_monotonic_ns: int | None, from_index: int = 0, only: Sequence[int] | None = None
+        self,
+        started_monotonic_ns: int | None,
+        from_index: int = 0,
+        only: Sequence[int] | None = None,
+        from_us: int = 0,
     ) -> None:
         """Starts the delivery of frames.
 
@@ -210,10 +214,13 @@ class SourceProcess:
             from_index: first frame to report. A source that replaces a dead one begins after the last
                 polled frame, so that every frame is reported once.
             only: of a source on demand, the frames to report; None for all.
+            from_us: of a recording that is paced, the stream time before which no frame is reported.
         """
         self._on_demand = started_monotonic_ns is None
         chosen = None if only is None else list(only)
-        self._send(started_monotonic_ns=started_monotonic_ns, from_index=from_index, only=chosen)
+        self._send(
+            started_monotonic_ns=started_monotonic_ns, from_index=from_index, only=chosen, from_us=from_us
+        )
 
     def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns all frames that arrived since the last call, in order.

@@ -1,19 +1,18 @@
-"""Recorded video: files that play in sequence as one camera; and writing of one, as Motion JPEG in AVI.
-
-Every OpenCV build supports that.
-"""
+"""Recorded video: files that play in sequence as one camera; and writing of one, as Motion JPEG in AVI."""
 
 import logging
 import math
 import shutil
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import av
 import cv2
 import numpy as np
 from av.video.frame import VideoFrame
@@ -33,6 +32,7 @@ _FALLBACK_FPS = 25.0
 _SANE_FPS = (0.1, 480.0)
 # A header's rate is a hint: if the stamps of the first frames differ by more than a tenth, they count.
 _STAMPED_FRAMES, _SAME_RATE = 9, 0.1
+_REMEDY = ", named by the key 'files'; convert it to H.264 in MP4, for example with ffmpeg, or remove it."
 
 
 class VideoSpec(BaseModel):
@@ -64,7 +64,45 @@ class VideoSpec(BaseModel):
         Raises:
             UserError: a file is missing or not a video.
         """
-        return VideoSource(self, tuple(examine_file(file) for file in self.files))
+        return VideoSource(self, tuple(self._examine_file(file) for file in self.files))
+
+    def open_file(self, file: Path) -> VideoInput:
+        """Opens one of the files.
+
+        Raises:
+            UserError: it is missing or not a video.
+        """
+        if not file.is_file():
+            raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
+        try:
+            return VideoInput(f"file:{file}", self.max_side, square_pixels=self.square_pixels)
+        except UnreadableError as error:
+            raise UserError(f"{file}: {error}{_REMEDY}") from None
+
+    def _examine_file(self, file: Path) -> "FileFacts":
+        """Decodes first frames; logs what may surprise."""
+        with closing(self.open_file(file)) as video:
+            stamps_s = [stamp_s for stamp_s, _ in islice(video.frames(), _STAMPED_FRAMES)]
+            if not stamps_s:
+                raise UserError(f"{file}: has no frame that can be decoded{_REMEDY}")
+            if len(video.sizes) > 1:
+                sizes = ", ".join(f"{width}x{height}" for width, height in video.sizes)
+                _log.warning("%s: has several video tracks (%s); the largest is taken", file, sizes)
+            steps_s = np.diff([stamp_s for stamp_s in stamps_s if stamp_s is not None])
+            step_s = float(np.median(steps_s)) if len(steps_s) else math.nan
+            by_stamps = 1 / step_s if step_s > 0 else math.nan
+            agrees = video.is_counted or abs(video.rate * step_s - 1) < _SAME_RATE
+            rates = (video.rate, by_stamps) if agrees else (by_stamps, video.rate)
+            rate = next(filter(_is_sane, rates), None)
+            if rate is None:
+                _log.warning(
+                    "%s gives no usable frame rate (%s); %g is assumed", file, rates[0], _FALLBACK_FPS
+                )
+            return FileFacts(rate or _FALLBACK_FPS, _is_sane(by_stamps), video.track.frames, video.length_s)
+
+
+def _is_sane(rate: float) -> bool:
+    return _SANE_FPS[0] <= rate <= _SANE_FPS[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +135,6 @@ class VideoSource:
     spec: VideoSpec
     facts: tuple[FileFacts, ...]
     damaged: int = field(default=0, init=False)
-    _told: set[str] = field(default_factory=set, init=False)
 
     @property
     def fps(self) -> float:
@@ -115,23 +152,17 @@ class VideoSource:
         self.damaged = 0
         index = file_start_us = 0
         for file, facts in zip(self.spec.files, self.facts, strict=True):
-            clock, first, damaged_before = FrameClock(facts.rate, facts.stamped), index, self.damaged
-            with closing(_open(file)) as video:
+            clock, came, damaged_before = FrameClock(facts.rate, facts.stamped), 0, self.damaged
+            with closing(self.spec.open_file(file)) as video:
                 for stamp_s, frame in video.frames():
                     self.damaged = damaged_before + video.damaged
                     t_us = file_start_us + clock.next_us(stamp_s)
-                    yield Frame(index, t_us, self.picture_of(video, frame), None), None
-                    index += 1
+                    yield Frame(index + came, t_us, video.picture_of(frame), None), None
+                    came += 1
                 self.damaged = damaged_before + video.damaged
-            file_start_us += clock.end_us
-            for problem in _find_problems(facts, index - first, video.damaged, clock):
-                if (said := f"{file}: {problem}") not in self._told:
-                    self._told.add(said)
-                    _log.warning("%s", said)
-
-    def picture_of(self, video: VideoInput, frame: VideoFrame) -> NDArray[np.uint8]:
-        """Returns a frame as the specification wants it."""
-        return video.picture_of(frame, self.spec.max_side, square_pixels=self.spec.square_pixels)
+            index, file_start_us = index + came, file_start_us + clock.end_us
+            for problem in _find_problems(facts, came, video.damaged, clock):
+                _log.warning("%s: %s", file, problem)
 
 
 def _find_problems(facts: FileFacts, came: int, damaged: int, clock: FrameClock) -> Iterator[str]:
@@ -143,20 +174,14 @@ def _find_problems(facts: FileFacts, came: int, damaged: int, clock: FrameClock)
             f"its time stamps go back or leap {clock.jumps} times, as in files that were joined; the frames "
             "there follow each other without a gap"
         )
-    # Players' counts differ by one or two, and a sound track may be a little longer.
-    end_s = clock.end_us / US_PER_S
-    if came + max(2, facts.frames // 50) < facts.frames:
-        yield f"{came} of the {facts.frames} frames that its header promises came; copy or export it again"
-    elif (
-        not facts.frames
-        and facts.length_s
-        and facts.stamped
-        and end_s < min(0.9 * facts.length_s, facts.length_s - 0.5)
-    ):
-        yield (
-            f"frames of {end_s:.1f} of the {facts.length_s:.1f} s that its header promises came; if it was "
-            "cut off, copy or export it again"
-        )
+    part = 1.0
+    if facts.frames:
+        part = came / facts.frames
+    elif facts.length_s and facts.stamped and not clock.jumps:
+        part = clock.end_us / US_PER_S / facts.length_s
+    # A sound track may be a little longer, and writers count differently.
+    if part < 0.9 and came / part > came + 2:
+        yield f"{came} of the {came / part:.0f} frames that its header promises came; copy or export it again"
 
 
 class SpreadVideoSpec(BaseModel):
@@ -226,7 +251,7 @@ class SpreadVideoSource:
 
     def _read_run(self, file: Path, facts: FileFacts, begin: int, before: int) -> Iterator[Frame]:
         """Yields frames from a position in a file on; ``before`` counts those of earlier files."""
-        with closing(_open(file)) as video:
+        with closing(self.video.spec.open_file(file)) as video:
             if begin:
                 video.seek_before(begin / facts.rate)
             at, clock = before + begin, FrameClock(facts.rate, facts.stamped)
@@ -234,87 +259,15 @@ class SpreadVideoSource:
                 if begin and stamp_s is not None and stamp_s < (begin - 0.5) / facts.rate:
                     continue
                 t_us = round((before + begin) * US_PER_S / facts.rate) + clock.next_us(stamp_s)
-                yield Frame(at, t_us, self.video.picture_of(video, frame), None)
+                yield Frame(at, t_us, video.picture_of(frame), None)
                 at += 1
                 if at == before + begin + self.run_frames:
                     return
 
 
-def examine_file(file: Path) -> FileFacts:
-    """Decodes a file's first frames and returns what its header promises; logs what may surprise.
-
-    Raises:
-        UserError: the file is missing, or not a video.
-    """
-    if not file.is_file():
-        raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
-    with closing(_open(file)) as video:
-        stamps_s = [stamp_s for stamp_s, _ in islice(video.frames(), _STAMPED_FRAMES)]
-        if not stamps_s:
-            raise UserError(_refuse(file, "has no frame that can be decoded"))
-        if len(video.sizes) > 1:
-            taken = f"{video.track.codec_context.width}x{video.track.codec_context.height}"
-            sizes = ", ".join(f"{width}x{height}" for width, height in video.sizes)
-            _log.warning(
-                "%s: has %d video tracks (%s); that of %s is taken", file, len(video.sizes), sizes, taken
-            )
-        frames, length_s = video.track.frames, video.length_s
-        held = _count_held(video, file.stat().st_size)
-        if held < frames:
-            _log.warning(
-                "%s: is cut off: %d of the %d frames that its header promises are there; copy or export it "
-                "again",
-                file,
-                held,
-                frames,
-            )
-            frames, length_s = 0, (None if length_s is None else length_s * held / frames)
-        steps_s = np.diff([stamp_s for stamp_s in stamps_s if stamp_s is not None])
-        step_s = float(np.median(steps_s)) if len(steps_s) else math.nan
-        by_stamps = 1 / step_s if step_s > 0 else math.nan
-        agrees = video.is_counted or abs(video.rate * step_s - 1) < _SAME_RATE
-        rates = (video.rate, by_stamps) if agrees else (by_stamps, video.rate)
-    rate = next(filter(_is_sane, rates), None)
-    if rate is None:
-        _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, rates[0], _FALLBACK_FPS)
-    return FileFacts(rate or _FALLBACK_FPS, _is_sane(by_stamps) or len(stamps_s) == 1, frames, length_s)
-
-
-def _is_sane(rate: float) -> bool:
-    return _SANE_FPS[0] <= rate <= _SANE_FPS[1]
-
-
-def _count_held(video: VideoInput, size_bytes: int) -> int:
-    """Returns the number of frames that end within the file, by its index if that has all, else all."""
-    index = video.track.index_entries
-    if len(index) < video.track.frames:
-        return video.track.frames
-    return bisect_right(range(len(index)), size_bytes, key=lambda at: index[at].pos + index[at].size)
-
-
-def _open(file: Path) -> VideoInput:
-    try:
-        return VideoInput(f"file:{file}")
-    except UnreadableError as error:
-        raise UserError(_refuse(file, str(error))) from None
-
-
-def _refuse(file: Path, problem: str) -> str:
-    return (
-        f"{file}: {problem}, named by the key 'files'; convert it to H.264 in MP4, for example with ffmpeg, "
-        "or remove it."
-    )
-
-
 SUFFIX = ".avi"
 
-# OpenCV does not report a failed write: the file just stops growing. FFmpeg buffers 256 KiB; a file that has
-# not grown after pictures of at least twice that size will not grow any more.
-_SURELY_WRITTEN_BYTES = 1 << 19
-# Lower bound on a JPEG's size, that of one colour: tables and headers, and half a byte for each of the six
-# blocks of 16 x 16 pixels.
-_LEAST_BYTES, _PIXELS_A_BYTE = 150, 85
-
+_BITS_A_PIXEL = 3
 _CHECKED_EVERY = 32
 _RESERVE_BYTES = 16 << 20
 """Free disk space to keep for the files' indices and other files that are written at the end."""
@@ -343,45 +296,48 @@ class VideoFile:
         self._path = path
         self.size = (image.shape[1], image.shape[0])
         self._written = 0
-        self._bytes = 0
-        self._grown_at = 0
-        least_bytes = _LEAST_BYTES + image.shape[0] * image.shape[1] // _PIXELS_A_BYTE
-        self._grace = math.ceil(_SURELY_WRITTEN_BYTES / least_bytes)
-        codec = cv2.VideoWriter.fourcc(*"MJPG")
-        self._writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, codec, fps, self.size)
-        if not self._writer.isOpened():
-            self._writer = cv2.VideoWriter(str(path), codec, fps, self.size)
-        if not self._writer.isOpened():
-            path.unlink(missing_ok=True)
-            raise UserError(f"{path.parent}: no video can be written there; {_LIMITS}")
+        try:
+            self._file = av.open(str(path), "w", format="avi")
+            self._track = self._file.add_stream("mjpeg", rate=Fraction(fps).limit_denominator(100))
+            self._track.width, self._track.height = self.size
+            self._track.pix_fmt, self._track.codec_context.thread_count = "yuvj420p", 1
+            self._track.bit_rate = round(_BITS_A_PIXEL * fps * self.size[0] * self.size[1])
+            self._file.start_encoding()
+        except av.FFmpegError:
+            raise UserError(f"{path.parent}: no video can be written there; {_LIMITS}") from None
 
     def write_picture(self, image: NDArray[np.uint8]) -> None:
-        """Writes a picture, scaled if its size differs from the first.
+        """Writes a picture; one of another size than the first is scaled in proportion, with black borders.
 
         Raises:
-            UserError: the disk is full, or the file does not grow any more.
+            UserError: the disk is full, or the file cannot grow any more.
         """
+        scale = min(self.size[0] / image.shape[1], self.size[1] / image.shape[0])
         if (image.shape[1], image.shape[0]) != self.size:
-            image = np.asarray(cv2.resize(image, self.size, interpolation=cv2.INTER_AREA), np.uint8)
-        self._writer.write(image)
+            image = np.asarray(
+                cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), np.uint8
+            )
+            right, under = self.size[0] - image.shape[1], self.size[1] - image.shape[0]
+            sides = under // 2, under - under // 2, right // 2, right - right // 2
+            image = np.asarray(cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT), np.uint8)
+        folder = self._path.parent
+        frame = VideoFrame.from_ndarray(image, "bgr24")
+        frame.pts = self._written
+        try:
+            self._file.mux(self._track.encode(frame))
+        except av.FFmpegError:
+            raise UserError(f"{folder}: the video cannot be written any further; {_LIMITS}") from None
         self._written += 1
-        if self._written % _CHECKED_EVERY == 0:
-            self._require_room()
+        if self._written % _CHECKED_EVERY == 0 and shutil.disk_usage(folder).free < _RESERVE_BYTES:
+            raise UserError(f"{folder}: the disk is full; free some space or choose another folder")
 
     def close(self) -> int:
         """Closes the file; returns the number of its readable pictures."""
-        self._writer.release()
+        with suppress(av.FFmpegError):
+            self._file.mux(self._track.encode())
+        with suppress(av.FFmpegError):
+            self._file.close()
         return _readable(self._path, self._written)
-
-    def _require_room(self) -> None:
-        folder = self._path.parent
-        if shutil.disk_usage(folder).free < _RESERVE_BYTES:
-            raise UserError(f"{folder}: the disk is full; free some space or choose another folder")
-        size_bytes = self._path.stat().st_size
-        if size_bytes > self._bytes:
-            self._bytes, self._grown_at = size_bytes, self._written
-        elif self._written - self._grown_at > self._grace:
-            raise UserError(f"{folder}: the video cannot be written any further; {_LIMITS}")
 
 
 def _readable(path: Path, frames: int) -> int:
