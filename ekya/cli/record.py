@@ -63,8 +63,6 @@ def record(config: RecordConfig, output: Output) -> None:
     scripts that say when a camera was lost. After Ctrl-C what was recorded is in the files. The exit code is
     1 where a camera is missing or its video ends early, and 2 where no camera gives a picture.
     """
-    import cv2
-
     from ekya.cli.fleet_from_options import read_fleet, require_credentials
     from ekya.cli.recording import CameraRecording, reasons_in_words, recorded_fleet_text
     from ekya.streams.ingest.camera import CameraSpec
@@ -89,7 +87,6 @@ def record(config: RecordConfig, output: Output) -> None:
             _LEAST_WINDOWS,
             fleet.window_s,
         )
-    cv2.setNumThreads(1)
     with remember_ctrl_c():
         with closing(CameraRecording(cameras)) as recording:
             interrupted = recording.run(files, seconds, output.console)

@@ -63,7 +63,7 @@ def test_camera_is_opened_with_the_options_of_the_environment(monkeypatch, own, 
     if own is not None:
         monkeypatch.setenv(key, own)
 
-    def gives_nothing(_address, **how):
+    def gives_nothing(_address, _max_side, **how):
         seen.append(how["options"])
         raise UnreadableError("gives nothing")
 
@@ -136,7 +136,7 @@ class Virtual:
         self.now_s += self.takes_s.pop(0)
         return np.zeros((48, 64, 3), np.uint8)
 
-    def picture_of(self, frame, _max_side):
+    def picture_of(self, frame):
         return frame
 
     def close(self):

@@ -140,15 +140,14 @@ def _show_video(
             while at < wanted:
                 # Behind the end, skip straight to the wanted number.
                 at, shown = next(((at + 1, one) for one in read), (wanted, None))
-            t_us = shown.t_us if shown and not fps else round(wanted * US_PER_S / (fps or own_rate))
-            begin_us = t_us if begin_us is None else begin_us
+            at_us = shown.t_us if shown and not fps else round(wanted * US_PER_S / (fps or own_rate))
+            begin_us = at_us if begin_us is None else begin_us
             if frame.problem or shown is None:
                 problem = f"{file}: frame {wanted} is listed, and is damaged or behind the end"
-                yield ShownFrame(
-                    LabelledFrame(wanted, problem=frame.problem or problem), t_us - begin_us, None
-                )
+                listed = LabelledFrame(wanted, problem=frame.problem or problem)
+                yield ShownFrame(listed, at_us - begin_us, None)
             else:
-                yield ShownFrame(frame, t_us - begin_us, shown.image)
+                yield ShownFrame(frame, at_us - begin_us, shown.image)
 
 
 def _read_here(video: VideoSpec) -> _ReadVideo:

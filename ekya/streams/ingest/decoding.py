@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 
 import av
@@ -42,7 +42,7 @@ class VideoInput:
         *,
         square_pixels: bool = True,
         timeout_s: float | None = None,
-        options: Mapping[str, str] | None = None,
+        options: dict[str, str] | None = None,
         kind: str | None = None,
     ) -> None:
         """Opens a video.
@@ -58,25 +58,23 @@ class VideoInput:
         Raises:
             UnreadableError: it cannot be opened, or has no video.
         """
-        given = dict(options or {})
         try:
             # Titles and the like may be in any encoding.
             self._container = av.open(
-                address, format=kind, options=given, timeout=timeout_s, metadata_errors="replace"
+                address, format=kind, options=options, timeout=timeout_s, metadata_errors="replace"
             )
         except av.FFmpegError as error:
             raise UnreadableError(f"cannot be decoded as video ({error.strerror})") from error
         # A track whose codec is not known has no decoder.
-        tracks = [
-            one for one in self._container.streams.video if one.codec_context and not one.disposition & _STILL
-        ]
+        found = [one for one in self._container.streams.video if one.codec_context]
+        tracks = [one for one in found if not one.disposition & _STILL]
         if not tracks:
             self.close()
             raise UnreadableError("has no video; a cover picture is none")
         self.sizes = tuple((one.codec_context.width, one.codec_context.height) for one in tracks)
-        self.track = max(
-            tracks, key=lambda one: (one.frames != 1, one.codec_context.width * one.codec_context.height)
-        )
+        pixels = [width * height for width, height in self.sizes]
+        # A track of one frame is a cover that was not declared.
+        self.track = max(zip(tracks, pixels, strict=True), key=lambda one: (one[0].frames != 1, one[1]))[0]
         self.track.codec_context.thread_count = 1
         self.damaged = 0
         self._max_side, self._square_pixels, self._timeout_s = max_side, square_pixels, timeout_s
@@ -167,8 +165,8 @@ class FrameClock:
     """Makes the time of each frame of a file from its stamp, so that times rise whatever the stamps do.
 
     Attributes:
-        jumps: number of stamps so far that went back, or ahead by more than ten seconds and ten frames, as
-            in files that were joined: such a frame follows the one before as others do.
+        jumps: number of stamps so far that went back, or ahead by more than ten seconds and ten frames, as in
+            joined files: such a frame follows the one before as others do.
         end_us: end of the last frame, microseconds since the first.
     """
 

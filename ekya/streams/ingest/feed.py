@@ -123,8 +123,11 @@ class Feed:
 
     def start_frames(self, started_monotonic_ns: int, from_index: int = 0, from_us: int = 0) -> None:
         """Starts the paced delivery of frames; see ``SourceProcess.start_frames``."""
-        self._started_monotonic_ns, self._next_index = started_monotonic_ns, from_index
-        self._from_us = from_us
+        self._started_monotonic_ns, self._next_index, self._from_us = (
+            started_monotonic_ns,
+            from_index,
+            from_us,
+        )
         self._process.start_frames(started_monotonic_ns, from_index, from_us=from_us)
 
     def poll_frames(self, timeout_s: float) -> list[Arrived]:

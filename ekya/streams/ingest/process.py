@@ -33,7 +33,7 @@ _LAST_WORDS_BYTES = 300
 _GRACE_S = 1.0
 
 _KEPT_MEMORY = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(32 << 20))
-"""Otherwise glibc gives the pages of each picture back and fetches it anew, a third of a small one's time."""
+"""Otherwise glibc gives each picture's pages back and fetches new ones, a third of a small one's time."""
 
 _HUNG_S = 75.0
 """A process that has given frames, and then for so long neither one nor another message, hangs.
@@ -141,7 +141,6 @@ class SourceProcess:
                 stderr=self._errors,
                 pass_fds=(self._memory, child_pipe),
                 start_new_session=True,  # only the parent handles Ctrl-C
-                # Quiet: FFmpeg's messages on damaged packets would fill the memory of ``_errors``.
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | _KEPT_MEMORY,
             )
         finally:
@@ -217,10 +216,8 @@ class SourceProcess:
             from_us: of a recording that is paced, the stream time before which no frame is reported.
         """
         self._on_demand = started_monotonic_ns is None
-        chosen = None if only is None else list(only)
-        self._send(
-            started_monotonic_ns=started_monotonic_ns, from_index=from_index, only=chosen, from_us=from_us
-        )
+        begin = {"from_index": from_index, "only": None if only is None else list(only), "from_us": from_us}
+        self._send(started_monotonic_ns=started_monotonic_ns, **begin)
 
     def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns all frames that arrived since the last call, in order.

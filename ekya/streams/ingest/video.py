@@ -93,12 +93,10 @@ class VideoSpec(BaseModel):
             by_stamps = 1 / step_s if step_s > 0 else math.nan
             agrees = video.is_counted or abs(video.rate * step_s - 1) < _SAME_RATE
             rates = (video.rate, by_stamps) if agrees else (by_stamps, video.rate)
-            rate = next(filter(_is_sane, rates), None)
-            if rate is None:
-                _log.warning(
-                    "%s gives no usable frame rate (%s); %g is assumed", file, rates[0], _FALLBACK_FPS
-                )
-            return FileFacts(rate or _FALLBACK_FPS, _is_sane(by_stamps), video.track.frames, video.length_s)
+            rate = next(filter(_is_sane, rates), _FALLBACK_FPS)
+            if rate not in rates:
+                _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, rates[0], rate)
+            return FileFacts(rate, _is_sane(by_stamps), video.track.frames, video.length_s)
 
 
 def _is_sane(rate: float) -> bool:
@@ -112,7 +110,7 @@ class FileFacts:
     Attributes:
         rate: frames a second, on average where that is known.
         stamped: whether frames have the times of their stamps; otherwise they are equally spaced.
-        frames: their number; 0 if it is not said, or is known to be wrong.
+        frames: their number; 0 if it is not said.
         length_s: seconds; None if they are not said.
     """
 
@@ -159,7 +157,6 @@ class VideoSource:
                     t_us = file_start_us + clock.next_us(stamp_s)
                     yield Frame(index + came, t_us, video.picture_of(frame), None), None
                     came += 1
-                self.damaged = damaged_before + video.damaged
             index, file_start_us = index + came, file_start_us + clock.end_us
             for problem in _find_problems(facts, came, video.damaged, clock):
                 _log.warning("%s: %s", file, problem)
@@ -174,10 +171,8 @@ def _find_problems(facts: FileFacts, came: int, damaged: int, clock: FrameClock)
             f"its time stamps go back or leap {clock.jumps} times, as in files that were joined; the frames "
             "there follow each other without a gap"
         )
-    part = 1.0
-    if facts.frames:
-        part = came / facts.frames
-    elif facts.length_s and facts.stamped and not clock.jumps:
+    part = came / facts.frames if facts.frames else 1.0
+    if facts.length_s and facts.stamped and not (facts.frames or clock.jumps):
         part = clock.end_us / US_PER_S / facts.length_s
     # A sound track may be a little longer, and writers count differently.
     if part < 0.9 and came / part > came + 2:
@@ -341,17 +336,12 @@ class VideoFile:
 
 
 def _readable(path: Path, frames: int) -> int:
-    """Returns ``frames`` if the file's index has as many pictures and the last of them can be read.
-
-    Otherwise counts the pictures before the first that does not decode.
-    """
-    try:
-        with closing(VideoInput(f"file:{path}")) as video:
-            if frames and video.track.frames == frames and video.length_s:
-                video.seek_before((frames - 1) * video.length_s / frames)
-                if video.next_frame() is not None and not video.damaged:
-                    return frames
-        with closing(VideoInput(f"file:{path}")) as video:
-            return sum(1 for _ in iter(video.next_frame, None))
-    except UnreadableError:
-        return 0
+    """Returns ``frames`` if the index has as many and the last can be read; otherwise counts what decodes."""
+    with suppress(UnreadableError), closing(VideoInput(f"file:{path}")) as video:
+        if frames and video.track.frames == frames and video.length_s:
+            video.seek_before((frames - 1) * video.length_s / frames)
+            if video.next_frame() is not None:
+                return frames
+            video.seek_before(0)
+        return sum(1 for _ in iter(video.next_frame, None))
+    return 0
