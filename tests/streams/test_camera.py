@@ -199,6 +199,16 @@ def test_feed_camera_disconnects_and_is_found_again(camera, playing):
     assert indices == sorted(set(indices))
 
 
+def test_feed_camera_that_goes_wide_is_followed(camera, playing):
+    watching = playing(CameraSpec(url=camera.url, fps=40))
+    watched(watching, lambda seen: len(seen) > 5)
+    camera.size = (128, 72)
+    arrived, _ = watched(
+        watching, lambda seen: any(one.frame and one.frame.size == (128, 72) for one in seen)
+    )
+    assert {one.frame.size for one in arrived if one.frame} <= {(64, 48), (128, 72)}
+
+
 def test_feed_silent_camera_is_lost(camera, playing):
     watching = playing(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
     watched(watching, lambda seen: len(seen) > 5)

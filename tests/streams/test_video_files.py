@@ -157,7 +157,12 @@ def test_video_file_other_size_is_scaled(tmp_path):
     for size in ((64, 48), (128, 72), (33, 65)):
         video.write_picture(gradient(*size))
     assert video.close() == 3
-    assert {frame.image.shape for frame in frames_of(path)[1]} == {(48, 64, 3)}
+    frames = frames_of(path)[1]
+    assert {frame.image.shape for frame in frames} == {(48, 64, 3)}
+    # The last is half as wide as high, and so it stays.
+    columns = frames[-1].image.mean(axis=(0, 2))
+    assert (columns[:18] < 12).all() and (columns[-18:] < 12).all() and columns[40] > 60
+    assert (frames[1].image.mean(axis=(1, 2))[[0, 47]] < 12).all(), "16:9 in 4:3"
 
 
 def test_video_file_dark_pictures_are_no_full_disk(tmp_path):

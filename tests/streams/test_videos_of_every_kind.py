@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from av.stream import Disposition
 
+from ekya.core.errors import UserError
+from ekya.streams.datasets.sample_list import SampleListSpec
 from ekya.streams.ingest.video import VideoSpec
 
 SIZE = (96, 64)
@@ -221,3 +223,59 @@ def test_video_of_a_kind_has_the_pictures_and_times_that_are_meant(
             "it is this very frame"
         )
         assert int(frame.image.min()) == pytest.approx(16, abs=12)
+
+
+def without_pictures(folder: Path) -> Path:
+    with av.open(str(folder / "a.mp4"), "w") as file:
+        stream = file.add_stream("aac", rate=8000)
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), "fltp", "mono")
+        sound.rate = 8000
+        file.mux(stream.encode(sound))
+        file.mux(stream.encode())
+    return folder / "a.mp4"
+
+
+REFUSED: Mapping[str, tuple[Callable[[Path], Path], str]] = {
+    "sound alone": (without_pictures, "has no video"),
+    "cover alone": (of_one("a.mp4", (0,), stills=(0,)), "has no video; a cover picture is none"),
+    "head alone": (lambda folder: cut(of_one("a.mp4")(folder), 0.01), "cannot be decoded as video"),
+}
+
+
+@pytest.mark.parametrize(("make", "why"), REFUSED.values(), ids=REFUSED)
+def test_video_without_a_picture_is_refused_in_one_sentence(
+    make: Callable[[Path], Path], why: str, tmp_path: Path
+) -> None:
+    file = make(tmp_path)
+    with pytest.raises(UserError, match=f"^{file}: {why}.*, named by the key 'files'; convert it "):
+        VideoSpec(files=(file,)).open(())
+
+
+def test_video_as_stored_has_pixels_that_are_not_square(tmp_path: Path) -> None:
+    file = write_video(tmp_path / "a.mp4", PLAIN_MS, ratio=Fraction(4, 3))
+    frame, _ = next(VideoSpec(files=(file,), square_pixels=False).open(()).frames())
+    assert frame.size == SIZE
+
+
+def test_video_whose_second_file_begins_late_goes_on_where_the_first_ends(tmp_path: Path) -> None:
+    first = write_video(tmp_path / "a.mp4", PLAIN_MS)
+    second = write_video(tmp_path / "b.mkv", [3_600_000 + at for at in SLOWER_MS])
+    times_ms = [frame.t_us / 1000 for frame, _ in VideoSpec(files=(first, second)).open(()).frames()]
+    assert times_ms == pytest.approx([*PLAIN_MS, *(1200 + at for at in SLOWER_MS)], abs=1)
+
+
+def test_sample_list_of_a_varying_video_numbers_its_frames_and_keeps_their_times(tmp_path: Path) -> None:
+    file = write_video(tmp_path / "a.mp4", SLOWER_MS, ratio=Fraction(4, 3))
+    listed = (2, 5, 12, 19)
+    rows = "".join(f"{number},person,8,8,48,40\n" for number in listed)
+    (tmp_path / "a.csv").write_text(f"idx,class,x0,y0,x1,y1\n0,person,0,0,1,1\n{rows}")
+    spec = SampleListSpec(samples=tmp_path / "a.csv", video=file)
+    for source in (spec.open(("person",)), spec.make_checked_source(spec.list_frames()[1], {"person": 0})):
+        shown = [(frame, truth) for frame, truth in source.frames() if len(truth.boxes)][-len(listed) :]
+        assert [frame.t_us / 1000 for frame, _ in shown] == pytest.approx(
+            [SLOWER_MS[at] for at in listed], abs=1
+        )
+        for (frame, truth), number in zip(shown, listed, strict=True):
+            assert frame.size == SIZE, "the list's boxes are in stored pixels"
+            assert truth.boxes[-1].tolist() == [8, 8, 48, 40]
+            assert int(frame.image.max()) == pytest.approx(int(picture(number).max()), abs=12)

@@ -171,12 +171,12 @@ def _find_problems(facts: FileFacts, came: int, damaged: int, clock: FrameClock)
             f"its time stamps go back or leap {clock.jumps} times, as in files that were joined; the frames "
             "there follow each other without a gap"
         )
-    part = came / facts.frames if facts.frames else 1.0
-    if facts.length_s and facts.stamped and not (facts.frames or clock.jumps):
-        part = clock.end_us / US_PER_S / facts.length_s
+    promised = facts.frames
+    if not promised and came and facts.length_s and facts.stamped and not clock.jumps:
+        promised = round(came * facts.length_s * US_PER_S / clock.end_us)
     # A sound track may be a little longer, and writers count differently.
-    if part < 0.9 and came / part > came + 2:
-        yield f"{came} of the {came / part:.0f} frames that its header promises came; copy or export it again"
+    if came < 0.9 * promised - 2:
+        yield f"{came} of the {promised} frames that its header promises came; copy or export it again"
 
 
 class SpreadVideoSpec(BaseModel):
