@@ -60,14 +60,13 @@ class VideoInput:
         """
         try:
             # Titles and the like may be in any encoding.
-            self._container = av.open(
+            self._file = av.open(
                 address, format=kind, options=options, timeout=timeout_s, metadata_errors="replace"
             )
         except av.FFmpegError as error:
             raise UnreadableError(f"cannot be decoded as video ({error.strerror})") from error
         # A track whose codec is not known has no decoder.
-        found = [one for one in self._container.streams.video if one.codec_context]
-        tracks = [one for one in found if not one.disposition & _STILL]
+        tracks = [of for of in self._file.streams.video if of.codec_context and not of.disposition & _STILL]
         if not tracks:
             self.close()
             raise UnreadableError("has no video; a cover picture is none")
@@ -79,7 +78,7 @@ class VideoInput:
         self.damaged = 0
         self._max_side, self._square_pixels, self._timeout_s = max_side, square_pixels, timeout_s
         self._tick_s = float(self.track.time_base or 1)
-        self._packets = self._container.demux(self.track)
+        self._packets = self._file.demux(self.track)
         self._decoded: deque[VideoFrame] = deque()
         self._scaler = VideoReformatter()
         self._ratio: tuple[Fraction | None, float] | None = None
@@ -92,7 +91,7 @@ class VideoInput:
     @property
     def is_counted(self) -> bool:
         """Whether the header times every frame, so that its rate is the average."""
-        return "mp4" in self._container.format.name and self.track.frames > 0
+        return "mp4" in self._file.format.name and self.track.frames > 0
 
     @property
     def length_s(self) -> float | None:
@@ -100,8 +99,8 @@ class VideoInput:
         if self.track.duration:
             return self.track.duration * self._tick_s
         # Matroska says the end, whatever time the file begins at.
-        begin = self._container.start_time if "matroska" in self._container.format.name else 0
-        length = (self._container.duration or 0) - (begin or 0)
+        begin = self._file.start_time if "matroska" in self._file.format.name else 0
+        length = (self._file.duration or 0) - (begin or 0)
         return float(length / av.time_base) if length > 0 else None
 
     def frames(self) -> Iterator[tuple[float | None, VideoFrame]]:
@@ -123,7 +122,7 @@ class VideoInput:
                 self._decoded.extend(packet.decode())
             except av.FFmpegError:
                 failed += 1
-                self._packets = self._container.demux(self.track)
+                self._packets = self._file.demux(self.track)
         self.damaged += failed
         return self._decoded.popleft()
 
@@ -131,10 +130,10 @@ class VideoInput:
         """Goes on at the last frame before this stamp that decodes alone; stays where it is if it cannot."""
         try:
             offset = round(stamp_s / self._tick_s) + (self.track.start_time or 0)
-            self._container.seek(offset, stream=self.track)
+            self._file.seek(offset, stream=self.track)
         except av.FFmpegError:
             return
-        self._packets = self._container.demux(self.track)
+        self._packets = self._file.demux(self.track)
         self._decoded.clear()
 
     def picture_of(self, frame: VideoFrame) -> NDArray[np.uint8]:
@@ -150,7 +149,7 @@ class VideoInput:
 
     def close(self) -> None:
         """Closes file or connection. May be called twice."""
-        self._container.close()
+        self._file.close()
 
     def _pixel_ratio(self) -> float:
         """Returns the width of a pixel over its height: the container's, until the stream itself changes."""

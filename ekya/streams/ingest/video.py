@@ -16,6 +16,7 @@ import av
 import cv2
 import numpy as np
 from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -93,14 +94,11 @@ class VideoSpec(BaseModel):
             by_stamps = 1 / step_s if step_s > 0 else math.nan
             agrees = video.is_counted or abs(video.rate * step_s - 1) < _SAME_RATE
             rates = (video.rate, by_stamps) if agrees else (by_stamps, video.rate)
-            rate = next(filter(_is_sane, rates), _FALLBACK_FPS)
-            if rate not in rates:
-                _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, rates[0], rate)
-            return FileFacts(rate, _is_sane(by_stamps), video.track.frames, video.length_s)
-
-
-def _is_sane(rate: float) -> bool:
-    return _SANE_FPS[0] <= rate <= _SANE_FPS[1]
+            sane = [rate for rate in rates if _SANE_FPS[0] <= rate <= _SANE_FPS[1]]
+            if not sane:
+                _log.warning("%s gives no usable frame rate (%s); 25 is assumed", file, rates[0])
+            rate = sane[0] if sane else _FALLBACK_FPS
+            return FileFacts(rate, by_stamps in sane, video.track.frames, video.length_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +165,7 @@ def _find_problems(facts: FileFacts, came: int, damaged: int, clock: FrameClock)
     if damaged:
         yield f"{damaged} frames cannot be decoded"
     if clock.jumps:
-        yield (
-            f"its time stamps go back or leap {clock.jumps} times, as in files that were joined; the frames "
-            "there follow each other without a gap"
-        )
+        yield f"its time stamps go back or leap {clock.jumps} times, as in joined files; that time is left out"
     promised = facts.frames
     if not promised and came and facts.length_s and facts.stamped and not clock.jumps:
         promised = round(came * facts.length_s * US_PER_S / clock.end_us)
@@ -290,10 +285,12 @@ class VideoFile:
         """
         self._path = path
         self.size = (image.shape[1], image.shape[0])
-        self._written = 0
+        self._written, self._scaler = 0, VideoReformatter()
         try:
             self._file = av.open(str(path), "w", format="avi")
-            self._track = self._file.add_stream("mjpeg", rate=Fraction(fps).limit_denominator(100))
+            rate = Fraction(fps).limit_denominator(100)
+            # Tables made for each picture would cost a sixth of its time, and save a hundredth of its size.
+            self._track = self._file.add_stream("mjpeg", rate, {"qmin": "3", "huffman": "default"})
             self._track.width, self._track.height = self.size
             self._track.pix_fmt, self._track.codec_context.thread_count = "yuvj420p", 1
             self._track.bit_rate = round(_BITS_A_PIXEL * fps * self.size[0] * self.size[1])
@@ -316,7 +313,8 @@ class VideoFile:
             sides = under // 2, under - under // 2, right // 2, right - right // 2
             image = np.asarray(cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT), np.uint8)
         folder = self._path.parent
-        frame = VideoFrame.from_ndarray(image, "bgr24")
+        frame = VideoFrame.from_numpy_buffer(np.ascontiguousarray(image), "bgr24")
+        frame = self._scaler.reformat(frame, format="yuvj420p", threads=1)
         frame.pts = self._written
         try:
             self._file.mux(self._track.encode(frame))
