@@ -14,6 +14,7 @@ from av.stream import Disposition
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.sample_list import SampleListSpec
+from ekya.streams.ingest.decoding import VideoInput
 from ekya.streams.ingest.video import VideoSpec
 
 SIZE = (96, 64)
@@ -279,3 +280,14 @@ def test_sample_list_of_a_varying_video_numbers_its_frames_and_keeps_their_times
             assert frame.size == SIZE, "the list's boxes are in stored pixels"
             assert truth.boxes[-1].tolist() == [8, 8, 48, 40]
             assert int(frame.image.max()) == pytest.approx(int(picture(number).max()), abs=12)
+
+
+def test_video_of_a_device_without_a_frame_yet_is_waited_for_and_no_damage(tmp_path: Path) -> None:
+    def says_not_yet():
+        raise av.error.BlockingIOError(11, "not yet")
+        yield
+
+    video = VideoInput(f"file:{write_video(tmp_path / 'a.mp4', PLAIN_MS)}", timeout_s=60.0)
+    video._packets = says_not_yet()
+    assert video.next_frame().pts == 0
+    assert video.damaged == 0

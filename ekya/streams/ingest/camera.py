@@ -168,8 +168,9 @@ class CameraSource:
         if self._reason:
             return None
         is_device = _DEVICE.fullmatch(self.address)
-        given = os.environ.get(_OPTIONS_KEY, _OPTIONS)
-        options = dict(one.split(";", 1) for one in given.split("|") if ";" in one and not is_device)
+        # A device that falls silent would block for ever.
+        given = "fflags;nonblock" if is_device else os.environ.get(_OPTIONS_KEY, _OPTIONS)
+        options = dict(one.split(";", 1) for one in given.split("|") if ";" in one)
         try:
             kind = "v4l2" if is_device else None
             return VideoInput(self.address, self.max_side, timeout_s=self.stall_s, options=options, kind=kind)

@@ -23,6 +23,7 @@ _TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTA
 _SANE_RATIO = (0.25, 4.0)
 _STILL = Disposition.attached_pic | Disposition.still_image | Disposition.timed_thumbnails
 _ANY_SIDE = 1 << 16
+_DEVICE_S = 0.005
 _LONGEST_GAP_S, _LONGEST_GAP_FRAMES = 10.0, 10
 
 
@@ -120,8 +121,11 @@ class VideoInput:
                 if packet is None:
                     return None
                 self._decoded.extend(packet.decode())
-            except av.FFmpegError:
-                failed += 1
+            except av.FFmpegError as error:
+                if isinstance(error, BlockingIOError):  # a device that has no frame yet
+                    time.sleep(_DEVICE_S)
+                else:
+                    failed += 1
                 self._packets = self._file.demux(self.track)
         self.damaged += failed
         return self._decoded.popleft()
@@ -166,7 +170,6 @@ class FrameClock:
     Attributes:
         jumps: number of stamps so far that went back, or ahead by more than ten seconds and ten frames, as in
             joined files: such a frame follows the one before as others do.
-        end_us: end of the last frame, microseconds since the first.
     """
 
     def __init__(self, rate: float, stamped: bool) -> None:
@@ -177,12 +180,8 @@ class FrameClock:
         self._last_us = -self._period_us
         self.jumps = 0
 
-    @property
-    def end_us(self) -> int:
-        return round(self._last_us + self._period_us)
-
     def next_us(self, stamp_s: float | None) -> int:
-        """Returns the time of the next frame, microseconds since the first."""
+        """Returns the time of the next frame, or of the end, microseconds since the first."""
         t_us = self._last_us + self._period_us
         if stamp_s is not None and self._stamped:
             stamp_us = stamp_s * US_PER_S

@@ -155,20 +155,21 @@ class VideoSource:
                     t_us = file_start_us + clock.next_us(stamp_s)
                     yield Frame(index + came, t_us, video.picture_of(frame), None), None
                     came += 1
-            index, file_start_us = index + came, file_start_us + clock.end_us
-            for problem in _find_problems(facts, came, video.damaged, clock):
+            length_us = clock.next_us(None)
+            index, file_start_us = index + came, file_start_us + length_us
+            for problem in _find_problems(facts, came, length_us, video.damaged, clock.jumps):
                 _log.warning("%s: %s", file, problem)
 
 
-def _find_problems(facts: FileFacts, came: int, damaged: int, clock: FrameClock) -> Iterator[str]:
+def _find_problems(facts: FileFacts, came: int, length_us: int, damaged: int, jumps: int) -> Iterator[str]:
     """Yields a sentence for whatever a file that was read to its end did not keep."""
     if damaged:
         yield f"{damaged} frames cannot be decoded"
-    if clock.jumps:
-        yield f"its time stamps go back or leap {clock.jumps} times, as in joined files; that time is left out"
+    if jumps:
+        yield f"its time stamps go back or leap {jumps} times, as in joined files; it is left out"
     promised = facts.frames
-    if not promised and came and facts.length_s and facts.stamped and not clock.jumps:
-        promised = round(came * facts.length_s * US_PER_S / clock.end_us)
+    if not promised and came and facts.length_s and facts.stamped and not jumps:
+        promised = round(came * facts.length_s * US_PER_S / length_us)
     # A sound track may be a little longer, and writers count differently.
     if came < 0.9 * promised - 2:
         yield f"{came} of the {promised} frames that its header promises came; copy or export it again"
