@@ -23,7 +23,6 @@ _TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTA
 _SANE_RATIO = (0.25, 4.0)
 _STILL = Disposition.attached_pic | Disposition.still_image | Disposition.timed_thumbnails
 _ANY_SIDE = 1 << 16
-_DEVICE_S = 0.005
 _LONGEST_GAP_S, _LONGEST_GAP_FRAMES = 10.0, 10
 
 
@@ -123,7 +122,7 @@ class VideoInput:
                 self._decoded.extend(packet.decode())
             except av.FFmpegError as error:
                 if isinstance(error, BlockingIOError):  # a device that has no frame yet
-                    time.sleep(_DEVICE_S)
+                    time.sleep(0.005)
                 else:
                     failed += 1
                 self._packets = self._file.demux(self.track)
@@ -147,9 +146,14 @@ class VideoInput:
         width, height = size_within(width, height, self._max_side)
         # One pass converts and scales. By area, as other pictures are scaled down.
         made = self._scaler.reformat(frame, width, height, "bgr24", interpolation="AREA", threads=1)
-        image = made.to_ndarray()
+        row_bytes = made.planes[0].line_size
+        # Not copied: whoever keeps it keeps the frame's memory.
+        image = np.frombuffer(memoryview(made.planes[0]), np.uint8).reshape(-1, row_bytes)[
+            :height, : 3 * width
+        ]
+        image = image.reshape(height, width, 3)
         turn = _TURNS.get(frame.rotation % 360)
-        return np.asarray(image if turn is None else cv2.rotate(image, turn), dtype=np.uint8)
+        return image if turn is None else np.asarray(cv2.rotate(image, turn), dtype=np.uint8)
 
     def close(self) -> None:
         """Closes file or connection. May be called twice."""
