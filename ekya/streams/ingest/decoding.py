@@ -22,7 +22,6 @@ _TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTA
 # Pixels of video are at most about twice as wide as high; anything else is a damaged header.
 _SANE_RATIO = (0.25, 4.0)
 _STILL = Disposition.attached_pic | Disposition.still_image | Disposition.timed_thumbnails
-_ANY_SIDE = 1 << 16
 _LONGEST_GAP_S, _LONGEST_GAP_FRAMES = 10.0, 10
 
 
@@ -38,7 +37,7 @@ class VideoInput:
     def __init__(
         self,
         address: str,
-        max_side: int = _ANY_SIDE,
+        max_side: int = 1 << 16,
         *,
         square_pixels: bool = True,
         timeout_s: float | None = None,
@@ -146,12 +145,9 @@ class VideoInput:
         width, height = size_within(width, height, self._max_side)
         # One pass converts and scales. By area, as other pictures are scaled down.
         made = self._scaler.reformat(frame, width, height, "bgr24", interpolation="AREA", threads=1)
-        row_bytes = made.planes[0].line_size
+        plane, strides = made.planes[0], (made.planes[0].line_size, 3, 1)
         # Not copied: whoever keeps it keeps the frame's memory.
-        image = np.frombuffer(memoryview(made.planes[0]), np.uint8).reshape(-1, row_bytes)[
-            :height, : 3 * width
-        ]
-        image = image.reshape(height, width, 3)
+        image = np.ndarray((height, width, 3), np.uint8, memoryview(plane), strides=strides)
         turn = _TURNS.get(frame.rotation % 360)
         return image if turn is None else np.asarray(cv2.rotate(image, turn), dtype=np.uint8)
 

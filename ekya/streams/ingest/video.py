@@ -258,7 +258,6 @@ class SpreadVideoSource:
 
 SUFFIX = ".avi"
 
-_BITS_A_PIXEL = 3
 _CHECKED_EVERY = 32
 _RESERVE_BYTES = 16 << 20
 """Free disk space to keep for the files' indices and other files that are written at the end."""
@@ -294,7 +293,7 @@ class VideoFile:
             self._track = self._file.add_stream("mjpeg", rate, {"qmin": "3", "huffman": "default"})
             self._track.width, self._track.height = self.size
             self._track.pix_fmt, self._track.codec_context.thread_count = "yuvj420p", 1
-            self._track.bit_rate = round(_BITS_A_PIXEL * fps * self.size[0] * self.size[1])
+            self._track.bit_rate = round(3 * fps * self.size[0] * self.size[1])
             self._file.start_encoding()
         except av.FFmpegError:
             raise UserError(f"{path.parent}: no video can be written there; {_LIMITS}") from None
