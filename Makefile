@@ -12,7 +12,7 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-video experiments gpu-check chaos test long lint types layers unit debian docs audit wheel clean
+.PHONY: help demo demo-video experiments gpu-check chaos test long lint types layers unit debian reference docs audit wheel clean
 
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -93,6 +93,10 @@ debian:
 	  { $$as $(APT) update && $$as $(APT) install --no-install-recommends -y $(DEBIAN_PACKAGES); } >/dev/null 2>&1 && exit 0; \
 	fi; \
 	echo "Without $(DEBIAN_PACKAGES) the tests of RTSP cameras and of services are skipped in part"
+
+# Parts of pages that are made from the code stand in the repository, where code hosts show them; a test compares.
+reference: $(VENV)/.installed-test ## write the generated parts of docs/ anew
+	$(BIN)/python docs/hooks/generated.py
 
 # A link that leads nowhere is an error. The pages of reference are made from the code, so Ekya must be installed.
 docs: $(VENV)/.installed-docs ## build the documentation in site/

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from cli_page import commands_of, options_of
 from page_links import Link, anchors, links, named, prose, slug, with_links
+from page_text import cell, code, table
 from pydantic import BaseModel
 from settings_page import page, undescribed
 from typer.main import get_command
@@ -74,6 +75,21 @@ def test_docs_generated_parts_each_have_a_page():
     assert sorted(name for text in texts for name in generated.PLACE.findall(text)) == sorted(generated.PARTS)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_docs_generated_parts_stand_in_the_repository_as_they_are_made(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == generated.with_parts(text), "write it anew: make reference"
+    names = generated.PLACE.findall(text)
+    assert [f"<!-- end of {name} -->" in text for name in names] == [True] * len(names)
+    assert bool(names) == ("generated:" in text)
+
+
+def test_docs_cells_with_a_bar_are_one_cell_for_every_reader_of_markdown():
+    assert table(("a", "b"), [("`--clock <wall|virtual>` or `x`", "1|2")]).splitlines()[2] == (
+        r"| <code>--clock &lt;wall&#124;virtual&gt;</code> or `x` | 1\|2 |"
+    )
+
+
 def test_docs_results_show_the_tables_of_the_csvs():
     text = full_text("docs/results.md")
     with (ROOT / "experiments/results/figure7_paper.csv").open(encoding="utf-8", newline="") as file:
@@ -121,7 +137,7 @@ def test_docs_reference_names_every_command_and_option():
         assert f"# `{name}`\n" in text
         section = text.partition(f"# `{name}`\n")[2].partition("\n#")[0]
         for option, _ in options_of(command, name):
-            assert f"| `{option}` |" in section
+            assert f"| {cell(code(option))} |" in section
     assert {"ekya run", "ekya golden label", "ekya fleet site"} <= set(names)
 
 

@@ -8,6 +8,12 @@ from typing import Any, Protocol
 from page_text import code, prose_of, table
 
 _EXAMPLES = "Examples:"
+_KINDS = {
+    "N": r"<(?:int|float)(?: range)?>|(?:INTEGER|FLOAT)(?: RANGE)?",
+    "TEXT": r"<(?:str|list\[str\])>|TEXT",
+    "PATH": r"<path>|PATH",
+    r"<\1>": r"[<\[]([a-z-]+(?:\|[a-z-]+)+)[>\]]",
+}
 _DETAILS = re.compile(r"\s*\[([^\[\]]*)\]$")
 
 
@@ -37,8 +43,17 @@ def page(root: Command, name: str) -> str:
 def options_of(command: Command, name: str) -> list[tuple[str, str]]:
     """Returns arguments and options of a command with their help, as ``--help`` has them."""
     context = command.make_context(name, [], resilient_parsing=True)
-    records = (one.get_help_record(context) for one in command.params)
-    return [record for record in records if record is not None]
+    records = ((one.param_type_name, one.get_help_record(context)) for one in command.params)
+    return [(_plain(kind, *record[:1]), record[1]) for kind, record in records if record is not None]
+
+
+def _plain(kind: str, written: str) -> str:
+    """Returns an option as it is written, with words for its type that do not depend on typer's version."""
+    if kind == "argument":
+        return written.split(maxsplit=1)[0].strip("[]")
+    for words, kinds in _KINDS.items():
+        written = re.sub(rf"\s(?:{kinds})$", f" {words}", written)
+    return written
 
 
 def _section(name: str, command: Command) -> str:

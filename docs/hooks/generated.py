@@ -1,7 +1,8 @@
 """Parts of pages that are generated from the code and from results of experiments, by name.
 
-A page has ``<!-- generated: NAME -->`` in the place of such a part, and ``<!-- results: figure7 -->`` in that
-of the table of ``experiments/results/figure7_paper.csv``: the paper's numbers with ours beside them. With
+A page has such a part between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``, so that it can be
+read in the repository; ``make reference`` writes it anew. ``<!-- results: figure7 -->`` is in the place of
+the table of ``experiments/results/figure7_paper.csv``: the paper's numbers with ours beside them. With
 ``<!-- results: figure7 without: worst; 0.6 GPUs -->`` the rows whose first cell has one of these words are
 left out. All that the documentation imports from Ekya is imported here.
 """
@@ -29,7 +30,7 @@ from ekya.service.http.routes import ROUTES
 from ekya.service.metrics import METRICS
 from ekya.service.monitoring_files import ALERTS
 
-PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$(?:.*?^<!-- end of \1 -->$)?", re.MULTILINE | re.DOTALL)
 RESULTS_PLACE = re.compile(r"^<!-- results: (\w+)(?: without: (.*))? -->$", re.MULTILINE)
 RESULTS = Path(__file__).resolve().parents[2] / "experiments/results"
 
@@ -81,6 +82,20 @@ def results_table(name: str, without: str | None) -> str:
     return table(head, (row for row in rows if not any(words in row[0] for words in left_out)))
 
 
+def with_parts(markdown: str) -> str:
+    """Returns a page with its generated parts, but without results, as it stands in the repository.
+
+    Raises:
+        KeyError: the page names a part that does not exist.
+    """
+
+    def part(place: re.Match[str]) -> str:
+        name = place.group(1)
+        return f"<!-- generated: {name} -->\n\n{PARTS[name]().strip()}\n\n<!-- end of {name} -->"
+
+    return PLACE.sub(part, markdown)
+
+
 def filled(markdown: str) -> str:
     """Returns a page with its generated parts.
 
@@ -88,5 +103,12 @@ def filled(markdown: str) -> str:
         KeyError: the page names a part that does not exist.
         FileNotFoundError: it names results that do not exist.
     """
-    markdown = PLACE.sub(lambda place: PARTS[place.group(1)](), markdown)
+    markdown = with_parts(markdown)
     return RESULTS_PLACE.sub(lambda place: results_table(*place.groups()), markdown)
+
+
+if __name__ == "__main__":
+    for file in sorted(RESULTS.parents[1].joinpath("docs").rglob("*.md")):
+        text = file.read_text(encoding="utf-8")
+        if (new := with_parts(text)) != text:
+            file.write_text(new, encoding="utf-8")

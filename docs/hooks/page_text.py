@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from html import escape
 
 _SPAN = re.compile(r"(`[^`]*`)")
 
@@ -9,7 +10,7 @@ _SPAN = re.compile(r"(`[^`]*`)")
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a table; an empty cell stays empty."""
     lines = [list(head), ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(_cell(cell) for cell in line) + " |\n" for line in lines)
+    return "".join("| " + " | ".join(cell(one) for one in line) + " |\n" for line in lines)
 
 
 def code(text: object) -> str:
@@ -22,7 +23,18 @@ def prose_of(docstring: str) -> str:
     return " ".join(docstring.split()).replace("``", "`")
 
 
-def _cell(text: str) -> str:
-    """Returns the text of a cell. A bar in a code span needs no backslash, and Markdown would show it."""
-    parts = _SPAN.split(text.replace("\n", " "))
-    return "".join(part if part.startswith("`") else part.replace("|", r"\|") for part in parts)
+def cell(text: str) -> str:
+    """Returns the text of a cell.
+
+    Code with a bar is HTML: in a code span some readers of Markdown end the cell there, and others show the
+    backslash that would keep them from it.
+    """
+    return "".join(_part(part) for part in _SPAN.split(text.replace("\n", " ")))
+
+
+def _part(part: str) -> str:
+    if "|" not in part:
+        return part
+    if not part.startswith("`"):
+        return part.replace("|", r"\|")
+    return f"<code>{escape(part.strip('`'), quote=False).replace('|', '&#124;')}</code>"

@@ -1,8 +1,10 @@
 """``ekya check`` and ``ekya schema``: what is wrong in a fleet file, and what may stand in one."""
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,33 +15,94 @@ from ekya.core.errors import UserError
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
 
+_LOOK_S = 30.0
+"""Longest time for the golden model, in which someone waits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
     """Options of ``ekya check``."""
 
     fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Fleet file.")]
+    look: Annotated[
+        bool,
+        typer.Option(
+            "--look", help="Open the streams, too: say what is odd, and draw what the golden model finds."
+        ),
+    ] = False
+    pictures: opt.LookPictures = opt.LOOK_FOLDER
     json_to: opt.Json = None
 
 
-@command(CheckConfig, "ekya check my-cameras.yaml", "ekya check my-cameras.yaml --json -")
+@command(
+    CheckConfig,
+    "ekya check my-cameras.yaml",
+    "ekya check --look my-cameras.yaml",
+    "ekya check my-cameras.yaml --json -",
+)
 def check(config: CheckConfig, output: Output) -> None:
     """Name every problem of a fleet file: its keys, their values, and files that are missing.
 
-    Opens no camera and loads no model; `ekya run` does that.
+    Opens no camera and loads no model, unless --look is given: that writes a picture of each stream with the
+    boxes of the golden model, or of the label file, in a minute.
     """
     from ekya.config.fleet_reading import check_fleet
 
     fleet, problems = check_fleet(config.fleet)
-    output.write_json({"file": str(config.fleet), "problems": problems})
     if fleet is not None:
-        output.print_text(f"{config.fleet}: {_told(fleet)}; no problem found")
+        looks = look_at(fleet, config.pictures, output) if config.look else []
+        output.write_json({"file": str(config.fleet), "problems": problems, "looks": looks})
+        if any(look["refused"] for look in looks):
+            raise UserError("a run refuses labels that are not of their video; correct what is named above")
+        odd = sum(len(look["problems"]) for look in looks)
+        found = f"{odd} to look into, named above" if odd else "no problem found"
+        output.print_text(f"{config.fleet}: {_told(fleet)}; {found}")
         return
+    output.write_json({"file": str(config.fleet), "problems": problems})
     if len(problems) == 1:
         raise UserError(problems[0])
     for problem in problems:
         output.print_text(problem)
     raise UserError(f"{config.fleet}: {len(problems)} problems; correct them")
+
+
+def look_at(fleet: "FleetConfig", folder: Path, output: Output) -> list[dict[str, Any]]:
+    """Looks at the first pictures of a fleet, draws one of each stream, and prints what is seen.
+
+    Returns:
+        The same as JSON values; ``problems`` are sentences, and a run refuses what is ``refused``.
+
+    Raises:
+        UserError: a source or a model cannot be opened, or the folder not be written to.
+    """
+    from ekya.cli.fleet_from_options import require_credentials
+    from ekya.pipeline.discover_classes import fleet_classes, with_classes
+    from ekya.pipeline.first_look import look_at_fleet
+    from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
+    from ekya.system.files import user_errors, write_bytes_atomic
+
+    require_credentials(fleet)
+    with user_errors(folder), output.console.status("looking at the first pictures"):
+        folder.mkdir(parents=True, exist_ok=True)
+        fleet = with_classes(fleet)
+        looks = look_at_fleet(fleet, fleet.streams, _LOOK_S)
+    said = []
+    for stream, look in zip(fleet.streams, looks, strict=True):
+        names = [fleet_classes(fleet)[one] for one in look.objects.classes.tolist()]
+        picture = folder / f"{stream.id}.jpg"
+        if look.shown is not None:
+            boxes = [DrawnBox(one, BoxStyle.DOUBTFUL) for one in look.objects.doubtful]
+            boxes += map(DrawnBox, look.objects.boxes, repeat(BoxStyle.OBJECT), names)
+            write_bytes_atomic(picture, draw_boxes(look.shown.image, boxes, stream.areas))
+            seen = ", ".join(f"{count} {name}" for name, count in Counter(names).items()) or "no object"
+            size = "{}x{}".format(*look.shown.size)
+            output.print_text(f"{stream.id}: {size}, {look.fps:.4g} frames a second, {seen}: {picture}")
+        for sentence in look.odd:
+            output.print_text(sentence)
+        facts = {"stream": stream.id, "fps": look.fps, "objects": Counter(names)}
+        drawn = None if look.shown is None else str(picture)
+        said.append({**facts, "picture": drawn, "problems": look.odd, "refused": look.refused})
+    return said
 
 
 def _told(fleet: "FleetConfig") -> str:

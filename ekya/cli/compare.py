@@ -51,7 +51,7 @@ def compare(config: CompareConfig, output: Output) -> None:
     code 3: a scheduler that retrains has adapted nothing where it had to.
     """
     from ekya.cli.fleet_from_options import read_fleet, require_world
-    from ekya.results.report.tables import compare_table, difference_lines
+    from ekya.results.report.tables import compare_tables, difference_lines
 
     schedulers, seeds = tuple(config.schedulers.split(",")), parse_integers(config.seeds)
     refuse_repeats("--schedulers", schedulers)
@@ -65,11 +65,10 @@ def compare(config: CompareConfig, output: Output) -> None:
     with remember_ctrl_c():
         result = compare_all(config, fleet, schedulers, seeds, output)
         output.write_json(result)
-        table = compare_table(
-            [_mean_of([run for run in result["runs"] if run["scheduler"] == name]) for name in schedulers]
-        )
-        table.caption = f"Means over {len(seeds)} seed{'' if len(seeds) == 1 else 's'}, on the same frames"
-        output.console.print(table)
+        means = [_mean_of([run for run in result["runs"] if run["scheduler"] == name]) for name in schedulers]
+        for table in compare_tables(means):
+            output.console.print(table)
+        output.print_text(f"Means over {len(seeds)} seed{'' if len(seeds) == 1 else 's'}, on the same frames")
         for line in difference_lines(result["pairs"], schedulers[0]):
             output.print_text(line)
         for run in result["runs"]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from ekya.cli import options as opt
 from ekya.cli.command import Command, Output, command
 from ekya.core.errors import UserError
+from ekya.results.report.formatting import make_table
 
 if TYPE_CHECKING:
     from ekya.service.http.client import ServiceClient
@@ -56,7 +57,10 @@ _COLORS = {"ok": "green", "lost": "red", "set aside": "red", "paused": "dim", "e
 class CtlConfig:
     """Options of a command about the whole service."""
 
-    runs: opt.Runs = Path("runs")
+    runs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of all runs; default: runs, or wherever you run services."),
+    ] = None
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the service; default: the only one.")
     ] = None
@@ -112,6 +116,7 @@ class CtlAddConfig(CtlCameraConfig):
         Path | None,
         typer.Option(metavar="FILE", help="YAML file with the other keys of a stream of the fleet file."),
     ] = None
+    loop: opt.Loop = None
     weight: _Weight = None
     max_age: _MaxAge = None
     mask: _Mask = None
@@ -170,15 +175,23 @@ def status(config: CtlConfig, output: Output) -> None:
     window = f"window {told['window']}" if told["window"] >= 0 else "starting"
     output.print_text(f"{told['name']}: {window}, scheduler {told['scheduler']}, {client.place.url}")
     output.console.print(_table(told["cameras"]))
+    for one in told["cameras"]:
+        if note := one["reason"] or one["health_reason"]:
+            output.print_text(f"{one['id']}: {note}")
 
 
 @command(
     CtlAddConfig,
     "ekya ctl add gate --url 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live'",
     "ekya ctl add yard --stream yard.yaml --weight 2",
+    "ekya ctl add road --video monday.mp4 --loop",
 )
 def add(config: CtlAddConfig, output: Output) -> None:
-    """Add a camera to a running service, and wait until it serves."""
+    """Add a camera to a running service, and wait until it serves.
+
+    Where it does not within half a minute, this says why, with exit code 1; the camera stays and is tried
+    again. A recording begins when it is added.
+    """
     _change(config, output, "POST", "cameras", _stream(config), (config.camera, "add", "is added"))
 
 
@@ -206,7 +219,9 @@ remove = _camera_command(
     "remove", "Remove a camera from a running service for good.", "is removed", method="DELETE"
 )
 pause = _camera_command("pause", "Stop analysing a camera until it is resumed.", "is paused")
-resume = _camera_command("resume", "Go on with a camera that is paused or set aside.", "goes on")
+resume = _camera_command(
+    "resume", "Go on with a camera that is paused or set aside, or say why not.", "goes on"
+)
 freeze = _camera_command("freeze", "Keep a camera's model: no retraining.", "keeps its model")
 unfreeze = _camera_command("unfreeze", "Let a camera's model be retrained again.", "is retrained again")
 labels = _camera_command("labels", "Have the golden model label a camera now.", "will be labelled")
@@ -259,23 +274,24 @@ def roll_back(config: CtlRollBackConfig, output: Output) -> None:
     """Serve a kept model again; with --freeze, pin it.
 
     The page shows the versions that are kept, and a refusal names them. The model serves under a new version.
+    Exit code 1: it will, and a camera that is lost or paused has to come back first.
     """
     from ekya.service.http.client import camera_path
 
     client = _client(config.runs, config.name)
     values = None if config.version is None else {"version": config.version}
-    client.send_change("POST", camera_path(config.camera, "/roll-back"), values)
+    answer = client.send_change("POST", camera_path(config.camera, "/roll-back"), values)
     if config.freeze:
         try:
             client.send_change("POST", camera_path(config.camera, "/freeze"))
         except UserError as error:
             raise UserError(f"{config.camera} is rolled back, but not frozen: {error}") from error
-    output.write_json({"subject": config.camera, "change": "roll-back"})
     which = "its previous model" if config.version is None else f"model {config.version} again"
-    output.print_text(f"{config.camera} serves {which}{' and keeps it' if config.freeze else ''}")
+    done = f"serves {which}{' and keeps it' if config.freeze else ''}"
+    _tell(output, (config.camera, "roll-back", done), answer)
 
 
-def _client(runs: Path, name: str | None) -> "ServiceClient":
+def _client(runs: Path | None, name: str | None) -> "ServiceClient":
     from ekya.service.http.client import ServiceClient
 
     return ServiceClient.find_service(runs, name)
@@ -290,10 +306,17 @@ def _change(
     told: tuple[str, str, str],
 ) -> None:
     """Changes something of a service, and tells what is changed, by what, how it is now, and what follows."""
-    answer = _client(config.runs, config.name).send_change(method, path, values) or {}
+    _tell(output, told, _client(config.runs, config.name).send_change(method, path, values))
+
+
+def _tell(output: Output, told: tuple[str, str, str], note: Mapping[str, Any] | None) -> None:
+    """Tells what is changed, and what follows; or, with exit code 1, what the change waits for."""
     subject, what, done = told
-    output.write_json({"subject": subject, "change": what, **answer})
-    output.print_text("; ".join([f"{subject} {done}", *answer.values()]))
+    output.write_json({"subject": subject, "change": what, **(note or {})})
+    if note is not None and not note["done"]:
+        output.print_text(note["note"])
+        raise typer.Exit(1)
+    output.print_text(f"{subject} {done}" + (f"; {note['note']}" if note is not None else ""))
 
 
 def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:
@@ -348,6 +371,8 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
             "kind": "video",
             "files": [str(one.absolute()) for one in opt.split_files(config.video or "")],
         }
+    if config.loop:
+        values["play"] = {**(values.get("play") or {}), "loop": True}  # type: ignore[dict-item]
     return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
 
 
@@ -358,20 +383,16 @@ def _accuracies(estimated: float | None, audited: dict[str, Any] | None) -> str:
 
 
 def _table(cameras: list[dict[str, Any]]) -> Table:
-    table = Table()
-    for heading in ("camera", "state", "accuracy\naudited", "model", "inference", "retraining"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("note", overflow="fold")
+    table = make_table("camera", "state", "accuracy\naudited", "model", "inference", "retraining", left=6)
     for one in cameras:
         state = one["health"] if one["state"] == "serving" else one["state"]
         job = one["retraining"]
         table.add_row(
-            one["id"],
+            Text(one["id"]),
             Text(state, _COLORS.get(state, "yellow")),
             _accuracies(one["accuracy"], one["audited"]),
             f"{one['model_version']}{' frozen' if one['frozen'] else ''}",
             f"{one['inference_share_milli'] / 1000:.2f}",
             f"{one['retraining_share_milli'] / 1000:.2f}, {job['epoch']}/{job['epochs']}" if job else "",
-            one["reason"] or one["health_reason"],
         )
     return table

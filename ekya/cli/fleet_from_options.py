@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler": "scheduler"}
 """Keys of a fleet file by the option that overrides them; ``--classes`` is another one."""
 
-_OF_VIDEOS = {"golden": "golden", "student": "edge", "task": "edge"}
+_OF_VIDEOS = {"golden": "golden", "golden_layout": "golden.layout", "student": "edge", "task": "edge"}
 """Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same."""
 
 BASE = "base"
@@ -44,8 +44,8 @@ def read_fleet(config: object) -> FleetConfig:
 
     Args:
         config: dataclass with options of the command. Those about the fleet, by field, are ``fleet``,
-            ``video``, ``camera``, ``golden``, ``student``, ``task``, ``classes``, ``speed``, ``loop`` and
-            those in ``_KEYS``.
+            ``video``, ``camera``, ``golden``, ``golden_layout``, ``student``, ``task``, ``classes``,
+            ``speed``, ``loop`` and those in ``_KEYS``.
 
     Raises:
         UserError: the options contradict each other, or the fleet file is invalid.
@@ -63,8 +63,8 @@ def read_fleet(config: object) -> FleetConfig:
         for option, key in _OF_VIDEOS.items():
             if option in given:
                 raise UserError(
-                    f"--{option}: it goes with --video and --camera; name one, or set {key}: in the "
-                    "fleet file"
+                    f"--{option.replace('_', '-')}: it goes with --video and --camera; name one, or set "
+                    f"{key}: in the fleet file"
                 )
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
         if given.get("offline", False):
@@ -96,7 +96,8 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
         # No model is fetched for it.
         raise UserError(f"--video {missing}: there is no such file; check the path")
     student, golden = _models_of(given, len(files) + len(cameras))
-    return make_fleet_of_videos(files, golden, changes, cameras, student, given["task"])
+    layout = given.get("golden_layout")
+    return make_fleet_of_videos(files, golden, changes, cameras, student, given["task"], layout)
 
 
 def _models_of(given: Mapping[str, Any], cameras: int) -> tuple[str | None, str]:
@@ -152,6 +153,7 @@ def make_fleet_of_videos(
     cameras: Sequence[str] = (),
     student: str | None = None,
     task: Task = Task.DETECT,
+    golden_layout: str | None = None,
 ) -> FleetConfig:
     """Makes one stream per list of files and per URL, from ``cam-1`` on.
 
@@ -167,6 +169,7 @@ def make_fleet_of_videos(
         cameras: URLs of live cameras, see ``CameraSpec``; they come after the videos.
         student: detector that every stream starts with: a file of weights, ``NAME=FILE``, or ``BASE``.
         task: of the edge models.
+        golden_layout: ``golden.layout``.
 
     Raises:
         UserError: see ``load_fleet``; or the task is not the student's.
@@ -175,7 +178,7 @@ def make_fleet_of_videos(
     sources += [{"kind": "camera", "url": url} for url in cameras]
     raw: dict[str, object] = {
         "name": "cameras" if cameras else "videos",
-        "golden": _golden_entry(str(golden)),
+        "golden": {**_golden_entry(str(golden)), "layout": golden_layout},
         "streams": [
             {"id": f"cam-{number}", "source": source} for number, source in enumerate(sources, start=1)
         ],

@@ -14,6 +14,7 @@ from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.cli.options import parse_fractions, parse_integers
 from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import EdgeWork
+from ekya.results.report.formatting import make_table
 
 if TYPE_CHECKING:
     from ekya.fleet.fitting.boosted import JudgedModel
@@ -136,9 +137,8 @@ def _run_of(config: FleetProfileConfig) -> "ProfileRun":
 
 
 def _table(kind: str, rows: "Sequence[JudgedModel]") -> Table:
-    table = Table(title=f"Errors on held-out points of a {kind}", title_justify="left")
-    for heading in ("Function", "Learned from", "Held out", "MAPE %"):
-        table.add_column(heading, justify="right" if heading != "Function" else "left")
+    title = f"Errors on held-out points of a {kind}"
+    table = make_table("Function", "Learned from", "Held out", "MAPE %", title=title)
     for row in rows:
         table.add_row(row.function, str(row.train), str(row.test), f"{row.mape:.1f} ± {row.deviation:.1f}")
     return table

@@ -26,7 +26,7 @@ from ekya.cli.options import Clock, read_failing
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.places import SiteName
-from ekya.results.report.formatting import NONE, format_percent, format_points
+from ekya.results.report.formatting import NONE, format_percent, format_points, make_table
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -332,10 +332,8 @@ def _followed(bars: Progress) -> Callable[[SiteName, int, int | None], None]:
 def _table(summary: dict[str, Any]) -> Table:
     """Builds a table with a row per server and a row for all of them."""
     tier = "each by itself" if summary["tier"] is None else f"tier {summary['tier']}"
-    table = Table(title=Text(f"{summary['name']}, {summary['world']}, {tier}"), title_justify="left")
-    table.add_column("Server")
-    for title in ("GPUs", "Streams", "Accuracy", "Gain", "Retrainings", "Lends", "Borrows"):
-        table.add_column(title, justify="right")
+    headings = ("Server", "GPUs", "Streams", "Accuracy", "Gain", "Retrainings", "Lends", "Borrows")
+    table = make_table(*headings, title=f"{summary['name']}, {summary['world']}, {tier}")
     for site, its in summary["servers"].items():
         gains = [stream["gain"] for stream in its["streams"].values() if stream["gain"] is not None]
         trained = its["retrainings"]
@@ -363,7 +361,6 @@ def _table(summary: dict[str, Any]) -> Table:
         + (f" ({outcomes})" if outcomes else "")
         + f", {summary['moved_mb']['total']:.1f} MB between servers, no whole frame among them"
     )
-    table.caption_justify = "left"
     return table
 
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, require_writable
 from ekya.core.errors import UserError
+from ekya.results.report.formatting import make_table
 
 if TYPE_CHECKING:
     from ekya.config.fleet_sections import RetentionConfig
-    from ekya.core.units import StreamId
     from ekya.results.storage.run_folder import RunFolder
     from ekya.service.folder_status import FolderStatus
     from ekya.service.retention import Collected
@@ -54,6 +55,7 @@ def _status_lines(now: "FolderStatus") -> list[str]:
         lines.append(f"Last window: {now.window}, opened after {(now.window_opened_us or 0) / 1e6:.0f} s.")
     if now.restarts.count:
         lines.append(f"Restarts: {now.restarts.count}, the last since it {now.restarts.last_reason}.")
+    lines += [f"{one.id} was given up: {one.set_aside}." for one in now.cameras if one.set_aside]
     lines.append(f"{now.path}: {now.folder_bytes / 1e9:.2f} GB, {now.free_bytes / 1e9:.0f} GB free.")
     if now.pictures_bytes:
         sizes = ", ".join(f"{camera} {size / 1e6:.1f} MB" for camera, size in now.pictures_bytes.items())
@@ -62,17 +64,15 @@ def _status_lines(now: "FolderStatus") -> list[str]:
 
 
 def _cameras_table(now: "FolderStatus") -> Table:
-    table = Table(title="Cameras", title_justify="left")
-    for heading in ("camera", "version", "accuracy", "serves since", "models", "given up"):
-        table.add_column(heading)
+    table = make_table("camera", "version", "accuracy", "serves since", "models", "", title="Cameras", left=6)
     for camera in now.cameras:
         table.add_row(
-            camera.id,
+            Text(camera.id),
             str(camera.version),
             "" if camera.accuracy is None else f"{camera.accuracy:.1%}",
             f"{camera.served_from_us / 1e6:.0f} s",
             str(camera.models),
-            camera.set_aside or "",
+            "removed" if camera.removed else "given up" if camera.set_aside else "",
         )
     return table
 
@@ -139,13 +139,14 @@ def gc(config: GcConfig, output: Output) -> None:
     removed from a service nothing is needed, so its pictures go as well when they are old.
     """
     from ekya.service.retention import remove_surplus
+    from ekya.service.run_folder_contents import service_cameras
     from ekya.system.files import holder_of
 
     folder = opt.open_run_folder(config.run, config.runs)
     limits = _retention_limits(config, folder)
     running = holder_of(folder.path) is not None
     collected = remove_surplus(
-        folder, limits, streams=_service_cameras(folder), with_models=not running, only_look=config.dry_run
+        folder, limits, streams=service_cameras(folder), with_models=not running, only_look=config.dry_run
     )
     output.write_json(_removed_values(collected, folder, config.dry_run))
     output.console.print(_removed_table(collected, config.dry_run))
@@ -179,22 +180,6 @@ def _retention_limits(config: GcConfig, folder: "RunFolder") -> "RetentionConfig
         raise UserError(f"retention.{where}: {problem['msg']}; change it in {folder.fleet}") from None
 
 
-def _service_cameras(folder: "RunFolder") -> "tuple[StreamId, ...] | None":
-    """Returns the cameras of a service; None where nothing may be taken for gone.
-
-    That is so of a run, whose report needs all, and where the fleet file was edited into something else.
-    """
-    from ekya.core.units import StreamId
-    from ekya.service.run_folder_contents import is_service
-    from ekya.system.yaml_file import read_mapping
-
-    streams = read_mapping(folder.fleet).get("streams")
-    if not is_service(folder) or not isinstance(streams, list):
-        return None
-    ids = [StreamId(one["id"]) for one in streams if isinstance(one, dict) and isinstance(one.get("id"), str)]
-    return tuple(ids) if len(ids) == len(streams) else None
-
-
 def _removed_values(collected: "Collected", folder: "RunFolder", dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
@@ -213,10 +198,7 @@ def _removed_values(collected: "Collected", folder: "RunFolder", dry_run: bool) 
 
 
 def _removed_table(collected: "Collected", dry_run: bool) -> Table:
-    title = "Would be removed" if dry_run else "Removed"
-    table = Table(title=title, title_justify="left")
-    for heading in ("what", "number", "MB"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
+    table = make_table("what", "number", "MB", title="Would be removed" if dry_run else "Removed")
     for kind in dict.fromkeys(piece.kind for piece in collected.pieces):
         sizes = [piece.size_bytes for piece in collected.pieces if piece.kind is kind]
         table.add_row(str(kind), str(len(sizes)), f"{sum(sizes) / 1e6:.1f}")

@@ -13,6 +13,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import Output, command, open_bars, require_writable
 from ekya.core.errors import UserError
 from ekya.core.speed import ModelSpeeds, SpeedCurve
+from ekya.results.report.formatting import make_table
 
 if TYPE_CHECKING:
     from ekya.runtime.driver.video_report import VideoReport
@@ -35,6 +36,7 @@ class DoctorConfig:
     student: opt.Student = None
     classes: opt.Classes = None
     offline: opt.Offline = False
+    pictures: opt.LookPictures = opt.LOOK_FOLDER
     json_to: opt.Json = None
 
 
@@ -42,34 +44,44 @@ class DoctorConfig:
     DoctorConfig,
     "ekya doctor",
     "ekya doctor --measure",
+    "ekya doctor --video yard.mp4",
     "ekya doctor --measure --video yard.mp4",
     "ekya doctor --json - | jq .shares",
 )
 def doctor(config: DoctorConfig, output: Output) -> None:
     """Say what this machine has, what Ekya will use of it, and why not more.
 
-    With --measure --video it says for how many cameras like yours the large detector (golden model) answers
-    on every n-th frame, and with how many adapting a small one (student) pays. The exit code is 1 where ekya
-    run cannot work.
+    With --video it looks at a recording instead, as `ekya check --look` does. With --measure --video it also
+    says for how many cameras like yours the large detector (golden model) answers on every n-th frame, and
+    with how many adapting a small one (student) pays. The exit code is 1 where ekya run cannot work.
     """
+    from ekya.cli.check import look_at
+    from ekya.cli.fleet_from_options import read_fleet
     from ekya.runtime.driver.machine_report import examination_as_json, examine_machine, measure_shipped
 
-    _refuse_half(config)
+    for option in ("golden", "student", "classes"):
+        if getattr(config, option) is not None and not config.video:
+            raise UserError(f"--{option}: it goes with --video; name a recording of your camera")
+    fleet = read_fleet(config) if config.video else None
+    looks = [] if fleet is None else look_at(fleet, config.pictures, output)
+    if fleet is not None and not config.measure:
+        output.write_json({"looks": looks})
+        return
     report = None
     with output.console.status("measuring this machine") if config.measure else nullcontext() as status:
         measured = None
-        if config.video and status is not None:
-            from ekya.cli.fleet_from_options import read_fleet
+        if fleet is not None and status is not None:
             from ekya.runtime.driver.video_report import examine_videos, video_report_as_json
 
-            report = examine_videos(read_fleet(config), status.update)
+            report = examine_videos(fleet, status.update)
             measured = report.work
         elif config.measure:
             measured = measure_shipped()
         examination = examine_machine(config.runs, measured=measured)
-    videos = {} if report is None else {"video": video_report_as_json(report)}
+    videos = {} if report is None else {"looks": looks, "video": video_report_as_json(report)}
     output.write_json({**examination_as_json(examination), **videos})
-    table = Table(title="This machine", title_justify="left", show_header=False)
+    table = make_table("", "", "", title="This machine", left=3)
+    table.show_header = False
     for finding in examination.findings:
         mark = Text("ok", style="green") if finding.fine else Text("missing", style="red")
         table.add_row(mark, Text(finding.what), Text(finding.found))
@@ -85,15 +97,6 @@ def doctor(config: DoctorConfig, output: Output) -> None:
         raise typer.Exit(1)
 
 
-def _refuse_half(config: DoctorConfig) -> None:
-    """Refuses options that say nothing without others."""
-    if config.video and not config.measure:
-        raise UserError("--video: add --measure, so that the models are tried on it and timed")
-    for option in ("golden", "student", "classes"):
-        if getattr(config, option) is not None and not config.video:
-            raise UserError(f"--{option}: it goes with --video; name a recording of your camera")
-
-
 def _print_videos(report: "VideoReport", config: DoctorConfig, output: Output) -> None:
     from ekya.pipeline.default_models import pick_golden
     from ekya.runtime.driver.video_report import describe_video, draw_conclusions, format_answering
@@ -103,9 +106,8 @@ def _print_videos(report: "VideoReport", config: DoctorConfig, output: Output) -
         for line in describe_video(video, report.work.fleet):
             output.print_text(line)
     there = report.machine.capacity_in_words(report.machine.capacity_milli or 0)
-    table = Table(title=f"What answers cameras like this on {there}", title_justify="left")
-    for heading in ("cameras", "large model", "small model", "labels", "window", "F1"):
-        table.add_column(heading)
+    headings = ("cameras", "large model", "small model", "labels", "window", "F1")
+    table = make_table(*headings, title=f"What answers cameras like this on {there}", left=6)
     for row in report.crossing.rows:
         table.add_row(*map(Text, format_answering(row)))
     output.console.print(table)
@@ -206,9 +208,7 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
 
 
 def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in ("share", "training", "training among others", "inference"):
-        table.add_column(heading, justify="right")
+    table = make_table("share", "training", "training among others", "inference", title=title, left=0)
     curves = (speeds.training.alone, planned, speeds.inference.alone)
     for share in sorted({share for curve in curves for share, _ in curve.points if share}):
         table.add_row(f"{share / 10:g}%", *(f"{curve.speed_at(share):.3f}" for curve in curves))

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, require_writable
 from ekya.core.errors import UserError
+from ekya.results.report.formatting import make_table
 
 if TYPE_CHECKING:
     from ekya.models.catalogue import PublishedModel
@@ -32,24 +33,28 @@ def list_(config: ListConfig, output: Output) -> None:
     from ekya.models.catalogue import CATALOGUE, models_folder
 
     output.write_json({"folder": str(models_folder()), "models": [_values(model) for model in CATALOGUE]})
+    table = make_table("", "model", "role", "licence", "MB", "AP", "ms", gap=1, left=4)
     for model in CATALOGUE:
-        output.print_text(_line_of(model))
+        table.add_row(*_row(model))
+    table.caption = "AP: average precision on COCO. ms: of a frame on this machine, where it was measured."
+    output.console.print(table)
     output.print_text(f"The cache is {models_folder()}")
     output.print_text("ekya models fetch NAME gets one; --golden NAME and --student NAME take it")
 
 
-def _line_of(model: "PublishedModel") -> str:
+def _row(model: "PublishedModel") -> tuple[str, ...]:
     from ekya.pipeline.default_models import known_frame_ms
 
     precision, frame_ms = model.average_precision, known_frame_ms(model)
-    facts = [
-        model.role,
-        model.size_in_words,
+    return (
+        "*" if model.is_cached else "",
+        model.name,
+        model.role.removeprefix("golden "),
         model.licence,
-        *([] if precision is None else [f"AP {precision:.1f} on COCO"]),
-        *([] if frame_ms is None else [f"{frame_ms:.0f} ms a frame here"]),
-    ]
-    return f"{'*' if model.is_cached else ' '} {model.name:37}  {', '.join(facts)}"
+        model.size_in_words.removesuffix(" MB"),
+        "" if precision is None else f"{precision:.1f}",
+        "" if frame_ms is None else f"{frame_ms:.0f}",
+    )
 
 
 def _values(model: "PublishedModel") -> dict[str, Any]:

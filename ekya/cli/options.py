@@ -50,12 +50,24 @@ Cameras = Annotated[
         help="A live camera: rtsp://, http:// or /dev/videoN; ${NAME} in it is an environment variable.",
     ),
 ]
+LOOK_FOLDER = Path("look")
+LookPictures = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Folder for a picture of each stream; made if missing.")
+]
 Golden = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|NAME",
         help="Golden detector of videos and cameras: an .onnx file, NAME=FILE, or a name that ekya models "
         "lists. Default: the best one here that this machine is fast enough for.",
+    ),
+]
+GoldenLayout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="What the golden detector's .onnx file means, where its answers do not show it, such as "
+        "'cxcywh parts'; see golden.layout of the fleet file.",
     ),
 ]
 Student = Annotated[
@@ -171,6 +183,7 @@ class FleetOptions:
 
     fleet: FleetFile = None
     golden: Golden = None
+    golden_layout: GoldenLayout = None
     student: Student = None
     task: EdgeTask = None
     classes: Classes = None

@@ -43,6 +43,21 @@ class ServeConfig(opt.FleetOptions, opt.LiveOptions):
     unit: Annotated[bool, typer.Option("--unit", help="Print a systemd unit that runs this, and end.")] = (
         False
     )
+    windows: Annotated[int | None, typer.Option(hidden=True)] = None
+    clock: Annotated[str | None, typer.Option(hidden=True)] = None
+    card: Annotated[str | None, typer.Option(hidden=True)] = None
+    resume: Annotated[str | None, typer.Option(hidden=True)] = None
+    json_to: Annotated[str | None, typer.Option("--json", hidden=True)] = None
+
+
+_OF_RUN = {
+    "windows": "a service has no last window; use ekya run --windows, or stop the service by Ctrl-C",
+    "clock": "a service runs on the wall clock alone; use ekya run --clock",
+    "card": "a service plans with what it measures here; use ekya run --clock virtual --card",
+    "resume": "a service goes on by itself; name it, with --name",
+    "json_to": "a service has no end, and so no result; see ekya ctl status --json -",
+}
+"""Options of ``ekya run`` that a service does not take, and why."""
 
 
 @command(
@@ -60,6 +75,9 @@ def serve(config: ServeConfig, output: Output) -> None:
     """
     from ekya.service.supervised import FULL_DISK, SUPERVISOR_PID
 
+    for option, reason in _OF_RUN.items():
+        if getattr(config, option) is not None:
+            raise UserError(f"--{option.removesuffix('_to')}: {reason}")
     fleet, folder = _fleet_and_folder(config)
     try:
         if SUPERVISOR_PID in os.environ:
@@ -126,6 +144,8 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
         renew_fleet(RunFolder(folder))
     options = replace(make_run_options(config, fleet, goes_on), name=folder.name, endless=True)
     fleet = make_runnable(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
+    # Not used here, and read again it would refuse a camera that joins after so many.
+    fleet = fleet.model_copy(update={"windows": None})
     if config.port is not None:
         fleet = fleet.model_copy(update={"http": fleet.http.model_copy(update={"port": config.port})})
     if serve_fleet(fleet, options, config.token, output.console):

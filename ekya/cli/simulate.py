@@ -21,7 +21,7 @@ from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
 from ekya.planning.placement.pack import Packing
-from ekya.results.report.formatting import format_percent
+from ekya.results.report.formatting import format_percent, make_table
 
 if TYPE_CHECKING:
     from ekya.simulation.trace.simulate import Conditions
@@ -326,10 +326,8 @@ def _table(
     schedulers: Sequence[str], gpus: Sequence[float], means: dict[tuple[str, float], float | None]
 ) -> Table:
     """Builds the table of mean accuracies, by scheduler and number of GPUs; the best per column is bold."""
-    table = Table(title=Text("Mean accuracy"), title_justify="left")
-    table.add_column("Scheduler")
-    for count in gpus:
-        table.add_column(f"{count:g} GPU{'' if count == 1 else 's'}", justify="right")
+    counts = (f"{count:g} GPU{'' if count == 1 else 's'}" for count in gpus)
+    table = make_table("Scheduler", *counts, title="Mean accuracy")
     best = {count: max(means[name, count] or 0.0 for name in schedulers) for count in gpus}
     for name in schedulers:
         row = ((means[name, count], best[count]) for count in gpus)

@@ -27,6 +27,7 @@ class StreamCosts:
         following_gpu_s: to follow the boxes of a typical frame into the next, per resolution; boxes of a
             resolution that is not listed stay in place.
         length_s: run time of a recording, seconds; None for an endless one, or if it is not known.
+        reading_s: seconds of a core to read one frame; 0.0 if it is not measured.
     """
 
     fps: float
@@ -35,6 +36,7 @@ class StreamCosts:
     per_object: bool = True
     following_gpu_s: Mapping[int, float] = field(default_factory=dict)
     length_s: float | None = None
+    reading_s: float = 0.0
 
     @property
     def object_gpu_s(self) -> float:
@@ -68,3 +70,8 @@ class HostCosts:
     families: tuple[FamilyCost, ...]
     cores: float
     batch_s: float = 0.0
+
+    @property
+    def reading_cores(self) -> float:
+        """Cores that reading the frames of all cameras takes."""
+        return sum(of.fps * of.reading_s for of in self.streams.values())

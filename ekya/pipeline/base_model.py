@@ -1,6 +1,5 @@
 """The model that every stream of a fleet starts from, and how a detector relates to its teacher."""
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from ekya.models.golden.class_map import COCO_MAP
 from ekya.models.golden.spec import detector_of
 from ekya.models.weights import read_state
 from ekya.pipeline.discover_classes import fleet_classes
-
-_LOG = logging.getLogger(__name__)
 
 
 def open_student(fleet: FleetConfig, classes: tuple[str, ...]) -> EdgeModel:
@@ -57,12 +54,6 @@ def weights_of(fleet: FleetConfig) -> Path:
 def detector_outputs(fleet: FleetConfig) -> tuple[str, ...]:
     """Returns the names of all classes that the detector knows."""
     return open_student(fleet, ()).classes
-
-
-def warn_of_teacher(fleet: FleetConfig) -> None:
-    """Logs what ``teacher_warnings`` yields."""
-    for warning in teacher_warnings(fleet):
-        _LOG.warning("%s", warning)
 
 
 def teacher_warnings(fleet: FleetConfig) -> Iterator[str]:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,9 @@ SURE_WITHOUT_TEACHER = 0.6
 LEAST_BURST, LABELS_A_BURST_FRAME = 4, 4
 """Frames of a burst at least, and labelled frames for each of it: where a window has no time for many
 labels, it has none for a long burst, which comes first where the golden detector answers."""
+
+CHANGED, MOVING_PART = 40, 0.02
+"""Least change of a pixel, of 255, that noise does not make, and of how many a picture that moves has it."""
 
 SPANS = 8
 """Parts of equal length of a window; labelled frames of one part show the same objects, and are not split."""
@@ -139,7 +144,7 @@ class FrameLabelling:
         return labels.count
 
     def check_teacher(self, given: LabellingInputs, labels: StreamLabels) -> str | None:
-        """Returns a warning if the student surely finds what the golden detector misses, and more of it.
+        """Returns a warning if the golden detector finds less than the student, or nothing where all moves.
 
         There is no truth to compare with. So only what a good teacher hardly ever shows counts: of the
         objects that the student is sure of, more have no box of the golden detector on them, not even a
@@ -151,12 +156,26 @@ class FrameLabelling:
         missed = tuple(_missed(*of) for of in zip(answers, labelled.objects, strict=True))
         alone, taught = distinct_objects(replace(labelled, objects=missed)), distinct_objects(labelled)
         if alone < LEAST_OBJECTS or alone <= taught:
-            return None
+            moving = _moving_part(labelled.images)
+            if moving < MOVING_PART or any(len(of.boxes) + len(of.doubtful) for of in labelled.objects):
+                return None
+            return (
+                f"golden.model: in the first {len(labelled)} labelled frames, in which up to "
+                f"{100 * moving:.0f}% of the picture change, the golden detector finds nothing; if there are "
+                "objects in view, check the classes (--classes), name the layout of its file "
+                "(golden.layout), or a better detector"
+            )
         return (
             f"golden.model: in the first {len(labelled)} labelled frames the golden detector finds {taught} "
             f"objects, and misses {alone} that the student is sure of; it may be the worse one, so look at "
             "its boxes, or name a better detector"
         )
+
+
+def _moving_part(images: NDArray[np.uint8]) -> float:
+    """Returns the largest part of the pixels that change clearly from one of the pictures to the next."""
+    pairs = pairwise(images)
+    return max((float((cv2.absdiff(*pair).max(axis=2) > CHANGED).mean()) for pair in pairs), default=0.0)
 
 
 def measure_burst(

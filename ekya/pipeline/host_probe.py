@@ -41,12 +41,16 @@ class ProbedHost:
         costs: costs of the fleet's work.
         self_test: how forward passes are run here, and why.
         teacher_warnings: about the fleet's golden model, in sentences.
+        odd: what is odd in the first frames of its streams, in sentences; not kept for a later start.
+        golden_layout: ``golden.layout``, as the first frames of the cameras show it; None if they do not.
     """
 
     classes: tuple[str, ...]
     costs: HostCosts
     self_test: SelfTest
     teacher_warnings: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    golden_layout: str | None = None
 
     def summary(self) -> dict[str, object]:
         """Returns JSON values for ``host`` in ``summary.json``."""
@@ -91,8 +95,8 @@ def _forward(test: SelfTest) -> dict[str, object]:
 
 _PROBED = TypeAdapter(ProbedHost)
 
-_BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window"}
-"""Keys of ``golden`` that say how much is labelled, and not what a label costs."""
+_BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window", "layout"}
+"""Keys of ``golden`` that say how much is labelled or what answers mean, and not what a label costs."""
 
 _LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
 
@@ -106,7 +110,7 @@ def keep_host(path: Path, host: ProbedHost, fleet: FleetConfig, device: str) -> 
     content = {
         "of": _measured(fleet, device),
         "sources": {stream.id: stream.source.model_dump(mode="json") for stream in fleet.streams},
-        "host": _PROBED.dump_python(host, mode="json"),
+        "host": _PROBED.dump_python(replace(host, odd=()), mode="json"),
     }
     write_text_atomic(path, json.dumps(content) + "\n")
 

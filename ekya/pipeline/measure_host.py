@@ -9,10 +9,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
 from statistics import median
 
@@ -37,7 +35,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
-from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, learn_layout, open_golden
 from ekya.models.golden.spec import FILE
 from ekya.models.proposer import Proposer
 from ekya.models.training.epochs import steps_in_epoch
@@ -46,24 +44,17 @@ from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, Labelle
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
+from ekya.pipeline.first_look import look_at_streams, sentences_of, streams_to_look_at
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
+from ekya.pipeline.sampled_sources import MOST_SOURCES, SampledSource, sample_sources
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
 from ekya.pipeline.speed_jobs import random_frames, random_images
-from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.crops import square_frame
-from ekya.streams.ingest.feed import LiveSample
-from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
-from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
 from ekya.system.files import write_text_atomic
 
-MOST_SOURCES = 4
-"""Upper bound on opened sources; the others are assumed as expensive as the most expensive of these."""
-
-_LIVE_S = 5.0
-_FRAMES = 3
-_BLANK = (480, 640, 3)
+_LAYOUT_FRAMES = 8
 _REPEATS = 5
 _EPOCHS = 2
 _TRAINING_CROPS = 48
@@ -71,21 +62,6 @@ _TRAINING_CROPS = 48
 _TRAINING_FRAMES = 5
 _LABELLED_OBJECTS = 8
 _LABELLED_PICTURES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SampledSource:
-    """First frames of a source and its rate.
-
-    Attributes:
-        fps: frames a second.
-        frames: the first ones; grey pictures if a camera gave none.
-        length_s: of a recording, if it is known; seconds.
-    """
-
-    fps: float
-    frames: tuple[Frame, ...]
-    length_s: float | None = None
 
 
 class Timer:
@@ -140,10 +116,22 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     fleet = with_classes(fleet)
-    sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
+    streams = streams_to_look_at(fleet)
+    sampled = sample_sources(
+        {stream.id: stream.source for stream in fleet.streams},
+        fleet_classes(fleet),
+        also=[stream.id for stream in streams],
+        labelled=fleet.golden.model == FILE,
+    )
+    # The first frames of all, before the second of any.
+    shown = chain.from_iterable(zip(*(one.frames for one in sampled.values() if one.frames), strict=False))
+    layout = learn_layout(fleet.golden, (frame.image for frame in islice(shown, _LAYOUT_FRAMES)))
+    spec = fleet.golden if layout is None else fleet.golden.model_copy(update={"layout": layout})
+    golden = open_golden(spec, fleet_classes(fleet), fleet.edge.task)
+    odd = sentences_of(look_at_streams(fleet, streams, sampled, golden))
     tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
-    costs = _costs(fleet, device, cores, seed, tested, sampled)
-    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)))
+    costs = _costs(fleet, device, cores, seed, tested, sampled, golden)
+    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)), odd, layout)
 
 
 def _costs(
@@ -153,22 +141,24 @@ def _costs(
     seed: int,
     tested: SelfTest,
     sampled: dict[StreamId, SampledSource],
+    golden: GoldenModel,
 ) -> HostCosts:
     timer, side = Timer(device), crop_side(fleet)
     model = base_model(fleet, seed)
     detects = fleet.edge.task is Task.DETECT
     predictor = Predictors(device, tested.way).predictor_for(model)
-    picture = next(iter(sampled.values())).frames[0].image
+    picture = next(iter(sampled.values())).pictures[0].image
     images = square_frame(picture, side) if detects else random_images(round(typical_images(fleet)), side)
     passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
     label_s = 0.0
     if fleet.golden.model != FILE:
-        golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
         label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
     golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.offers_golden else {}
     known: dict[StreamId, StreamCosts] = {}
+    # The others are assumed as expensive as the most expensive of these.
+    timed = list({id(one): one for one in sampled.values()}.values())[:MOST_SOURCES]
     for stream in fleet.streams:
-        if stream.id in sampled:
+        if any(sampled.get(stream.id) is one for one in timed):
             shown, proposer = sampled[stream.id], proposer_for(fleet, stream)
             finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, stream.objects.every, timer)
             known[stream.id] = StreamCosts(
@@ -178,6 +168,7 @@ def _costs(
                 per_object=not detects,
                 following_gpu_s={GOLDEN_RESOLUTION: following_gpu_s(shown, timer)} if golden_s else {},
                 length_s=None if shown.length_s is None else stream.play.length_of(shown.length_s),
+                reading_s=shown.reading_s,
             )
     return HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),
@@ -206,49 +197,6 @@ def kept_self_test(architecture: str, device: str, sides: Sequence[int], *, agai
     return made
 
 
-def sample_sources(
-    specs: Mapping[StreamId, SourceSpec], classes: tuple[str, ...]
-) -> dict[StreamId, SampledSource]:
-    """Opens up to ``MOST_SOURCES`` different sources concurrently, and reads their first frames.
-
-    Returns:
-        Samples of the streams that were opened, and of streams with the same source.
-
-    Raises:
-        UserError: a recording cannot be opened.
-    """
-    different: dict[str, SourceSpec] = {}
-    for spec in specs.values():
-        different.setdefault(_name(spec), spec)
-    found: dict[str, SampledSource] = {}
-    with ExitStack() as stack:
-        opened: dict[str, LiveSample | SourceProcess] = {}
-        for name, spec in islice(different.items(), MOST_SOURCES):
-            if spec.live:
-                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_S))
-            else:
-                opened[name] = stack.enter_context(SourceProcess(spec, classes))
-        for name, source in opened.items():
-            found[name] = _first_frames(source)
-    return {stream: found[_name(spec)] for stream, spec in specs.items() if _name(spec) in found}
-
-
-def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
-    """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
-    grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
-    try:
-        fps = source.wait_open()
-    except SourceDiedError:
-        return SampledSource(ASSUMED_FPS, grey)
-    frames = tuple(frame for frame, _ in islice(source.frames(), _FRAMES))
-    length_s = source.length_s if isinstance(source, SourceProcess) else None
-    return SampledSource(fps, frames or grey, length_s)
-
-
-def _name(spec: SourceSpec) -> str:
-    return f"{type(spec).__qualname__} {spec.model_dump_json()}"
-
-
 def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer: Timer) -> float:
     """Times how a camera's objects are found; returns seconds a frame.
 
@@ -258,7 +206,7 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
         every: n.
         timer: of the device.
     """
-    frames = cycle(sampled.frames)
+    frames = cycle(sampled.pictures)
 
     def find() -> None:
         for frame in islice(frames, every):
@@ -269,7 +217,7 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
 
 def following_gpu_s(sampled: SampledSource, timer: Timer) -> float:
     """Times how optical flow follows a typical number of boxes into the next frame; returns seconds."""
-    images = [frame.image for frame in sampled.frames]
+    images = [frame.image for frame in sampled.pictures]
     # Boxes cannot be followed into a picture of another size; into the same picture it costs as much.
     alike = (pair for pair in pairwise(images) if pair[0].shape == pair[1].shape)
     before, after = next(alike, (images[0], images[0]))

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.config.scoring import Scoring
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.objects import BACKGROUND
@@ -19,6 +21,7 @@ from ekya.models.catalogue import licence_of
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.spec import ONNX
 from ekya.pipeline.discover_classes import fleet_classes
+from ekya.pipeline.reference import count_workers
 from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places
 from ekya.planning.schedulers.registry import make_scheduler
@@ -237,19 +240,20 @@ def _pictures(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, ReportPic
     """Returns pictures of each stream whose edge model detects."""
     if fleet.edge.task is not Task.DETECT:
         return {}
-    return {
-        stream.id: stream_pictures(
-            stream,
-            fleet_classes(fleet),
-            StreamRecords(
-                read_predictions(folder.without_retraining(stream.id)),
-                read_predictions(folder.predictions(stream.id)),
-                read_reference(folder.reference(stream.id)),
-                labelled_in(folder, stream.id),
-            ),
+
+    def draw_stream(stream: StreamConfig) -> ReportPictures:
+        records = StreamRecords(
+            read_predictions(folder.without_retraining(stream.id)),
+            read_predictions(folder.predictions(stream.id)),
+            read_reference(folder.reference(stream.id)),
+            labelled_in(folder, stream.id),
         )
-        for stream in fleet.streams
-    }
+        return stream_pictures(stream, fleet_classes(fleet), records)
+
+    # Most of the time is that of the processes that read the recordings again.
+    with ThreadPoolExecutor(count_workers(len(fleet.streams)), "pictures") as pool:
+        drawn = pool.map(draw_stream, fleet.streams)
+        return dict(zip((stream.id for stream in fleet.streams), drawn, strict=True))
 
 
 def _draw(
@@ -260,9 +264,8 @@ def _draw(
     pictures: Mapping[StreamId, ReportPictures],
 ) -> None:
     title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
-    write_bytes_atomic(folder.figures / "timeline.png", draw_timeline(timeline, title, LIGHT))
-    # The page has its own heading above the figure, so these have no title.
-    light, dark = draw_timeline(timeline, theme=LIGHT), draw_timeline(timeline, theme=DARK)
+    light, dark = (draw_timeline(timeline, title, theme) for theme in (LIGHT, DARK))
+    write_bytes_atomic(folder.figures / "timeline.png", light)
     measure = "Accuracy, as F1," if fleet.edge.task is Task.DETECT else "Accuracy"
     caption = (
         f"{measure} of every stream over time, and which job held which share. Without retraining: the base "

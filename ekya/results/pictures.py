@@ -100,14 +100,8 @@ def _objects_in(
 
 def _images(stream: StreamConfig, classes: tuple[str, ...], frames: Sequence[int]) -> list[Frame]:
     """Returns these frames, those that can still be read."""
-    images = []
     with SourceProcess(stream.first_pass, classes, areas=stream.areas) as source:
-        for frame, _ in source.frames(frames[0]):
-            if frame.index in frames:
-                images.append(frame)
-            if frame.index >= frames[-1]:
-                break
-    return images
+        return [frame for frame, _ in source.frames(only=frames)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,14 +1,15 @@
 """Backend of the HTTP server in a running service: facts, and changes of the fleet."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
 from ekya.config.fleet_reading import with_stream
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.core.objects import SURE
 from ekya.core.stream_faults import Status
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
@@ -16,8 +17,15 @@ from ekya.results.storage.validation_files import KeptValidation, read_validatio
 from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.service.answers.messages import newest_message
 from ekya.service.metrics import Exposition
-from ekya.service.status import RetrainingRow, Series, ServiceStatus
+from ekya.service.status import CameraStatus, RetrainingRow, Series, ServiceStatus
 from ekya.service.status_keeper import StatusKeeper
+
+_LOOKS, _SETTLED_LOOKS, _LOOK_S = 150, 10, 0.2
+"""Looks at a camera until a change should show in its status, and until that is surely not of before it;
+seconds between two."""
+
+_COMING = (Status.SERVING, Status.RESTARTING)
+_TRIED_AGAIN, _WITH_NEXT = "it stays, and is tried again", "the model serves with its next frame"
 
 
 class ServiceBackend:
@@ -82,23 +90,30 @@ class ServiceBackend:
     def kept_models(self, camera: str) -> tuple[ModelRow, ...]:
         return self._control.models(StreamId(camera))
 
-    def add_camera(self, values: Mapping[str, object]) -> None:
-        self._control.add_camera(with_stream(self._control.fleet, values))
+    def add_camera(self, values: Mapping[str, object]) -> str:
+        stream = with_stream(self._control.fleet, values)
+        self._control.add_camera(stream)
+        return self._wait_until(stream.id, _TRIED_AGAIN, lambda now: now.frames_analysed > 0)
 
     def remove_camera(self, camera: str) -> None:
         self._control.remove_camera(StreamId(camera))
 
     def pause_camera(self, camera: str) -> None:
+        if (now := self._find(camera)) is not None and now.state == Status.ENDED:
+            raise UserError(f"{camera}: it has ended, so there is nothing to pause; remove it")
         self._control.pause_camera(StreamId(camera), True)
 
-    def resume_camera(self, camera: str) -> None:
+    def resume_camera(self, camera: str) -> str:
+        before = self._find(camera)
         self._control.pause_camera(StreamId(camera), False)
+        analysed = 0 if before is None else before.frames_analysed
+        return self._wait_until(camera, _TRIED_AGAIN, lambda now: now.frames_analysed > analysed)
 
     def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
         self._control.change_terms(StreamId(camera), values)
 
-    def change_fleet(self, values: Mapping[str, object]) -> None:
-        self._control.change_fleet(values)
+    def change_fleet(self, values: Mapping[str, object]) -> bool:
+        return self._control.change_fleet(values)
 
     def add_class(self, name: str) -> None:
         self._control.add_class(name)
@@ -106,8 +121,11 @@ class ServiceBackend:
     def freeze_model(self, camera: str, frozen: bool) -> None:
         self._control.freeze_model(StreamId(camera), frozen)
 
-    def roll_back(self, camera: str, version: int | None = None) -> None:
+    def roll_back(self, camera: str, version: int | None = None) -> str:
+        before = self._find(camera)
         self._control.roll_back(StreamId(camera), None if version is None else ModelVersion(version))
+        version = BASE_VERSION if before is None else before.model_version
+        return self._wait_until(camera, _WITH_NEXT, lambda now: now.model_version > version)
 
     def forget_pictures(self, camera: str) -> None:
         self._control.forget_pictures(StreamId(camera))
@@ -119,3 +137,26 @@ class ServiceBackend:
         if now.state != Status.SERVING:
             raise UserError(f"{camera}: it is {now.state}, so it shows nothing to label")
         self._control.ask_labels(StreamId(camera))
+
+    def _find(self, camera: str) -> CameraStatus | None:
+        """Returns a camera's status; None before the loop knows it."""
+        try:
+            return self._keeper.status(since_start=True).camera(camera)
+        except NotThereError:
+            return None
+
+    def _wait_until(self, camera: str, then: str, holds: Callable[[CameraStatus], bool]) -> str:
+        """Waits until something holds of a camera; returns nothing, or why not, and what is ``then``."""
+        now = None
+        for look in range(_LOOKS):
+            now = self._find(camera)
+            if now is not None and holds(now):
+                return ""
+            if now is not None and look >= _SETTLED_LOOKS and now.state not in _COMING:
+                break
+            time.sleep(_LOOK_S)
+        if now is None or now.state in _COMING:
+            return f"{camera} has not answered within {_LOOKS * _LOOK_S:g} s; {then}: see ekya ctl status"
+        if now.state == Status.ENDED:
+            return f"{camera} has ended, since its recording is over; loop it (play.loop), or remove it"
+        return f"{camera} is {now.state} ({now.reason}); {then}"

@@ -16,6 +16,7 @@ from ekya.service.run_folder_contents import (
     journal_segments,
     picture_bytes,
     pieces_of,
+    service_cameras,
 )
 from ekya.service.supervised import Restarts, read_restarts
 from ekya.system.files import holder_of
@@ -34,6 +35,7 @@ class CameraOnDisk:
         served_from_us: run time since which it serves.
         models: number of models whose rows are kept.
         set_aside: why it was given up; None if it was not. Written at the end of a run.
+        removed: from its service.
     """
 
     id: StreamId
@@ -42,6 +44,7 @@ class CameraOnDisk:
     served_from_us: int
     models: int
     set_aside: str | None
+    removed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def folder_status(folder: RunFolder) -> FolderStatus:
 def _cameras(folder: RunFolder) -> tuple[CameraOnDisk, ...]:
     if not folder.state.is_file():
         return ()
+    there = service_cameras(folder)
     with StateStore(folder.state) as store:
         set_aside = {row.stream: row.set_aside for row in store.read_streams()}
         by_stream: dict[StreamId, list[ModelRow]] = {}
@@ -124,6 +128,7 @@ def _cameras(folder: RunFolder) -> tuple[CameraOnDisk, ...]:
             rows[-1].served_from_us,
             len(rows),
             set_aside.get(stream),
+            there is not None and stream not in there,
         )
         for stream, rows in by_stream.items()
     )

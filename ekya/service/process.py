@@ -38,6 +38,7 @@ from ekya.service.backend import ServiceBackend
 from ekya.service.history import keep_past, read_past
 from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import token_of
+from ekya.service.http.place import list_for_user
 from ekya.service.http.server import HttpServer
 from ekya.service.logs import logging_to_folder, secrets_hidden
 from ekya.service.metrics import Exposition
@@ -207,6 +208,7 @@ class FleetService:
         # A service that goes on must not stay away because another process has its port for a time.
         server.start(patient=self._run.options.resume is not None)
         stack.callback(server.close)
+        list_for_user(folder.path)
         collecting = threading.Thread(target=self._collect, args=(keeper,), name="retention", daemon=True)
         collecting.start()
         stack.callback(self._end_collecting, collecting)

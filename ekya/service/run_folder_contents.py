@@ -14,6 +14,7 @@ from ekya.core.units import StreamId
 from ekya.results.storage.hour_tables import HOUR_FORMAT
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import list_segments
+from ekya.system.yaml_file import read_mapping
 
 _ROTATED = re.compile(r".*\.\d+")
 
@@ -66,6 +67,18 @@ class Piece:
 def is_service(folder: RunFolder) -> bool:
     """Returns whether a folder is a service's."""
     return folder.starts.is_file()
+
+
+def service_cameras(folder: RunFolder) -> tuple[StreamId, ...] | None:
+    """Returns the cameras of a service; None where nothing may be taken for gone.
+
+    That is so of a run, whose report needs all, and where the fleet file was edited into something else.
+    """
+    streams = read_mapping(folder.fleet).get("streams")
+    if not is_service(folder) or not isinstance(streams, list):
+        return None
+    ids = [StreamId(one["id"]) for one in streams if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    return tuple(ids) if len(ids) == len(streams) else None
 
 
 def folder_bytes(path: Path) -> int:

@@ -6,10 +6,12 @@
 import json
 import os
 
+import cv2
 import jsonschema
 import pytest
 import yaml
 from commands import gpu
+from draw_samples import draw_video
 
 from ekya import cli
 from ekya.cli import main
@@ -43,6 +45,45 @@ def test_check_of_a_good_fleet_says_so(written, capfd):
     path = written()
     assert main(["check", str(path)]) == 0
     assert capfd.readouterr().out == f"{path}: 4 streams, windows of 21 s; no problem found\n"
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_check_look_writes_a_picture_of_each_stream(written, tmp_path, capfd):
+    said, folder = tmp_path / "said.json", tmp_path / "seen"
+    path = written(classes=["person", "car", "truck", "bus", "bicycle", "motorcycle"])
+    assert main(["check", "--look", str(path), "--pictures", str(folder), "--json", str(said)]) == 0
+    looks = json.loads(said.read_text())["looks"]
+    assert [look["stream"] for look in looks] == ["cam-1", "cam-2", "cam-3", "cam-4"]
+    for look in looks:
+        picture = cv2.imread(look["picture"])
+        assert picture.shape == (360, 480, 3)
+        assert look["picture"] == str(folder / f"{look['stream']}.jpg")
+        assert look["objects"]
+        assert look["problems"] == []
+    out = capfd.readouterr().out
+    assert "cam-1: 320x240, 10 frames a second, " in out
+    assert out.endswith("4 streams, windows of 21 s; no problem found\n")
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_check_look_refuses_labels_of_other_frames(written, tmp_path, capfd):
+    draw_video(tmp_path / "yard.avi", 20)
+    labels = "".join(f"yard,{frame},5,5,20,20,car,1\n" for frame in range(1, 21))
+    (tmp_path / "l.csv").write_text(f"stream,frame,x0,y0,x1,y1,class,confidence\n{labels}")
+    yard = {"id": "yard", "source": {"kind": "video", "files": [str(tmp_path / "yard.avi")]}}
+    path = written(
+        streams=[yard], classes=["car"], golden={"model": "file", "weights": str(tmp_path / "l.csv")}
+    )
+    assert main(["check", "--look", str(path), "--pictures", str(tmp_path)]) == 2
+    out, err = capfd.readouterr()
+    assert (
+        "l.csv: it has labels of frames 1 to 20, and its video 20 from 0: its column 'frame' counts from 1"
+        in out
+    )
+    assert "a run refuses labels that are not of their video" in err
+    assert (tmp_path / "yard.jpg").is_file()
 
 
 def test_check_and_schema_take_pipes(written, capfd):

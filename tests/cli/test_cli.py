@@ -47,6 +47,10 @@ from ekya.core.errors import UserError
         (["run", "--video", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"], "--video: it names files"),
         (["run", "--golden", "a.onnx"], "--golden: it goes with --video"),
         (
+            ["run", "--golden-layout", "xywh"],
+            "--golden-layout: it goes with --video and --camera; name one, or set golden.layout:",
+        ),
+        (
             ["run", "--student", "a.onnx"],
             "--student: it goes with --video and --camera; name one, or set edge:",
         ),

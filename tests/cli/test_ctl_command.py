@@ -2,6 +2,8 @@
 
 import json
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_service import CAMERAS, TOKEN, FakeService
@@ -9,7 +11,7 @@ from http_asking import FREE_PORT
 
 from ekya.cli import main
 from ekya.core.errors import UserError
-from ekya.service.http.place import Place
+from ekya.service.http.place import Place, find_service, list_for_user
 from ekya.service.http.server import HttpServer
 
 
@@ -42,6 +44,20 @@ def test_ctl_status_is_a_table_or_json(runs, capfd):
     assert "85-92%" in printed
     assert ctl(runs, "status", "--json", "-") == 0
     assert len(json.loads(capfd.readouterr().out)["cameras"]) == len(CAMERAS)
+
+
+def test_ctl_status_fits_80_columns_with_each_note_below(runs, service, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    long = replace(CAMERAS[1], id="parking-deck-level-2-north-entrance", frozen=True, model_version=12)
+    service.cameras[long.id] = long
+    assert ctl(runs, "status") == 0
+    lines = capfd.readouterr().out.splitlines()
+    table = [line for line in lines if ": " not in line]
+    assert len(table) > len(CAMERAS)
+    assert max(map(len, table)) <= 80
+    assert "…" not in "".join(lines)
+    assert "12 frozen" in "".join(lines)
+    assert "parking-deck: paused by an operator" in lines
 
 
 @pytest.mark.parametrize(
@@ -118,13 +134,14 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "attic.yaml").write_text("source: {kind: camera, url: /dev/video0}\nweight: 3\n")
     assert ctl(runs, "add", "gate", "--url", "rtsp://10.0.0.5/live", "--weight", "2") == 0
-    assert ctl(runs, "add", "hall", "--video", "a.mp4,b.mp4") == 0
+    assert ctl(runs, "add", "hall", "--video", "a.mp4,b.mp4", "--loop") == 0
     assert ctl(runs, "add", "attic", "--stream", "attic.yaml") == 0
     assert [values for _, values in service.asked] == [
         {"id": "gate", "source": {"kind": "camera", "url": "rtsp://10.0.0.5/live"}, "weight": 2.0},
         {
             "id": "hall",
             "source": {"kind": "video", "files": [str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")]},
+            "play": {"loop": True},
         },
         {"id": "attic", "source": {"kind": "camera", "url": "/dev/video0"}, "weight": 3},
     ]
@@ -163,6 +180,34 @@ def test_ctl_refusals_are_one_sentence(runs, service, capfd, arguments, sentence
     assert not [asked for asked in service.asked if asked[0] not in ("add", "class")]
 
 
+WAITS = "gate is lost (no route to host); it stays, and is tried again"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["add", "gate", "--url", "rtsp://10.0.0.5/live"],
+        ["resume", "yard"],
+        ["roll-back", "yard"],
+        ["roll-back", "yard", "--version", "3", "--freeze"],
+    ],
+    ids=["add", "resume", "roll back", "roll back and freeze"],
+)
+def test_ctl_says_what_a_change_waits_for_and_no_success(runs, service, capfd, arguments):
+    service.waits = WAITS
+    assert ctl(runs, *arguments) == 1
+    assert capfd.readouterr().out == f"{WAITS}\n"
+    service.cameras = FakeService().cameras
+    assert ctl(runs, *arguments, "--json", "-") == 1
+    told = json.loads(capfd.readouterr().out)
+    assert (told["note"], told["done"]) == (WAITS, False)
+
+
+def test_ctl_set_says_that_the_service_starts_again(runs, capfd):
+    assert ctl(runs, "set", "--gpus", "2") == 0
+    assert capfd.readouterr().out.startswith("fleet is changed; the service starts again with these GPUs")
+
+
 def test_ctl_waits_for_a_change_that_takes_long(runs, service):
     service.held = threading.Event()
     threading.Timer(0.3, service.held.set).start()
@@ -186,3 +231,63 @@ def test_ctl_says_that_a_service_does_not_answer(tmp_path, capfd):
     assert "gone: the service does not answer at http://127.0.0.1:1" in capfd.readouterr().err
     assert ctl(tmp_path, "status", "--name", "other") == 2
     assert "other: no service runs here" in capfd.readouterr().err
+
+
+@pytest.fixture
+def place_of(tmp_path, monkeypatch):
+    """Returns the folder of a service that this process is said to run, with others listed for the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def make(folder):
+        path = tmp_path / folder
+        path.mkdir(parents=True)
+        Place.of_this_process("127.0.0.1", 1).write_into(path)
+        return path
+
+    return make
+
+
+def test_ctl_finds_the_only_service_of_the_user_wherever_it_runs(place_of):
+    yard = place_of("srv/yard")
+    with pytest.raises(UserError, match="runs: no service runs here, and none of this user elsewhere"):
+        find_service(None, None)
+    list_for_user(yard)
+    assert find_service(None, None)[0] == yard
+    assert find_service(None, "yard")[0] == yard
+    with pytest.raises(UserError, match="runs/gate: no service runs here, and none of this user elsewhere"):
+        find_service(None, "gate")
+    with pytest.raises(UserError, match="runs: no service runs here; start it"):
+        find_service(Path("runs"), None)
+    (yard / "service.json").unlink()
+    with pytest.raises(UserError, match="and none of this user elsewhere"):
+        find_service(None, None)
+
+
+def test_ctl_names_the_services_where_several_run(place_of, tmp_path, capfd):
+    yard, gate = place_of("srv/yard"), place_of("home/gate")
+    for folder in (yard, gate, gate):
+        list_for_user(folder)
+    assert main(["ctl", "status"]) == 2
+    told = capfd.readouterr().err
+    assert f"several services run, gate in {gate.parent}, yard in {yard.parent}; add --name" in told
+    assert find_service(None, "gate")[0] == gate
+    here = place_of("runs/here")
+    assert find_service(None, None)[0].resolve() == here, "the folder of runs comes first"
+
+
+def test_ctl_leaves_out_a_service_that_was_killed(place_of):
+    yard = place_of("srv/yard")
+    list_for_user(yard)
+    place = json.loads((yard / "service.json").read_text())
+    (yard / "service.json").write_text(json.dumps({**place, "started_s": 1.0}))
+    with pytest.raises(UserError, match="none of this user elsewhere"):
+        find_service(None, None)
+
+
+def test_service_of_a_user_without_a_place_for_links_runs_unlisted(place_of, tmp_path):
+    yard = place_of("srv/yard")
+    (tmp_path / "cache").write_text("a file")
+    list_for_user(yard)
+    with pytest.raises(UserError, match="none of this user elsewhere"):
+        find_service(None, None)

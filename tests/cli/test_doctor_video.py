@@ -49,9 +49,13 @@ def doctor(*options):
     return cli.main(["doctor", *(str(one) for one in options)])
 
 
-def test_doctor_tries_the_models_on_a_video_and_says_what_would_answer(tmp_path, capfd, costs, golden):
+def test_doctor_tries_the_models_on_a_video_and_says_what_would_answer(
+    tmp_path, capfd, costs, golden, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
     video = draw_video(tmp_path / "yard.avi", 30, size=(160, 96))
-    given = ["--video", video, "--golden", golden, "--student", "base", "--runs", tmp_path]
+    given = ["--video", video, "--golden", golden, "--student", "base", "--runs", tmp_path / ("long" * 30)]
+    given += ["--pictures", tmp_path / "look"]
     assert doctor("--measure", *given, "--json", tmp_path / "said.json") == 0
     said = json.loads((tmp_path / "said.json").read_text())["video"]
     assert (said["golden"], said["classes"]) == ("golden", ["car"])
@@ -63,6 +67,14 @@ def test_doctor_tries_the_models_on_a_video_and_says_what_would_answer(tmp_path,
     first = said["cameras"][0]
     assert (first["cameras"], first["by_golden"]) == (1, 1)
     shown = capfd.readouterr().out
+    machine, answers = (
+        shown.partition("This machine")[2].partition("A fleet may")[0],
+        shown.partition("What answers")[2].partition("Labels:")[0],
+    )
+    assert "long" * 10 in machine
+    assert len(answers.splitlines()) > 4
+    assert max(map(len, (machine + answers).splitlines())) <= 80
+    assert "…" not in machine + answers
     assert "yard.avi: 160x96, 10 frames a second; tried on 30 of its frames" in shown
     assert said["conclusion"][0].startswith(
         "With 1 camera like this the large model answers by itself, on every"
@@ -70,10 +82,22 @@ def test_doctor_tries_the_models_on_a_video_and_says_what_would_answer(tmp_path,
     assert all(sentence in shown for sentence in said["conclusion"])
 
 
+def test_doctor_looks_at_a_video_alone(tmp_path, capfd, golden):
+    video, folder = draw_video(tmp_path / "yard.avi", 30, size=(160, 96)), tmp_path / "look"
+    given = ["--video", video, "--golden", golden, "--student", "base", "--pictures", folder]
+    assert doctor(*given, "--json", tmp_path / "said.json") == 0
+    (look,) = json.loads((tmp_path / "said.json").read_text())["looks"]
+    assert (look["objects"], look["picture"]) == ({"car": 1}, str(folder / "cam-1.jpg"))
+    out = capfd.readouterr().out
+    assert f"cam-1: 160x96, 10 frames a second, 1 car: {folder}/cam-1.jpg" in out.replace("\n", "")
+    assert "cam-1: the picture has one colour only" in out
+    assert "This machine" not in out
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--video", "yard.avi"], "--video: add --measure"),
+        (["--video", "none.avi"], "--video none.avi: there is no such file"),
         (["--measure", "--golden", "g.onnx"], "--golden: it goes with --video"),
         (["--measure", "--video", "none.avi"], "--video none.avi: there is no such file"),
         (["--measure", "--video", "yard.avi", "--offline"], STUDENT.file.url),

@@ -9,6 +9,8 @@ from commands import error_line
 from service_folder import CAM, a_service, names, put
 
 from ekya.cli import main
+from ekya.core.units import ModelVersion, StreamId
+from ekya.results.storage.run_state import ModelRow, StateStore, StreamRow
 from ekya.system.files import hold_folder
 
 
@@ -133,3 +135,30 @@ def test_monitoring_into_a_file_is_an_error(tmp_path, capfd):
     (tmp_path / "file").write_text("")
     assert main(["monitoring", "--out", str(tmp_path / "file")]) == 2
     assert "file" in error_line(capfd)
+
+
+def test_status_marks_cameras_that_were_removed_in_80_columns(folder, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    gone, ill = StreamId("parking-deck-level-2-north-entrance"), StreamId("ill")
+    with StateStore(folder.state) as store:
+        for camera in (gone, ill):
+            store.put_model(ModelRow(camera, ModelVersion(0), -1, "0.safetensors", None, None, 0))
+        store.put_stream(StreamRow(ill, set_aside="its workers died 3 times " * 5))
+    raw = yaml.safe_load(folder.fleet.read_text())
+    cameras = [*raw["streams"], {**raw["streams"][0], "id": ill}]
+    folder.fleet.write_text(yaml.safe_dump({**raw, "streams": cameras}))
+    assert main(["status", str(folder.path)]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    table = lines[lines.index(next(line for line in lines if line.startswith("Cameras"))) :]
+    assert max(map(len, table)) <= 80
+    assert "…" not in "".join(table)
+    assert [line.split()[0] for line in table if " removed" in line] == [gone[:29]]
+    assert [line[:40] for line in lines if "was given up" in line] == [
+        "ill was given up: its workers died 3 tim"
+    ]
+    assert main(["status", str(folder.path), "--json", "-"]) == 0
+    assert {one["id"]: one["removed"] for one in told(capfd)["cameras"]} == {
+        CAM: False,
+        gone: True,
+        ill: False,
+    }

@@ -9,6 +9,7 @@ from ekya.cli.fleet_from_options import read_fleet
 from ekya.cli.run import RunConfig
 from ekya.core.errors import UserError
 from ekya.models.catalogue import CATALOGUE, DEFAULT_GOLDEN, GOLDEN, STUDENT, import_model
+from ekya.pipeline import default_models
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +33,16 @@ def refusal(capfd, *arguments):
     return said[-1]
 
 
-def test_the_list_has_every_model_and_where_it_is(capfd, weights):
+def test_the_list_has_every_model_and_where_it_is(capfd, weights, monkeypatch):
     import_model(STUDENT, weights)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(default_models, "known_frame_ms", lambda model: 1234.5)
     assert cli.main(["models"]) == 0
     shown = capfd.readouterr().out
     assert all(model.name in shown for model in CATALOGUE)
+    assert max(map(len, shown.partition("The cache is")[0].splitlines())) <= 80
+    assert "…" not in shown
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("*")] == [STUDENT.name]
     assert cli.main(["models", "list", "--json", "-"]) == 0
     listed = {one["name"]: one for one in json.loads(capfd.readouterr().out)["models"]}
     assert listed[STUDENT.name]["path"] == str(STUDENT.cached_path)

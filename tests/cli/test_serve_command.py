@@ -9,8 +9,9 @@ from types import ModuleType
 
 import pytest
 from commands import error_line
+from typer.main import get_command
 
-from ekya.cli import main
+from ekya.cli import app, main
 from ekya.core.errors import FullDiskError, UserError
 
 CAM = "cam-1"
@@ -81,6 +82,23 @@ def test_serve_starts_itself_without_modules_of_the_current_folder(fleet, unit_o
     python = command_in(unit_of(fleet)).removeprefix("ExecStart=").partition(" serve ")[0].split()
     done = subprocess.run([*python, "--version"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def options_of_command(name):
+    """Returns the names of a command's options, and those that its help does not show."""
+    params = get_command(app).commands[name].params
+    names = {option for one in params for option in one.opts}
+    return names, {option for one in params if getattr(one, "hidden", False) for option in one.opts}
+
+
+def test_serve_takes_every_option_of_run_or_says_why_not(fleet, unit_of, capfd):
+    of_run, of_serve = options_of_command("run")[0], options_of_command("serve")[0]
+    assert of_run <= of_serve
+    refused = options_of_command("serve")[1]
+    assert refused == {"--windows", "--clock", "--card", "--resume", "--json"}, "those about an end"
+    for option in sorted(refused):
+        assert unit_of(fleet, option, "3") is None
+        assert error_line(capfd).startswith(f"ekya: {option}: a service ")
 
 
 @pytest.mark.parametrize(("error", "code"), [(FullDiskError("no room"), 74), (UserError("no such thing"), 2)])

@@ -12,7 +12,7 @@ from torchvision.models import get_model, get_model_weights
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import COCO_CATEGORIES, coco_names
 from ekya.models.golden.golden_model import open_detector
-from ekya.models.golden.onnx_detector import squeezed
+from ekya.models.golden.onnx_detector import in_range, stretched
 from ekya.models.golden.spec import DETECTORS
 from ekya.models.golden.torchvision_models import load_weights
 from ekya.models.weights import read_state
@@ -47,11 +47,12 @@ def test_fastestdet_decode_follows_the_formula(tmp_path: Path) -> None:
 def test_fastestdet_picture_is_bgr_and_out_of_proportion() -> None:
     image = np.zeros((50, 100, 3), np.uint8)
     image[:, :, 0] = 255  # blue
-    picture, scale, border = squeezed(image, 32, 64)
+    picture, scale, border = stretched(image, 32, 64)
+    picture = in_range(picture, {"range": "0..1", "colours": "bgr"})
     assert picture.shape == (3, 32, 64)
     assert [plane.max() for plane in picture] == [1.0, 0.0, 0.0]
     assert (scale, border) == ((0.64, 0.64), (0.0, 0.0))
-    assert squeezed(image, 32, 32)[1] == (0.32, 0.64)
+    assert stretched(image, 32, 32)[1] == (0.32, 0.64)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no network" * 50])

@@ -71,7 +71,7 @@ def test_detr_frames_are_stretched_to_the_input() -> None:
     image = np.zeros((40, 80, 3), np.uint8)
     image[:20, :, 0] = 255  # blue, in OpenCV's order
     picture, *moved = stretched(image, 64, 64)
-    assert moved == [(1.0, 1.0), (0.0, 0.0)]
+    assert moved == [(0.8, 1.6), (0.0, 0.0)]
     assert picture.shape == (3, 64, 64)
     assert (picture[2, :31] == 1.0).all()
     assert (picture[2, 33:] == 0.0).all()
@@ -131,10 +131,9 @@ def test_detr_categories_of_coco_can_be_listed_beside_it(tmp_path: Path) -> None
         ({"sizes": frame_size(shape=(1, 4))}, "one picture"),
         ({"sizes": frame_size(elem_type=TensorProto.FLOAT)}, "one picture"),
         ({"sizes": frame_size(shape=(4, 2))}, "one picture"),
-        ({"sizes": None}, "takes no orig_target_sizes"),
         ({"named": {"output0": np.zeros((1, 9, 6), np.float32)}}, "takes orig_target_sizes"),
         ({"named": {**two(), "keypoints": np.zeros((1, 2, 17), np.float32)}}, "keypoints"),
-        ({"named": {**two(), "boxes": np.zeros((2, 4), np.float32)}}, r"boxes \(2, 4\)"),
+        ({"named": {**two(), "labels": np.zeros((1, 3), np.int64)}}, r"labels \(1, 3\)"),
         ({"named": {**two(), "scores": np.zeros((1, 2, 3), np.float32)}}, r"scores \(1, 2, 3\)"),
         ({"named": answers([7], [DOG], [0.9])}, r"class number 7 where 3.*net\.names"),
         ({"named": answers([91], [DOG], [0.9]), "names": None}, r"class number 91 where 80.*net\.names"),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_networks import CELLS, SIDE, frame_size, write
 
+from ekya.core.errors import UserError
 from ekya.models.golden import detections as suppression
 from ekya.models.golden.detections import Detections, ObjectDetector, nms
 from ekya.models.golden.golden_model import open_detector
@@ -51,14 +52,23 @@ LAYOUTS = {
     "detr, integers": detr_integers,
 }
 
+SAID = {
+    "a score a class": "cxcywh pixels scores",
+    "objectness": "cxcywh pixels scores",
+    "suppressed": "x1y1x2y2 pixels scores box-score-class from-0",
+    "suppressed, of pictures": "x1y1x2y2 pixels scores box-class-score from-0",
+    "detr": "x1y1x2y2 pixels scores from-0",
+    "detr, integers": "x1y1x2y2 pixels scores from-0",
+}
+"""What is said of each, since values that mean nothing do not show it."""
+
 
 def opened(folder: Path, layout: str, answers: Answers, min_score: float) -> ObjectDetector:
     """Returns a detector that answers this to every picture but the one to which its layout is determined."""
     sizes = frame_size() if layout.startswith("detr") else None
     zeros = {name: np.zeros_like(of) for name, of in answers.items()}
-    return open_detector(
-        "onnx", write(folder / "net.onnx", named=answers, at_first=zeros, sizes=sizes), min_score
-    )
+    path = write(folder / "net.onnx", named=answers, at_first=zeros, sizes=sizes)
+    return open_detector("onnx", path, min_score, SAID[layout])
 
 
 def check(found: Detections, names: tuple[str, ...], min_score: float, image: np.ndarray = IMAGE) -> None:
@@ -108,6 +118,26 @@ def test_foreign_answers_never_break_detections(
     folder = tmp_path_factory.getbasetemp()
     detector = opened(folder, layout, LAYOUTS[layout](values, count), min_score)
     check(detector.detect_objects(IMAGE), detector.names, min_score)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(values=value_makers(), first=value_makers(), count=st.sampled_from([0, 1, 7, 300]))
+def test_foreign_answers_of_which_nothing_is_said_are_read_or_refused(
+    layout: str,
+    values: Callable[..., np.ndarray],
+    first: Callable[..., np.ndarray],
+    count: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "unsaid.onnx"
+    make, sizes = LAYOUTS[layout], frame_size() if layout.startswith("detr") else None
+    write(path, named=make(values, count), at_first=make(first, count), sizes=sizes)
+    try:
+        detector = open_detector("onnx", path, 0.4)
+        check(detector.detect_objects(IMAGE), detector.names, 0.4)
+    except UserError as refused:
+        assert str(refused).startswith(f"{path}: answers "), "which file, and what was seen"
+        assert "; " in str(refused), "with a remedy"
 
 
 @settings(max_examples=15)

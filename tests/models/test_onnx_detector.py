@@ -121,9 +121,9 @@ def test_onnx_detector_with_open_size_gets_the_usual_one(tmp_path: Path) -> None
         ([np.zeros((1, 7, CELLS))], {"names": "{0: 'cat', "}, "'names'"),
         ([np.zeros((1, 7, CELLS))], {"names": "7"}, "'names'"),
         ([np.zeros((1, 7, CELLS))], {"names": None}, r"80 classes.*net\.names"),
-        ([np.zeros((1, 7, CELLS))], {"taken": (1, SIDE, SIDE, 3)}, "one picture"),
+        ([np.zeros((1, 7, CELLS))], {"taken": (1, SIDE, SIDE, 4)}, "one picture"),
         ([np.zeros((1, 7, CELLS))], {"taken": (4, 3, SIDE, SIDE)}, "one picture"),
-        ([np.zeros((1, 7, CELLS))], {"kind": TensorProto.UINT8}, "one picture"),
+        ([np.zeros((1, 7, CELLS))], {"kind": TensorProto.INT8}, "one picture"),
     ],
 )
 def test_onnx_detector_unreadable_file_is_refused(

@@ -337,10 +337,14 @@ def test_doubt_of_one_object_that_stays_is_none(blind_golden):
     assert one.check_teacher(one.label()) is None
 
 
-def test_doubt_of_an_unsure_student_is_none(blind_golden):
+def test_doubt_where_something_moves_and_the_golden_detector_sees_nothing(blind_golden):
     sample = [kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car", 0.55)) for at in range(24)]
     one = prepared(sample, golden=blind_golden)
-    assert one.check_teacher(one.label()) is None
+    warning = one.check_teacher(one.label())
+    assert "first 24 labelled frames, in which up to " in warning
+    assert "finds nothing; " in warning
+    assert "golden.layout" in warning
+    assert "\n" not in warning
 
 
 def test_doubt_of_doubtful_boxes_is_none():

@@ -13,7 +13,6 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.measure_host import (
-    SampledSource,
     Timer,
     family_costs,
     finding_gpu_s,
@@ -22,8 +21,8 @@ from ekya.pipeline.measure_host import (
     label_gpu_s,
     of_all_streams,
     passing_gpu_s,
-    sample_sources,
 )
+from ekya.pipeline.sampled_sources import SampledSource, sample_sources
 from ekya.pipeline.speed_jobs import random_frames, random_images
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -148,6 +149,12 @@ def measured(tmp_path):
 
 def test_kept_measurement_is_that_of_the_same_work(tmp_path, measured):
     path, host = measured
+    assert kept_host(path, fleet(tmp_path), "cpu") == host
+
+
+def test_what_was_odd_in_pictures_is_not_said_again_at_a_later_start(tmp_path, measured):
+    path, host = measured
+    keep_host(path, replace(host, odd=("cam-1: the picture is black",)), fleet(tmp_path), "cpu")
     assert kept_host(path, fleet(tmp_path), "cpu") == host
 
 

@@ -201,6 +201,19 @@ def test_fit_keeps_wishes_that_fit():
     assert (fitted.sizes.resolutions, fitted.sizes.trainable_blocks) == ((32,), (2,))
 
 
+@pytest.mark.parametrize(("reading_s", "capacity_milli"), [(0.0, 1500), (0.003, 1500), (0.010, 800)])
+def test_fit_leaves_room_for_reading_heavy_video(reading_s, capacity_milli):
+    costs = costs_of(4)
+    read = {stream: replace(of, reading_s=reading_s) for stream, of in costs.streams.items()}
+    fitted = choose_fleet_sizes(nothing(), replace(costs, streams=read), MachineSize(2000))
+    assert fitted.sizes.capacity_milli == capacity_milli
+    assert any(said.startswith("cores: reading the cameras") for said in fitted.gave_up) == (
+        reading_s == 0.010
+    )
+    on_gpus = choose_fleet_sizes(nothing(), replace(costs, streams=read), MachineSize(2000, on_cores=False))
+    assert on_gpus.sizes.capacity_milli == 2000
+
+
 def test_fit_lowers_file_of_larger_machine():
     said = nothing(capacity_milli=1200, window_s=21.0, preparation_milli=700, every=(1, 2, 3, 5, 10))
     fitted = choose_fleet_sizes(said, costs_of(4, fps=10.0), MachineSize(500))

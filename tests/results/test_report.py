@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId
 from ekya.results.metrics.health import Health, HealthState
+from ekya.results.metrics.script_events import Cue, Happening, OccurredCue
 from ekya.results.report.html import PictureRow, ReportFigure, ReportPicture, ReportPictures, render_report
 from ekya.results.report.screen import PlainScreen, ScreenRow, ScreenState, draw_screen, open_screen
-from ekya.results.report.tables import compare_table, health_lines, run_table
+from ekya.results.report.tables import compare_tables, cue_table, health_lines, run_table
 
 GAMMA = {"epochs": 8, "batch_size": 16, "head_width": 64, "trainable_blocks": 1, "data_fraction": 0.5}
 NASTY = '<script>alert("x")</script> & [bold]'
@@ -163,11 +165,12 @@ def test_report_stream_without_pictures_says_why() -> None:
 def test_tables_of_detectors_show_ap50_instead_of_the_balanced_accuracy() -> None:
     lines = lines_of(run_table(detecting()))
     row = next(line for line in lines if "cam-1" in line)
-    assert [cell.strip() for cell in row.strip("│").split("│")][1:3] == ["81.2%", "54.3%"]
+    assert row.split()[1:3] == ["81.2%", "54.3%"]
     assert "saw 36 frames for labels and profiles, with 1.2% of the GPUs" in " ".join(
         line.strip() for line in lines
     )
-    compared = lines_of(compare_table([detecting()]))
+    (table,) = compare_tables([detecting()])
+    compared = lines_of(table)
     assert any("AP50" in line for line in compared)
     assert any("65.4%" in line for line in compared)
 
@@ -209,8 +212,23 @@ def test_report_and_table_count_the_same_windows(indices: tuple[int, ...], count
     assert (f"{counted} of {counted}windows of streams ok after window 0" in text) == (len(indices) > 1)
     assert any("windows after window 0" in line for line in lines) == (len(indices) > 1)
     assert [line for line in lines if f"{counted}/{counted}" in line] == [
-        line for line in lines if "cam-1" in line or " all " in line
+        line for line in lines if line.startswith(("cam-1", "all"))
     ]
+
+
+def test_streams_that_were_behind_at_the_start_are_told_in_one_line() -> None:
+    run = summary()
+    behind = health(0, "behind", "9 of 90 frames were dropped", "give it more")
+    run["health"]["streams"] = {
+        name: [behind, health(1), *rest]
+        for name, rest in (("a", []), ("b", []), ("c", [health(2, "behind", "8 of 90", "give it more")]))
+    }
+    assert health_lines(run) == [
+        "c was behind in window 2: 8 of 90; give it more",
+        "Behind in window 0, while the run began: a, b, c; 9 of 90 frames were dropped",
+    ]
+    run["health"]["streams"] = {"a": [behind]}
+    assert health_lines(run) == ["a was behind in window 0: 9 of 90 frames were dropped; give it more"]
 
 
 def test_report_html_in_names_and_reasons_is_escaped() -> None:
@@ -248,7 +266,7 @@ def lines_of(renderable: Any, width: int = 120) -> list[str]:
 
 def test_run_table_shows_gain_of_retraining() -> None:
     row = next(line for line in lines_of(run_table(summary())) if "cam-1" in line)
-    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+    assert row.split() == [
         "cam-1",
         "81.2%",
         "70.0%",
@@ -271,26 +289,86 @@ def test_run_table_live_camera_shows_accuracy_on_labels() -> None:
     live = summary()
     live["streams"]["cam-1"].update(mean_accuracy=None, balanced_accuracy=None)
     row = next(line for line in lines_of(run_table(live)) if "cam-1" in line)
-    cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells[1:3] == ["–", "66.6%"]
+    assert row.split()[1:3] == ["–", "66.6%"]
     assert "66.6%" in Page(render_report("demo", live)).text
 
 
 def test_tables_markup_in_stream_name_is_plain_text() -> None:
     name = "[red]cam[/red]"
-    for table in (run_table(summary(stream=name)), compare_table([summary(stream=name)])):
+    for table in (run_table(summary(stream=name)), *compare_tables([summary(stream=name)])):
         assert any(name in line for line in lines_of(table))
 
 
 def test_compare_table_marks_best_scheduler() -> None:
     other = summary(stream="cam-2", scheduler="uniform", mean_accuracy=0.5)
-    lines = lines_of(compare_table([summary(), other]))
-    thief = next(line for line in lines if "thief" in line)
-    uniform = next(line for line in lines if "uniform" in line)
-    assert thief.count("81.2%") == 2
-    assert "–" in thief
-    assert "50.0%" in uniform
-    assert "1 of 2" in uniform
+    (table,) = compare_tables([summary(), other])
+    rows = {cells[0].strip(): cells[1:] for cells in (re.split(r"  +", line) for line in lines_of(table))}
+    assert rows["Mean accuracy"] == ["81.2%", "50.0%"]
+    assert (rows["cam-1"], rows["cam-2"]) == (["81.2%", "–"], ["–", "81.2%"])
+    assert rows["Retrainings"] == ["1 of 2", "1 of 2"]
+    best = [span.style for cell in table.columns[1].cells if isinstance(cell, Text) for span in [cell]]
+    assert best == ["bold", "bold", "bold", ""]
+
+
+def test_compare_tables_have_five_schedulers_each() -> None:
+    names = ["ekya", "paper", "ekya@paper", "thief", "uniform:inference=300", "no-retrain"]
+    tables = [lines_of(one) for one in compare_tables([summary(scheduler=name) for name in names])]
+    assert [line.split()[0] for lines in tables for line in lines if "81.2%" in line] == ["Mean", "cam-1"] * 2
+    assert [any("ekya" in line for line in lines) for lines in tables] == [True, False]
+
+
+LONG = ("parking-deck-level-2-north", "gate", "ahmetozlu_input_video", "crossing", "yard")
+
+
+def with_streams(**changes: Any) -> dict[str, Any]:
+    """A summary of several cameras with long names, in many windows."""
+    run = detecting() | changes
+    windows = [window(index, retrain_share_milli=55) for index in range(120)]
+    run["streams"] = {name: run["streams"]["cam-1"] | {"windows": windows} for name in LONG}
+    run["health"]["streams"] = {name: [health(index) for index in range(120)] for name in LONG}
+    run["accuracy_margin"], run["reference"], run["scored_frames"] = 0.012, "deimv2-femto", 94
+    return run
+
+
+def full_screen() -> ScreenState:
+    training = replace(ROW, training=RetrainConfig(**GAMMA), training_progress=1.0, retrain_share_milli=1000)
+    rows = tuple(replace(training, stream=StreamId(name), inference_share_milli=55) for name in LONG)
+    return replace(STATE, window=1234, window_count=2000, window_end_us=999 * 10**6, rows=rows)
+
+
+CUE = OccurredCue(
+    Cue(2_500_000, StreamId(LONG[0]), Happening.NIGHT, 9_000_000),
+    2_500_000,
+    {StreamId(name): (300, 200) for name in LONG},
+    {StreamId(name): (250, 100) for name in LONG},
+)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        lambda: [run_table(with_streams())],
+        lambda: [run_table(with_streams(task="classify"))],
+        lambda: list(
+            compare_tables(
+                [
+                    with_streams(scheduler=name)
+                    for name in ("ekya", "uniform:inference=300@paper", "no-retrain", "thief", "paper", "mix")
+                ]
+            )
+        ),
+        lambda: [draw_screen(full_screen())],
+        lambda: [cue_table([CUE])],
+    ],
+    ids=["run", "run of classifiers", "compare", "screen", "script"],
+)
+def test_tables_fit_80_columns_and_no_word_is_cut(tables: Any) -> None:
+    for table in tables():
+        lines = lines_of(table, 80)
+        assert max(map(len, lines)) <= 80
+        text = "\n".join(lines)
+        assert "…" not in text
+        assert all(name[:8] in text for name in LONG), "the rest of a long one is below"
 
 
 ROW = ScreenRow(
@@ -332,35 +410,77 @@ def test_screen_unwell_stream_shows_remedy() -> None:
     assert "cam-1 is" not in "\n".join(lines_of(draw_screen(STATE), width=140))
 
 
-def test_plain_screen_logs_changes_of_health(caplog: pytest.LogCaptureFixture) -> None:
+LOST = replace(ROW, status="lost", health=Health(HealthState.LOST, "no signal", "check it"))
+TRAINING = replace(ROW, training=RetrainConfig(**GAMMA), retrain_share_milli=500)
+NAMES = tuple(StreamId(name) for name in ("a", "b", "c"))
+
+
+def logged(caplog: pytest.LogCaptureFixture, states: Any) -> list[str]:
+    """What the plain screen logs of states, each a window and its rows, without the times."""
     caplog.set_level(logging.INFO)
+    screen = PlainScreen()
+    for index, rows in states:
+        screen.log_changes(replace(STATE, window=index, rows=rows))
+    return [record.getMessage().removeprefix("45.0 s: ").partition(" (last")[0] for record in caplog.records]
+
+
+def test_plain_screen_logs_one_line_of_a_stream_in_a_window(caplog: pytest.LogCaptureFixture) -> None:
     behind = replace(ROW, health=BEHIND)
     worse = replace(ROW, health=replace(BEHIND, reason="50 of 90 frames were dropped"))
-    lost = replace(ROW, status="lost", health=Health(HealthState.LOST, "no signal", "check it"))
-    screen = PlainScreen()
-    for row in (ROW, behind, worse, lost, lost, ROW):
-        screen.log_changes(replace(STATE, rows=(row,)))
-    lines = [record.getMessage().split("cam-1 ")[1] for record in caplog.records][1:]
+    lines = logged(
+        caplog,
+        [
+            *((1, (row,)) for row in (ROW, TRAINING, behind, worse, LOST, LOST, ROW, LOST)),
+            *((2, (row,)) for row in (LOST, LOST, TRAINING, ROW)),
+            *((3, (row,)) for row in (ROW, TRAINING, ROW, TRAINING, ROW)),
+        ],
+    )
     assert lines == [
+        "window 1",
+        "cam-1 has trained 8 ep, 1 block, head 64, batch 16, 50% data; accuracy now 80.0%; "
         "is behind: 40 of 90 frames were dropped; give it more GPUs",
-        "is lost: no signal; check it",
-        "is serving",
-        "is lost no more",
+        "window 2",
+        "cam-1 is lost: no signal; check it",
+        "window 3",
+        "cam-1 is lost no more",
     ]
 
 
+def test_plain_screen_tells_of_streams_that_fall_behind_at_a_start_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    well = tuple(replace(ROW, stream=name) for name in NAMES)
+    one_by_one = [
+        tuple(
+            replace(row, health=replace(BEHIND, reason=f"{at} of 90 frames were dropped"))
+            if at <= so_far
+            else row
+            for at, row in enumerate(well)
+        )
+        for so_far in range(3)
+    ]
+    lines = logged(caplog, [(0, well), *((0, rows) for rows in one_by_one), (1, one_by_one[-1]), (1, well)])
+    assert lines == [
+        "window 0",
+        "window 1",
+        "a, b, c are behind: 0 of 90 frames were dropped; give it more GPUs",
+    ]
+    screen = "\n".join(lines_of(draw_screen(replace(STATE, rows=one_by_one[-1])), width=140))
+    assert "a, b, c are behind: 0 of 90" in screen
+
+
 def test_plain_screen_logs_only_changes(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    training = replace(ROW, training=RetrainConfig(**GAMMA), retrain_share_milli=500)
-    screen = PlainScreen()
-    for row in (ROW, ROW, training, training, replace(ROW, status="set aside")):
-        screen.log_changes(replace(STATE, rows=(row,)))
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 4
-    assert "window 1" in lines[0]
-    assert "trains 8 ep" in lines[1]
-    assert "stopped training 8 ep" in lines[2]
-    assert lines[3].endswith("cam-1 is set aside")
+    preparing = replace(ROW, status="preparing")
+    aside = replace(ROW, status="set aside")
+    rows = (ROW, preparing, ROW, TRAINING, TRAINING)
+    assert logged(
+        caplog, [*((1, (row,)) for row in rows), (2, (TRAINING,)), (3, (aside,)), (3, (aside,))]
+    ) == [
+        "window 1",
+        "window 2",
+        "window 3",
+        "cam-1 has trained 8 ep, 1 block, head 64, batch 16, 50% data; accuracy now 80.0%; is set aside",
+    ]
 
 
 def test_open_screen_live_table_on_terminal_only() -> None:

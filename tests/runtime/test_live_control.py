@@ -29,6 +29,7 @@ from ekya.results.storage.validation_files import KeptValidation, keep_validatio
 from ekya.runtime.actors.actor_kinds import Ready
 from ekya.runtime.driver import loop_calls, operator_control
 from ekya.runtime.driver.resuming import kept_weights
+from ekya.streams.ingest.playing import Joins, PlayConfig
 
 NEW, OTHER = "new", "other"
 S = 1_000_000
@@ -113,6 +114,18 @@ def test_change_that_cannot_be_written_is_not_reported_as_made(run, monkeypatch)
     assert ended(asked)
     with pytest.raises(UserError, match="not in the journal yet; see whether the disk is full"):
         asked.result()
+
+
+def test_recording_begins_when_its_camera_is_added(run, monkeypatch):
+    monkeypatch.setattr(run.control, "now_us", lambda: 7_500_000)
+    faster = camera(NEW).model_copy(update={"play": PlayConfig(speed=2.0, loop=True)})
+    run.ask(run.control.add_camera, faster)
+    scripted = camera(OTHER).model_copy(update={"play": PlayConfig(script=(Joins(at_s=99.0),))})
+    run.ask(run.control.add_camera, scripted)
+    kept = load_fleet(run.folder.fleet)
+    assert kept.stream(NEW).play == PlayConfig(speed=2.0, loop=True, script=(Joins(at_s=15.0),))
+    assert kept.stream(NEW).play.joins_us == 7_500_000
+    assert kept.stream(OTHER).play == scripted.play, "its script says when"
 
 
 def test_camera_of_a_known_id_is_refused(run):

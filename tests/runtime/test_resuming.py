@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -22,7 +23,7 @@ from ekya.control.step import step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.host import HostCosts
+from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
@@ -43,6 +44,7 @@ from ekya.runtime.driver.open_run import open_run
 from ekya.runtime.driver.resuming import newest_weights, resume_run, resume_service
 from ekya.runtime.driver.run_session import report_complete
 from ekya.system.files import write_text_atomic
+from ekya.system.yaml_file import read_mapping
 
 CAM, S = StreamId("cam"), 1_000_000
 GAMMA, EVERY = RetrainConfig(4, 16, 0, 0, 1.0), InferenceConfig(1, 32)
@@ -256,6 +258,24 @@ def opened(folder):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     return open_run(fleet, RunOptions(resume=folder.path), chosen, host)
+
+
+def test_new_run_writes_down_what_the_golden_detector_means(tmp_path):
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    golden = fleet.golden.model_copy(update={"model": "onnx", "weights": Path("a.onnx")})
+    streams = {
+        stream.id: StreamCosts(10.0, dict.fromkeys(fleet.inference.resolutions, 0.001))
+        for stream in fleet.streams
+    }
+    families = (FamilyCost(Family(0, 0, 16), 0.0001, 0.0001),)
+    tested = SelfTest(PLAIN, 1.0, 1.0, (), 0.1)
+    host = ProbedHost(("car",), HostCosts(streams, 0.01, families, 2.0), tested, golden_layout="cxcywh parts")
+    shares = CpuShares(2)
+    chosen = ChosenBackend("cpu", shares, shares.probe_machine(), ("there is no GPU",))
+    given = fleet.model_copy(update={"golden": golden})
+    opened = open_run(given, RunOptions(runs=tmp_path, overload=True), chosen, host)
+    assert opened.fleet.golden.layout == "cxcywh parts"
+    assert read_mapping(opened.folder.fleet)["golden"]["layout"] == "cxcywh parts"
 
 
 def test_resumed_run_plans_with_costs_measured_as_it_began(opened):

@@ -146,13 +146,14 @@ def series_of(camera, hours=26.0):
 
 @dataclass(eq=False)
 class FakeService:
-    """Keeps what it was asked; changes show in its status."""
+    """Keeps what it was asked; changes show in its status. ``waits`` is what changes that wait wait for."""
 
     cameras: dict = field(default_factory=lambda: {camera.id: camera for camera in CAMERAS})
     asked: list = field(default_factory=list)
     frames: int = 0
     broken: Exception | None = None
     held: threading.Event | None = None
+    waits: str = ""
     shift_s: float = 0.0
 
     def status(self):
@@ -251,6 +252,7 @@ class FakeService:
         self.cameras[values["id"]] = replace(
             _CAMERA, id=values["id"], accuracy=None, audited=None, model_version=0
         )
+        return self.waits
 
     def remove_camera(self, camera):
         self._known(camera)
@@ -264,6 +266,7 @@ class FakeService:
 
     def resume_camera(self, camera):
         self._change("resume", camera, state="serving", reason="")
+        return self.waits
 
     def change_camera(self, camera, values):
         self._known(camera)
@@ -271,6 +274,7 @@ class FakeService:
 
     def change_fleet(self, values):
         self.asked.append(("fleet", dict(values)))
+        return values.get("gpus") == 2
 
     def add_class(self, name):
         self.asked.append(("class", name))
@@ -286,10 +290,11 @@ class FakeService:
             if version >= serving:
                 raise UserError(f"{camera}: versions beside the serving one that are kept: 0, 1")
             self._change(("roll-back", version), camera, model_version=version)
-            return
+            return self.waits
         if serving == 0:
             raise UserError(f"{camera} has no previous model; it serves its base model")
         self._change("roll-back", camera, model_version=serving - 1)
+        return self.waits
 
     def forget_pictures(self, camera):
         self._change("forget", camera)

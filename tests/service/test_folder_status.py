@@ -2,9 +2,11 @@
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from fake_service import CAMERAS, FakeService
 from service_folder import CAM, a_service, put
 
 from ekya.core.errors import UserError
@@ -107,8 +109,15 @@ def keep(folder, job, written_s):
 
 def test_roll_back_passes_the_version_on(folder):
     asked = []
-    control = SimpleNamespace(roll_back=lambda *told: asked.append(told))
-    backend = ServiceBackend(control, SimpleNamespace(), SimpleNamespace(), folder, ("car",))
+    cameras = {"cam-1": replace(CAMERAS[0], id="cam-1", model_version=2)}
+
+    def roll_back(*told):
+        asked.append(told)
+        cameras["cam-1"] = replace(cameras["cam-1"], model_version=cameras["cam-1"].model_version + 1)
+
+    keeper = SimpleNamespace(status=lambda since_start: FakeService(cameras).status())
+    control = SimpleNamespace(roll_back=roll_back)
+    backend = ServiceBackend(control, keeper, SimpleNamespace(), folder, ("car",))
     backend.roll_back("cam-1", 0)
     backend.roll_back("cam-1")
     assert asked == [(CAM, 0), (CAM, None)]

@@ -35,6 +35,41 @@ def called(route):
 # What is read.
 
 
+@pytest.mark.parametrize("path", ["/", "/?camera=yard"])
+def test_page_takes_the_bearer_token_of_the_api(ask, path):
+    shown = ask.get(path)
+    assert shown.status == 200
+    assert b"yard" in shown.content
+    assert "Set-Cookie" not in shown.headers, "who has the token needs no session"
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        refused = ask.get(path, headers=headers)
+        assert (refused.status, refused.headers["Location"]) == (303, "login")
+    assert ask.get("/login").headers["Location"] == "./"
+
+
+def test_page_goes_on_behind_a_proxy_with_a_log_in_of_its_own(ask):
+    cookie = ask.log_in().cookie
+    for _ in range(FAILURES_ALLOWED + 1):
+        assert ask.get("/", headers={**cookie, "Authorization": "Basic bWU6bWU="}).status == 200
+    assert ask.get("/").status == 200, "none of these was a wrong token"
+
+
+def test_log_in_page_takes_the_token_of_a_link_and_sends_it_in_no_address(ask):
+    assert b'src="static/login.js"' in ask.get("/login", headers={}).content
+    script = ask.get("/static/login.js", headers={})
+    assert script.headers["Content-Type"].startswith("text/javascript")
+    text = script.content.decode()
+    assert 'URLSearchParams(location.hash.slice(1)).get("token")' in text
+    assert text.index("history.replaceState") < text.index(".submit()"), "it leaves the address bar first"
+    assert "fetch" not in text
+    assert "localStorage" not in text
+
+
+def test_token_in_the_query_is_no_log_in(ask):
+    assert ask.get(f"/?token={TOKEN}", headers={}).status == 303
+    assert ask.get(f"/api/v1/status?token={TOKEN}", headers={}).status == 401
+
+
 def test_status_has_all_cameras(ask):
     status = ask.get("/api/v1/status").json
     assert (status["name"], status["window"], status["capacity_milli"]) == ("city-east", 468, 1200)

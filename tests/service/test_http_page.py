@@ -144,6 +144,21 @@ class Browser:
         )
 
 
+def test_link_with_the_token_logs_in_and_leaves_the_address_bar(browser):
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{browser.url}/?camera=yard#token={TOKEN}")
+    browser.until(lambda: len(browser.all(".tile")) == len(CAMERAS))
+    assert TOKEN not in browser.driver.current_url
+    browser.driver.get(f"{browser.url}/#token={TOKEN}")
+    browser.until(lambda: browser.all(".tile"))
+    assert TOKEN not in browser.driver.current_url
+    browser.driver.delete_all_cookies()
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{browser.url}/#token=wrong")
+    browser.until(lambda: browser.all("#problem"))
+    browser.forget_refusals()
+
+
 def test_page_wants_the_token_and_shows_all_cameras(browser):
     browser.find("#token").send_keys("wrong", Keys.ENTER)
     browser.until(lambda: browser.all("#problem"))

@@ -130,7 +130,7 @@ def test_sole_service_that_runs_is_found(tmp_path):
         with pytest.raises(UserError, match=f"{name}: no service runs here"):
             find_service(runs, name)
     alive.write_into(runs / "dead")
-    with pytest.raises(UserError, match="name one of alive, dead"):
+    with pytest.raises(UserError, match=f"alive in {runs}, dead in {runs}; add --name"):
         find_service(runs, None)
     (runs / "dead" / "service.json").write_text("{")
     with pytest.raises(UserError, match="the file is damaged"):
@@ -138,7 +138,7 @@ def test_sole_service_that_runs_is_found(tmp_path):
 
 
 def test_no_service_at_all_is_told(tmp_path):
-    with pytest.raises(UserError, match="start one with ekya serve"):
+    with pytest.raises(UserError, match="start it with ekya serve"):
         find_service(tmp_path, None)
 
 

@@ -117,6 +117,25 @@ def test_sample_list_changed_bytes_are_read_or_user_error(folder):
             assert f"{folder}/north" in str(error)
 
 
+@pytest.mark.parametrize(("first", "shown_at"), [(1, [0, 2]), (0, [0, 2])])
+def test_sample_list_frame_ids_count_from_1_unless_there_is_a_0(tmp_path, first, shown_at):
+    draw_sample_list(tmp_path, "south", 8, video=True)
+    lines = (f"{number + first},0,1,1,9,9\n" for number in shown_at)
+    (tmp_path / "south.csv").write_text("frame id,class,x0,y0,x1,y1\n" + "".join(lines))
+    spec = SampleListSpec(samples=tmp_path / "south.csv", video=tmp_path / "south.mp4")
+    assert [frame.place for frame in spec.list_frames()[1]()] == shown_at
+
+
+@pytest.mark.parametrize("factor", [0.01, 300], ids=["parts", "larger"])
+def test_sample_list_of_boxes_outside_of_its_pictures_is_refused(folder, tmp_path, factor):
+    box = ",".join(str(value * factor) for value in (2, 2, 20, 30))
+    (folder / "north.csv").write_text(NAMES + "".join(f"{number},0,{box}\n" for number in range(9)))
+    with pytest.raises(
+        UserError, match="9 of 9 boxes lie outside of their pictures, or are smaller than a pixel"
+    ):
+        SAMPLE_LIST.examine(folder, "north", ("person",), tmp_path / "index", lambda: None)
+
+
 def test_sample_list_missing_picture_is_counted_and_logged(folder, caplog):
     (folder / "north" / "000003.jpg").unlink()
     (folder / "north" / "000004.jpg").write_bytes(b"")
@@ -135,7 +154,7 @@ def test_sample_list_video_frames_keep_their_times(tmp_path, caplog):
     assert [frame.t_us for frame, _ in source.frames()] == [0, 200_000, 400_000]
     assert source.fps == pytest.approx(5), "every second frame of ten a second"
     assert source.damaged == 1
-    assert "south.mp4: frame 90 is listed, and is damaged or behind the end" in caplog.text
+    assert "south.mp4: frame 90 from 0 on is listed, and is damaged or behind the end" in caplog.text
     (tmp_path / "south.csv").write_text("imgpath,class,x0,y0,x1,y1\na.jpg,0,1,1,9,9\n")
     with pytest.raises(UserError, match="names its frames by path"):
         spec.open(("person", "car"))

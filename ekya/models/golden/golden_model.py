@@ -1,8 +1,8 @@
 """Golden models: expensive, accurate models that label a small sample only (paper §2.2, §5)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.checksum import existing, verified
+from ekya.models.golden.checksum import verified
 from ekya.models.golden.class_map import COCO_MAP, class_of_each, coco_names
 from ekya.models.golden.detections import FramePlace, GoldenObjects, ObjectDetector, Question
 from ekya.models.golden.golden_from_detections import detector_model, label_file_model
@@ -19,7 +19,6 @@ from ekya.models.golden.spec import (
     CLASSIFIERS,
     DETECTORS,
     FILE,
-    NAMES_IN,
     ONNX,
     RESNEXT29,
     GoldenSpec,
@@ -124,18 +123,38 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> ObjectDetector:
     name = detector_of(spec)
     if name is None:
         raise UserError(f"key 'golden.model': {spec.model} finds no objects; use a detector, such as {ONNX}.")
-    return open_detector(name, _weights(spec), min_score)
+    return open_detector(name, _weights(spec), min_score, spec.layout)
 
 
-def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> ObjectDetector:
-    """Opens a detector by name.
+def learn_layout(spec: GoldenSpec, images: Iterable[NDArray[np.uint8]]) -> str | None:
+    """Returns the ``golden.layout`` of an ONNX detector that finds something in (H, W, 3) uint8 BGR frames.
+
+    Of other golden models, and of one that finds nothing, it is that of the specification.
+
+    Raises:
+        UserError: as ``open_detector_of``, or the layout is ambiguous.
+    """
+    if DETECTORS.get(detector_of(spec) or "") != DETECTORS[ONNX]:
+        return spec.layout
+    detector: Any = open_detector_of(spec, GOLDEN_SCORE)
+    for image in images:
+        detector.detect_objects(image)
+    layout: str | None = detector.say_layout() or spec.layout
+    return layout
+
+
+def open_detector(
+    name: str, weights: Path | None, min_score: float = GOLDEN_SCORE, layout: str | None = None
+) -> ObjectDetector:
+    """Opens a detector by name; ``layout`` is the ``golden.layout`` of an ONNX file.
 
     Raises:
         UserError: no such name, or the weights cannot be loaded or do not fit.
     """
     if name not in DETECTORS:
         raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")
-    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score)
+    said = () if layout is None else (layout,)
+    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score, *said)
     return detector
 
 
@@ -156,12 +175,12 @@ def require_known_classes(spec: GoldenSpec, classes: tuple[str, ...]) -> None:
     """Refuses classes that a golden detector does not know, and its file if it is none, in a moment.
 
     Raises:
-        UserError: it does not know one of them, or its file or its class map has a mistake.
+        UserError: it does not know one of them, or its file, its layout or its class map has a mistake.
     """
     name = detector_of(spec)
     if name is not None:
         is_file = DETECTORS[name] == DETECTORS[ONNX]
-        names = imported(NAMES_IN)(existing(name, spec.weights)) if is_file else coco_names()
+        names = open_detector_of(spec, GOLDEN_SCORE).names if is_file else coco_names()
         class_of_each(classes, names, _class_map(spec, names), "the golden detector")
 
 

@@ -10,6 +10,7 @@ in the first line of a CSV file. It is optional.
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,10 @@ def read_labels(path: Path, streams: Collection[StreamId] | None = None) -> Labe
     unknown = set(pc.unique(table["class"].drop_null()).to_pylist()) - index.keys()
     if unknown:
         raise _bad(path, f"the class '{min(unknown)}' is none of those that it lists")
+    spelt = sorted(names, key=lambda name: (name.strip().casefold(), name))
+    for one, other in pairwise(spelt):
+        if one.strip().casefold() == other.strip().casefold():
+            raise _bad(path, f"the classes '{one}' and '{other}' differ in case or spaces only")
     # ``place`` keeps the rows of a frame in the order of the file.
     table = table.append_column("place", pa.array(np.arange(len(table))))
     table = table.sort_by([("stream", "ascending"), ("frame", "ascending"), ("place", "ascending")])
@@ -206,10 +211,16 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
         raise _bad(path, f"frame {nameless[0]} has a box without a class")
     boxes = np.stack([rows[side].to_numpy()[named] for side in _BOX], axis=1).astype(np.float32)
     scores = rows["confidence"].to_numpy()[named].astype(np.float32)
-    wrong = ~np.isfinite(boxes).all(axis=1) | ~((scores >= 0) & (scores <= 1))
-    wrong |= (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
-    if wrong.any():
-        raise _bad(path, f"frame {frames[named][wrong][0]} has a box or a confidence that is none")
+    for wrong, what in (
+        (~np.isfinite(boxes).all(axis=1), "a box without all of its corners"),
+        (
+            (boxes[:, 2:] < boxes[:, :2]).any(axis=1),
+            "x1 below x0, or y1 below y0: corners, not width and height",
+        ),
+        (~((scores >= 0) & (scores <= 1)), "a confidence outside of 0 to 1, or none: 1 is by hand"),
+    ):
+        if wrong.any():
+            raise _bad(path, f"frame {frames[named][wrong][0]} has {what}")
     classes = np.array([index[name] for name in rows["class"].drop_null().to_pylist()], np.int64)
     analysed = np.unique(frames)
     # Rows without a box are left out, so an empty frame begins where the next one does.

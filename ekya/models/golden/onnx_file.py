@@ -1,6 +1,6 @@
 """An ONNX file of a detector: its inputs, its session, its class names, and what a run of it costs.
 
-What its answers mean is in ``onnx_detector.py``.
+What its answers mean is in ``answer_layout.py``.
 """
 
 import ast
@@ -27,9 +27,11 @@ SIZES_INPUT = "orig_target_sizes"
 Answers = Mapping[str, NDArray[Any]]
 """The outputs of a network, by name, in the file's order."""
 
-_PICTURE_TYPES: Mapping[str, type[np.floating[Any]]] = {
+_BYTES = "tensor(uint8)"
+_PICTURE_TYPES: Mapping[str, type[np.generic]] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
+    _BYTES: np.uint8,
 }
 _SIZES_TYPES: Mapping[str, type[np.signedinteger[Any]]] = {
     "tensor(int64)": np.int64,
@@ -46,6 +48,8 @@ class OnnxFile:
         path: of the file, for errors.
         height, width: of its input, pixels.
         takes_size: whether it has the input ``orig_target_sizes``.
+        takes_bytes: its pixels are whole numbers to 255.
+        channels_last: its picture is (height, width, 3), as in exports of TensorFlow.
         notes: metadata of the file, by key.
     """
 
@@ -53,15 +57,18 @@ class OnnxFile:
     height: int
     width: int
     takes_size: bool
+    takes_bytes: bool
+    channels_last: bool
     notes: Mapping[str, str]
     _session: Any
     _types: Mapping[str, type[np.generic]]
+    _batched: bool = True
 
     def run(self, picture: NDArray[np.float32], frame_size: tuple[int, int]) -> Answers:
         """Returns all outputs for one picture.
 
         Args:
-            picture: (3, height, width) RGB in [0, 1].
+            picture: (3, height, width), in the range that it takes.
             frame_size: width and height of the frame that it was made from, pixels.
         """
         values = self._session.run(None, self._feed(picture, frame_size))
@@ -84,8 +91,13 @@ class OnnxFile:
         return sum(_products(event.get("args", {})) for event in events)
 
     def _feed(self, picture: NDArray[np.float32], frame_size: tuple[int, int]) -> dict[str, NDArray[Any]]:
-        values = dict.fromkeys(self._types, picture) | {SIZES_INPUT: np.asarray(frame_size)}
-        return {name: np.ascontiguousarray(values[name][None], of) for name, of in self._types.items()}
+        if self.takes_bytes:
+            picture = picture.round()
+        if self.channels_last:
+            picture = picture.transpose(1, 2, 0)
+        values = dict.fromkeys(self._types, picture[None] if self._batched else picture)
+        values[SIZES_INPUT] = np.asarray([frame_size])
+        return {name: np.ascontiguousarray(values[name], of) for name, of in self._types.items()}
 
 
 def open_file(path: Path) -> OnnxFile:
@@ -107,26 +119,28 @@ def open_file(path: Path) -> OnnxFile:
     if len(pictures) != 1 or len(pictures) + len(sizes) != len(inputs):
         taken = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
         raise UserError(
-            f"{path}: takes {taken} where one picture of floats (1, 3, height, width) is expected, alone or "
-            f"with the integers {SIZES_INPUT} (1, 2), named by the key 'weights'; export it so."
+            f"{path}: takes {taken} where one picture (1, 3, height, width), (3, height, width) or "
+            f"(1, height, width, 3) of floats or bytes is expected, alone or with the integers {SIZES_INPUT} "
+            "(1, 2), named by the key 'weights'; export it so."
         )
     types = {one.name: _PICTURE_TYPES[one.type] for one in pictures}
-    height, width = (side if isinstance(side, int) else USUAL_SIDE for side in pictures[0].shape[2:])
+    shape = pictures[0].shape
+    channels_last = shape[-3] != 3
+    sides = shape[-3:-1] if channels_last else shape[-2:]
+    height, width = (side if isinstance(side, int) else USUAL_SIDE for side in sides)
     notes = {str(key): str(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
     return OnnxFile(
         path,
         height,
         width,
         bool(sizes),
+        pictures[0].type == _BYTES,
+        channels_last,
         notes,
         session,
         {**types, **{one.name: _SIZES_TYPES[one.type] for one in sizes}},
+        len(shape) == 4,
     )
-
-
-def names_in(path: Path) -> tuple[str, ...]:
-    """Returns the classes of a network, as ``names_of``; raises what ``open_file`` raises."""
-    return names_of(open_file(path))
 
 
 def names_of(file: OnnxFile) -> tuple[str, ...]:
@@ -163,7 +177,8 @@ def _written_names(file: OnnxFile) -> tuple[str, ...]:
 
 def _is_picture(taken: Any) -> bool:
     shape = taken.shape
-    return len(shape) == 4 and _is_one(shape) and shape[1] == 3 and taken.type in _PICTURE_TYPES
+    framed = len(shape) == 3 or (len(shape) == 4 and _is_one(shape))
+    return framed and 3 in (shape[-3], shape[-1]) and taken.type in _PICTURE_TYPES
 
 
 def _is_frame_size(taken: Any) -> bool:

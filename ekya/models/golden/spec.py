@@ -61,11 +61,38 @@ DETECTORS: Mapping[str, str] = {
 }
 """Functions of (name, file of weights or None, minimum score) that return a ``ObjectDetector``."""
 
-NAMES_IN = f"{_GOLDEN}.onnx_file:names_in"
-"""Function that returns the classes of an ONNX file."""
-
 GOLDEN_NAMES = (*CLASSIFIERS, *DETECTORS, FILE)
 """Every golden model."""
+
+
+LAYOUT_WORDS: Mapping[str, tuple[str, ...]] = {
+    "order": ("x1y1x2y2", "y1x1y2x2", "cxcywh", "xywh"),
+    "units": ("pixels", "parts"),
+    "scores": ("scores", "logits", "softmax"),
+    "classes": ("from-0", "from-1", "categories"),
+    "columns": ("box-score-class", "box-class-score", "class-score-box", "score-class-box"),
+    "fit": ("letterbox", "stretch"),
+    "colours": ("rgb", "bgr"),
+    "range": ("0..1", "0..255", "imagenet"),
+}
+"""Words of ``golden.layout``, by what they say."""
+
+
+def layout_words(layout: str) -> dict[str, str]:
+    """Returns the words of a ``golden.layout``, by what they say.
+
+    Raises:
+        ValueError: a word is unknown, or contradicts an earlier one.
+    """
+    said: dict[str, str] = {}
+    for word in layout.replace(",", " ").split():
+        kind = next((kind for kind, words in LAYOUT_WORDS.items() if word in words), None)
+        if kind is None:
+            every = ", ".join(one for words in LAYOUT_WORDS.values() for one in words)
+            raise ValueError(f"layout has no word '{word}'; use some of {every}")
+        if said.setdefault(kind, word) != word:
+            raise ValueError(f"layout has both {said[kind]} and {word}; keep the right one")
+    return said
 
 
 def imported(opener: str) -> Callable[..., Any]:
@@ -89,6 +116,8 @@ class GoldenSpec(BaseModel):
             ``.onnx`` is opened as a detector even if ``model`` names another golden model. For ``file`` it
             is the label file.
         sha256: checksum of the file of ``weights``, in hexadecimal digits; None for that of its card.
+        layout: what the input and the outputs of an ONNX file mean, in words, where its answers do not show
+            it: ``cxcywh parts``, for example.
         class_map: YAML file that maps the golden model's classes to the fleet's; None for the shipped maps.
         labels_per_window: maximum number of objects that are labelled per stream and window, for edge models
             that classify.
@@ -104,6 +133,7 @@ class GoldenSpec(BaseModel):
     model: str = RESNEXT29
     weights: Path | None = None
     sha256: str | None = None
+    layout: str | None = None
     class_map: Path | None = None
     labels_per_window: int = Field(default=96, ge=1)
     frames_per_window: int = Field(default=24, ge=4, le=48)
@@ -124,10 +154,18 @@ class GoldenSpec(BaseModel):
             raise ValueError(f"'{sha256[:16]}' is no SHA-256; write the 64 digits that sha256sum prints")
         return sha256
 
+    @field_validator("layout")
+    @classmethod
+    def _is_of_known_words(cls, layout: str | None) -> str | None:
+        layout_words(layout or "")
+        return layout
+
     @model_validator(mode="after")
     def _has_a_file_to_check(self) -> "GoldenSpec":
         if self.sha256 is not None and self.weights is None:
             raise ValueError("sha256 is what a file must be; name the file under weights, or remove it")
+        if self.layout is not None and DETECTORS.get(detector_of(self) or "") != DETECTORS[ONNX]:
+            raise ValueError("layout is of an ONNX file; name one under weights, or remove it")
         return self
 
 

@@ -21,6 +21,7 @@ from ekya.planning.profiling.inference_profile import (
 )
 from ekya.planning.sizing.fleet_sizes import (
     MIN_ACCURACY,
+    READING_PART,
     FittedSizes,
     MachineSize,
     Sizes,
@@ -172,13 +173,20 @@ def _capacity_milli(wishes: Wishes, costs: HostCosts, machine: MachineSize, core
     if wishes.capacity_milli is not None and not _is_open(wishes, machine):
         return wishes.capacity_milli
     if there is not None:
-        usable = round(there * cores_part) if machine.on_cores else there
+        usable = there
+        if machine.on_cores and cores_part < 1.0:
+            usable = round(there * cores_part - _reading_beyond_milli(costs, there))
         # The two jobs of a stream use a GPU each at most, and the preparation another.
         return max(min(usable, (2 * len(costs.streams) + 1) * FULL_GPU_MILLI), min(QUANTA_MILLI))
     # On virtual time: half of what analysing every frame takes, so that the scheduler has to choose.
     finest = max(_measured(costs))
     needed = sum(needed_milli(of, InferenceConfig(1, finest)) for of in costs.streams.values())
     return max(2, math.ceil(needed / FULL_GPU_MILLI)) * FULL_GPU_MILLI // 2
+
+
+def _reading_beyond_milli(costs: HostCosts, there_milli: int) -> float:
+    """Returns what reading the cameras takes beyond ``READING_PART`` of the cores, in thousandths of one."""
+    return max(costs.reading_cores * FULL_GPU_MILLI - READING_PART * there_milli, 0.0)
 
 
 def _quantum_milli(wishes: Wishes, streams: int, capacity_milli: int) -> int:

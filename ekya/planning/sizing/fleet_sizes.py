@@ -14,6 +14,9 @@ COARSER_RESOLUTION = 16
 
 MIN_ACCURACY = 0.4
 
+READING_PART = 0.15
+"""Part of the cores of a machine without GPUs for reading the cameras; what they take beyond, models lack."""
+
 
 @dataclass(frozen=True, slots=True)
 class MachineSize:
@@ -159,6 +162,10 @@ def sacrificed_for_fit(
         rest = "; the rest decodes video and plans" if sizes.capacity_milli < there else ""
         of = machine.capacity_in_words(there)
         yield f"gpus: {wished:g} is lowered to {here:g}, of {of} that are there{rest}"
+    reads_milli = costs.reading_cores * FULL_GPU_MILLI
+    if machine.on_cores and there is not None and reads_milli > READING_PART * there:
+        of = machine.capacity_in_words(there)
+        yield f"cores: reading the cameras takes {costs.reading_cores:.2g} of {of}, which models lack"
     if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
         yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
     else:

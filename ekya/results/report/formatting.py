@@ -1,7 +1,11 @@
-"""Formats numbers and configurations of a summary, the same in tables and in the report."""
+"""Formats numbers and configurations of a summary, the same in tables and in the report; makes tables."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 
@@ -42,3 +46,24 @@ def format_points(difference: float | None) -> str:
 def judged_after_0(health: Mapping[str, Any]) -> bool:
     """Returns whether only windows after window 0 count in the health of a run: unless it has no other."""
     return any(one["index"] > 0 for windows in health["streams"].values() for one in windows)
+
+
+def make_table(*headings: str, title: str = "", left: int = 1, gap: int = 2) -> Table:
+    """Returns a table without rows that wastes no room, so that it fits 80 columns; no word of it is cut off.
+
+    Args:
+        headings, title: above its columns, and above them all; empty for none.
+        left, gap: number of columns, from the first, that are aligned to the left; spaces between columns.
+    """
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, gap - 1, 0, 0),
+    )
+    for at, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="left" if at < left else "right", overflow="fold")
+    return table

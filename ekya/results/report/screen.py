@@ -1,9 +1,9 @@
 """Progress display of a run: a live table, or log lines without a terminal."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,8 +13,8 @@ from rich.text import Text
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.results.metrics.health import WELL, Health
-from ekya.results.report.formatting import NONE, format_percent, format_share
+from ekya.results.metrics.health import WELL, Health, HealthState
+from ekya.results.report.formatting import NONE, format_percent, format_share, make_table
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,11 +99,18 @@ def open_screen(console: Console) -> Iterator[Show]:
 
 
 class PlainScreen:
-    """Logs changes: a line for each window, each start or end of a retraining, and each new status."""
+    """Logs a line for each window, and in a window at most one for each stream.
+
+    That is when it is first in another state, or its retraining is over. A state that follows is told in the
+    next window, if it still holds; of streams that are behind while a run begins, after window 0 in one line.
+    """
 
     def __init__(self) -> None:
         self._window: int | None = None
+        # Of the newest state; and as each stream was told of last.
         self._rows: dict[StreamId, ScreenRow] = {}
+        self._told: dict[StreamId, ScreenRow] = {}
+        self._told_now: set[StreamId] = set()
 
     def log_changes(self, state: ScreenState) -> None:
         """Logs the differences from the previous state."""
@@ -112,10 +119,24 @@ class PlainScreen:
             now = ", ".join(f"{row.stream} {format_percent(row.accuracy_now)}" for row in state.rows)
             _LOG.info("%s: %s; accuracy %s", at, _window_name(state), now)
             self._window = state.window
+            self._told_now.clear()
+        unwell = []
         for row in state.rows:
-            for line in _changes(self._rows.get(row.stream), row):
-                _LOG.info("%s: %s %s", at, row.stream, line)
+            told = self._told.setdefault(row.stream, replace(row, health=WELL))
+            changes = _changes(self._rows.get(row.stream), told, row)
+            is_unwell = row.health.state not in (told.health.state, WELL.state)
+            at_start = state.window == 0 and row.health.state is HealthState.BEHIND
+            if row.stream not in self._told_now and (changes or is_unwell) and not at_start:
+                self._told_now.add(row.stream)
+                self._told[row.stream] = row
+                if changes:
+                    changes += [f"is {row.health.line}"] if is_unwell else []
+                    _LOG.info("%s: %s %s", at, row.stream, "; ".join(changes))
+                else:
+                    unwell.append(row)
             self._rows[row.stream] = row
+        for line in _unwell_lines(unwell):
+            _LOG.info("%s: %s", at, line)
 
 
 def draw_screen(state: ScreenState) -> RenderableType:
@@ -123,16 +144,12 @@ def draw_screen(state: ScreenState) -> RenderableType:
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(_window_name(state), style="bold"),
-        ProgressBar(total=1.0, completed=state.window_progress, width=30),
+        ProgressBar(total=1.0, completed=state.window_progress, width=12),
         f"{us_to_seconds(max(0, state.window_end_us - state.now_us)):.0f} s left",
         _shares_in_use(state),
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name, justify in (("Stream", "left"), ("Now", "right"), ("Mean", "right"), ("Inference", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "Inference")
-    table.add_column("Share", justify="right")
-    table.add_column("Training", ratio=1)
-    table.add_column("Share", justify="right")
+    table = make_table("Stream", "Now", "Mean", "Inference", "Share", "Training", "Share")
+    table.columns[3].justify = table.columns[5].justify = "left"
     for row in state.rows:
         table.add_row(
             Text(row.stream),
@@ -146,7 +163,7 @@ def draw_screen(state: ScreenState) -> RenderableType:
     parts: list[RenderableType] = [head, Text(), table]
     unwell = [row for row in state.rows if row.health != WELL]
     if unwell:
-        parts += [Text(), *(Text(f"{row.stream} is {row.health.line}", style="yellow") for row in unwell)]
+        parts += [Text(), *(Text(line, style="yellow") for line in _unwell_lines(unwell))]
     if state.note:
         parts += [Text(), Text(state.note, style="dim")]
     return Group(*parts)
@@ -170,21 +187,26 @@ def _window_name(state: ScreenState) -> str:
     return f"window {state.window}{last}"
 
 
-def _changes(before: ScreenRow | None, now: ScreenRow) -> list[str]:
+def _changes(before: ScreenRow | None, told: ScreenRow, now: ScreenRow) -> list[str]:
+    """Returns what has changed, but for a state in which the stream is unwell."""
     lines = []
     earlier = before.training if before else None
     if earlier is not None and now.training != earlier:
-        lines.append(f"stopped training {earlier.name}; accuracy now {format_percent(now.accuracy_now)}")
-    if now.training is not None and now.training != earlier:
-        own, left = format_share(now.retrain_share_milli), format_share(now.inference_share_milli)
-        lines.append(f"trains {now.training.name}; share {own}, inference {left}")
-    # A status that is also the word for the health is told with the health below.
-    if before is not None and now.status not in (before.status, now.health.state):
+        lines.append(f"has trained {earlier.name}; accuracy now {format_percent(now.accuracy_now)}")
+    # A status that is also the word for the health is told with the health; each window is prepared.
+    if now.status not in (told.status, now.health.state, "preparing", "serving"):
         lines.append(f"is {now.status}")
-    earlier_health = before.health if before else WELL
-    if now.health.state is not earlier_health.state:
-        lines.append(f"is {now.health.line}" if now.health != WELL else f"is {earlier_health.state} no more")
+    if told.health != WELL and now.health == WELL:
+        lines.append(f"is {told.health.state} no more")
     return lines
+
+
+def _unwell_lines(rows: Sequence[ScreenRow]) -> Iterator[str]:
+    """Yields a line for each state in which streams are unwell, with the reason of the first."""
+    for state, remedy in dict.fromkeys((row.health.state, row.health.remedy) for row in rows):
+        such = [row for row in rows if (row.health.state, row.health.remedy) == (state, remedy)]
+        names, are = ", ".join(row.stream for row in such), "is" if len(such) == 1 else "are"
+        yield f"{names} {are} {such[0].health.line}"
 
 
 def _color(accuracy: float | None) -> str:

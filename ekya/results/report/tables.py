@@ -1,6 +1,6 @@
 """Result tables of a run, of a comparison, and of the events of a script."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -14,11 +14,14 @@ from ekya.results.report.formatting import (
     format_points,
     format_share,
     judged_after_0,
+    make_table,
     mean_share,
 )
 
 _OK = str(HealthState.OK)
 _DETECT = "detect"
+
+_ABREAST = 5  # schedulers in a table
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:
@@ -27,14 +30,9 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     Args:
         summary: as built by ``results.metrics.summary``.
     """
-    table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
-    table.add_column("Stream")
-    second = _second_column(summary)
-    for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
-        table.add_column(name, justify="right")
-    table.add_column("Inference\nshare", justify="right")
-    after_0 = judged_after_0(summary["health"])
-    table.add_column("Ok", justify="right", no_wrap=True)
+    second, after_0 = _second_column(summary), judged_after_0(summary["health"])
+    headings = f"Stream|Accuracy|{second[0]}|Base\nmodel|Gain|Trained|Train\nshare|Infer\nshare|Ok".split("|")
+    table = make_table(*headings, title=f"{summary['scheduler']}, {summary['world']}")
     for stream, values in summary["streams"].items():
         windows = values["windows"]
         table.add_row(
@@ -65,13 +63,12 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     frames = summary["frames"]
     table.caption = (
         f"{frames['arrived']} frames arrived, {frames['analysed']} analysed, {frames['skipped']} skipped, "
-        f"{frames['lost']} lost"
+        f"{frames['lost']} lost\nBase model: not retrained. Shares: of a GPU, on average"
     )
     if after_0:
         table.caption += "\nOk: of the windows after window 0"
     if summary["task"] == _DETECT:
         table.caption += f"\n{_meaning_of(summary)} {_golden_sentence(summary['golden'])}"
-    table.caption_justify = "left"
     return table
 
 
@@ -113,11 +110,19 @@ def health_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
     if summary["adaptation"]["sentence"] is not None:
         lines.append(f"warning: {summary['adaptation']['sentence']}")
+    starting, after_0 = [], judged_after_0(summary["health"])
     for stream, windows in summary["health"]["streams"].items():
-        for state in dict.fromkeys(one["state"] for one in windows if one["state"] != _OK):
-            such = [one for one in windows if one["state"] == state]
+        unwell = [one for one in windows if one["state"] != _OK]
+        if after_0 and unwell and (unwell[0]["index"], unwell[0]["state"]) == (0, HealthState.BEHIND):
+            # All cameras begin at once, so most are: that is told once.
+            starting.append((stream, unwell.pop(0)["reason"]))
+        for state in dict.fromkeys(one["state"] for one in unwell):
+            such = [one for one in unwell if one["state"] == state]
             where = f"window{'' if len(such) == 1 else 's'} {', '.join(str(one['index']) for one in such)}"
             lines.append(f"{stream} was {state} in {where}: {such[-1]['reason']}; {such[-1]['remedy']}")
+    if starting:
+        names = ", ".join(stream for stream, _ in starting)
+        lines.append(f"Behind in window 0, while the run began: {names}; {starting[0][1]}")
     lines += [f"warning of {', '.join(one['from'])}: {one['text']}" for one in summary["warnings"]]
     return lines
 
@@ -145,40 +150,36 @@ def _mean(summary: Mapping[str, Any], name: str) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """Builds a table with a row per scheduler in the given order; the best value per column is bold.
+def compare_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Yields tables with a column per scheduler in the given order; the best accuracy per row is bold.
 
     Args:
         summaries: of runs over the same frames. A stream that a run lacks shows a dash.
     """
     streams = sorted({stream for summary in summaries for stream in summary["streams"]})
     title, field = _beside_accuracy(summaries[0])
-    table = Table()
-    table.add_column("Scheduler")
-    for name in ("Mean accuracy", title, *streams, "Retrainings", "Lost"):
-        table.add_column(Text(name), justify="right")
-    rows = [
-        [
-            summary["mean_accuracy"],
-            summary[field],
-            *(summary["streams"].get(stream, {}).get("mean_accuracy") for stream in streams),
-        ]
-        for summary in summaries
-    ]
-    best = [max((v for v in column if v is not None), default=None) for column in zip(*rows, strict=True)]
-    for summary, row in zip(summaries, rows, strict=True):
-        accuracies = (
-            Text(format_percent(value), style="bold" if value is not None and value == top else "")
-            for value, top in zip(row, best, strict=True)
-        )
-        retrainings = summary["retrainings"]
-        table.add_row(
-            Text(summary["scheduler"]),
-            *accuracies,
-            f"{retrainings['finished']} of {retrainings['started']}",
-            str(summary["frames"]["lost"]),
-        )
-    return table
+    rows = {
+        "Mean accuracy": [run["mean_accuracy"] for run in summaries],
+        title: [run[field] for run in summaries],
+    }
+    for stream in streams:
+        rows[stream] = [run["streams"].get(stream, {}).get("mean_accuracy") for run in summaries]
+    for first in range(0, len(summaries), _ABREAST):
+        part = slice(first, first + _ABREAST)
+        # A name with options is long: it goes on below.
+        names = (summary["scheduler"].replace(":", ":\n").replace("@", "\n@") for summary in summaries[part])
+        table = make_table("Accuracy", *names)
+        for name, values in rows.items():
+            best = max((value for value in values if value is not None), default=None)
+            cells = (
+                Text(format_percent(value), style="bold" if value is not None and value == best else "")
+                for value in values[part]
+            )
+            table.add_row(Text(name), *cells)
+        trained = (summary["retrainings"] for summary in summaries[part])
+        table.add_row("Retrainings", *(f"{one['finished']} of {one['started']}" for one in trained))
+        table.add_row("Frames lost", *(str(summary["frames"]["lost"]) for summary in summaries[part]))
+        yield table
 
 
 def difference_lines(pairs: Sequence[Mapping[str, Any]], scheduler: str) -> list[str]:
@@ -208,10 +209,8 @@ def cue_line(occurred: OccurredCue) -> str:
 
 def cue_table(cues: Sequence[OccurredCue]) -> Table:
     """Builds a table of all events with the share changes."""
-    table = Table(title="The script, and shares in thousandths of a GPU (inference + retraining)")
-    table.add_column("At", justify="right")
-    for name in ("Stream", "What happens", "Shares"):
-        table.add_column(name)
+    title = "The script, and shares in thousandths of a GPU (inference + retraining)"
+    table = make_table("At", "Stream", "What happens", "Shares", title=title, left=4)
     for one in cues:
         at = f"{us_to_seconds(one.t_us):.1f} s"
         table.add_row(at, one.cue.stream, _what(one), share_changes(one))

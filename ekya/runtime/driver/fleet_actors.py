@@ -110,17 +110,20 @@ class FleetActors:
 
     # Before the run
 
-    def wait_ready(self) -> dict[StreamId, Ready]:
+    def wait_ready(self, loads_all: bool) -> dict[StreamId, Ready]:
         """Waits until all streams can be analysed, and restarts an actor that dies meanwhile.
 
-        The other actors are made when these are ready, and load behind them: on a small machine they would
-        delay the cameras.
+        Args:
+            loads_all: the other actors load meanwhile, for a caller that waits for them too. Else they are
+                made when these are ready: on a small machine they would delay the cameras.
 
         Raises:
             UserError: an actor rejected its input (``unwrapping_user_error``), a process died too often, or
                 the decoders of all streams have died.
         """
         deaths: Counter[str] = Counter()
+        if loads_all:
+            self._make_remaining_actors()
         if any(own.weights is None for own in self.streams.values()):
             self._load_base(deaths)
         loading = {self._load(actor): actor for actor in self.workers(Role.INFERENCE)}
@@ -139,11 +142,12 @@ class FleetActors:
                 f"no stream can be decoded, {stream} since its decoder died ({first.died}); convert or "
                 "replace the files"
             )
-        self.make_remaining_actors()
+        if not loads_all:
+            self._make_remaining_actors()
         return known
 
-    def make_remaining_actors(self) -> None:
-        """Makes the actors that window 0 does not need; they load at low priority meanwhile."""
+    def _make_remaining_actors(self) -> None:
+        """Makes the actors that answer no frames; they load at low priority."""
         self._make_workers(Role.RETRAINING, low_priority=True)
         self.preparation = self.make_preparation(low_priority=True)
 

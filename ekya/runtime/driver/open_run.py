@@ -148,7 +148,9 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     gave_up: tuple[str, ...] = ()
     if options.resume is None:
         fleet, gave_up = fit_fleet(fleet, host.costs, machine_of(chosen), overload=options.overload)
-        fleet = fleet.model_copy(update={"classes": host.classes})
+        # All processes of the run read the golden detector's answers alike, also after a resume.
+        golden = fleet.golden.model_copy(update={"layout": host.golden_layout or fleet.golden.layout})
+        fleet = fleet.model_copy(update={"classes": host.classes, "golden": golden})
         make = RunFolder.create_or_reuse if options.endless else RunFolder.create_numbered
         folder = make(options.runs, options.name or fleet.name)
         write_fleet(folder.fleet, fleet)
@@ -162,7 +164,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         options = replace(options, scheduler=scheduler, seed=resumed.options.seed)
         _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, scheduler)
         _LOG.info("its first window has no labels: frames that were kept for them went with the process")
-    for warning in host.teacher_warnings:
+    for warning in (*host.teacher_warnings, *host.odd):
         _LOG.warning("%s", warning)
     _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)

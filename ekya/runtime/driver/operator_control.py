@@ -13,7 +13,7 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import NotThereError, UserError
-from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us, us_to_seconds
 from ekya.pipeline.host_probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.model_files import remove_all
@@ -26,6 +26,7 @@ from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class
 from ekya.runtime.driver.loop_calls import LoopCalls
 from ekya.runtime.driver.resuming import kept_models
+from ekya.streams.ingest.playing import Joins
 
 _ADDED_S = 60.0
 """Longest wait for a new stream: a process may have to be started for it."""
@@ -73,9 +74,12 @@ class OperatorControl:
     def add_camera(self, stream: StreamConfig) -> None:
         """Adds a camera; returns when its frames are analysed, or it is tried to be reached.
 
+        A recording begins now, unless its script says when.
+
         Raises:
             UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
         """
+        stream = _joining_at(stream, self.now_us())
         serves: Future[None] = Future()
 
         def added(failed: str | None) -> None:
@@ -183,14 +187,14 @@ class OperatorControl:
 
         self._loop.make_call(change)
 
-    def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes terms of the fleet; see ``fleet_change``.
+    def change_fleet(self, values: Mapping[str, object]) -> bool:
+        """Changes terms of the fleet; see ``fleet_change``. Returns whether the service starts again for it.
 
         Raises:
             UserError: a value is not possible.
         """
 
-        def change() -> None:
+        def change() -> bool:
             changed = fleet_change(self._fleet, values, self._limits, self.now_us())
             self._keep(changed.fleet)
             # Of actors that are made again later.
@@ -199,8 +203,9 @@ class OperatorControl:
                 if isinstance(event, rq.CapacityChanged):
                     self._executor.resize_pool(event.capacity_milli)
                 self._executor.emit(event)
+            return any(isinstance(event, rq.RestartRequested) for event in changed.events)
 
-        self._loop.make_call(change)
+        return self._loop.make_call(change)
 
     def add_class(self, name: str) -> None:
         """Adds a class to the fleet; the service starts again for it.
@@ -336,6 +341,15 @@ class OperatorControl:
 def _served_first_as(row: ModelRow) -> int:
     """Returns the version under which weights served a camera first; it names their file."""
     return int(PurePath(row.path).stem)
+
+
+def _joining_at(stream: StreamConfig, t_us: int) -> StreamConfig:
+    """Returns a stream whose recording begins at a run time: at 0 it would be over, or half of it gone."""
+    if stream.source.live or stream.play.script or t_us == 0:
+        return stream
+    joins = Joins(at_s=us_to_seconds(t_us) * stream.play.speed)
+    play = stream.play.model_copy(update={"script": (joins,)})
+    return stream.model_copy(update={"play": play})
 
 
 def _with(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> FleetConfig:

@@ -263,13 +263,14 @@ class RunSession:
         return served
 
     def _wait_ready(self, actors: FleetActors) -> dict[StreamId, Ready]:
-        ready = unwrapping_user_error(actors.wait_ready)
-        waits = self.opened.resumed is not None or not any(
-            stream.source.live for stream in self.opened.fleet.streams
+        opened = self.opened
+        # A resumed run prepares a window immediately, and of a recording nothing is missed meanwhile.
+        # What a camera shows must be answered at once, and a service answers first.
+        waits = not opened.options.endless and (
+            opened.resumed is not None or not any(stream.source.live for stream in opened.fleet.streams)
         )
-        if waits and not self.opened.options.endless:
-            # A resumed run prepares a window immediately, and of a recording nothing is missed meanwhile.
-            # What a camera shows must be answered at once, and a service answers first.
+        ready = unwrapping_user_error(partial(actors.wait_ready, loads_all=waits))
+        if waits:
             actors.load_serving(ready)
         return ready
 

@@ -11,6 +11,7 @@ from ekya.service.status import RetrainingRow, Series, ServiceStatus
 class Backend(Protocol):
     """The service behind the HTTP server. Methods are called from several threads, and may block.
 
+    Changes return when they are carried out; those that wait for a camera return why they are not, or "".
     Each raises ``NotThereError`` for an unknown camera, with a sentence, and ``UserError`` for a request that
     the caller can correct.
     """
@@ -39,7 +40,7 @@ class Backend(Protocol):
     def kept_models(self, camera: str) -> tuple[ModelRow, ...]:
         """Returns the models that served a camera, by version."""
 
-    def add_camera(self, values: Mapping[str, object]) -> None:
+    def add_camera(self, values: Mapping[str, object]) -> str:
         """Adds a camera, given as a stream of the fleet file; returns when it serves."""
 
     def remove_camera(self, camera: str) -> None:
@@ -48,14 +49,14 @@ class Backend(Protocol):
     def pause_camera(self, camera: str) -> None:
         """Stops analysing a camera until it is resumed."""
 
-    def resume_camera(self, camera: str) -> None:
-        """Goes on with a paused camera."""
+    def resume_camera(self, camera: str) -> str:
+        """Goes on with a paused camera; returns when it serves."""
 
     def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
         """Changes terms of a camera, as in ``CameraTerms``."""
 
-    def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes terms of the fleet, as in ``FleetTerms``."""
+    def change_fleet(self, values: Mapping[str, object]) -> bool:
+        """Changes terms of the fleet, as in ``FleetTerms``; returns whether the service starts again."""
 
     def add_class(self, name: str) -> None:
         """Adds a class to the fleet, for which the service starts again."""
@@ -63,8 +64,8 @@ class Backend(Protocol):
     def freeze_model(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
 
-    def roll_back(self, camera: str, version: int | None = None) -> None:
-        """Serves a kept model again; for None the one before the one that serves now."""
+    def roll_back(self, camera: str, version: int | None = None) -> str:
+        """Serves a kept model again; for None the one before the present one; returns when it does."""
 
     def forget_pictures(self, camera: str) -> None:
         """Deletes the pictures that are kept of a camera."""

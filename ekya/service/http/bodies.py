@@ -142,9 +142,11 @@ class Note:
 
     Attributes:
         note: one sentence.
+        done: the change is carried out; if not, it is kept, and the sentence says what it waits for.
     """
 
     note: str
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,8 @@ class ServiceClient:
     token: str | None = field(repr=False)
 
     @staticmethod
-    def find_service(runs: Path, name: str | None) -> "ServiceClient":
-        """Returns a client of a service that runs on this machine.
-
-        Args:
-            runs: folder of all runs.
-            name: name of the service; None takes the only one that runs.
+    def find_service(runs: Path | None, name: str | None) -> "ServiceClient":
+        """Returns a client of a service that runs on this machine; see ``find_service``.
 
         Raises:
             UserError: there is none, or several; or its token cannot be read.

@@ -17,6 +17,7 @@ from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import NotThereError, UserError
 from ekya.core.unique_tuple import require_distinct_keys
 from ekya.service.http.backend import Backend
+from ekya.service.http.bodies import Note
 from ekya.service.http.events import Events, StreamedMoment, newest_of
 from ekya.service.http.guard import Guard
 from ekya.service.http.openapi import openapi_document
@@ -103,9 +104,10 @@ class Endpoints:
             call = Call(request.match_info.get("camera", ""), await _values(route, request))
             if route.access is Access.CHANGE:
                 told = await self._change(lambda: ask(self.backend, call))
-                if adapter is None:
+                if adapter is None or told is None:
                     return web.Response(status=204)
-                return web.Response(body=adapter.dump_json(told), content_type=route.media)
+                status = 202 if isinstance(told, Note) and not told.done else 200
+                return web.Response(body=adapter.dump_json(told), content_type=route.media, status=status)
             found = await self._in(self._readers, lambda: _serialized(ask(self.backend, call), adapter))
             media = METRICS_TYPE if route.media == METRICS else route.media
             return web.Response(body=found, headers={"Content-Type": media})

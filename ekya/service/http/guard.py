@@ -40,7 +40,7 @@ class Guard:
             return
         if self._has_bearer(request):
             return
-        if not self.has_session(request):
+        if not self._has_session(request):
             raise web.HTTPUnauthorized(
                 text="log in, or send the service's token as 'Authorization: Bearer TOKEN'",
                 headers={"WWW-Authenticate": 'Bearer realm="ekya"'},
@@ -48,8 +48,11 @@ class Guard:
         if access is Access.CHANGE and GUARD_HEADER not in request.headers:
             raise web.HTTPForbidden(text=f"a change without a bearer token needs the header {GUARD_HEADER}")
 
-    def has_session(self, request: web.Request) -> bool:
-        """Returns whether the request comes from a browser that is logged in, or need not be."""
+    def admits(self, request: web.Request) -> bool:
+        """Returns whether the page is shown: to a browser that is logged in, or with the bearer token."""
+        return self._has_session(request) or self._has_bearer(request)
+
+    def _has_session(self, request: web.Request) -> bool:
         if self.keys is None:
             _require_local_name(request)
             return True
@@ -70,8 +73,9 @@ class Guard:
         return None
 
     def _has_bearer(self, request: web.Request) -> bool:
-        header = request.headers.get("Authorization")
-        if header is None or self.keys is None:
+        header = request.headers.get("Authorization", "")
+        # Another scheme is that of a proxy, which passes its own log-in on, and no guess of the token.
+        if not header.lower().startswith("bearer") or self.keys is None:
             return False
         # Before the comparison: an address that has to wait does not learn whether its token is right.
         address = _limit(request, self.bearers)

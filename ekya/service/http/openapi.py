@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from ekya import __version__
 from ekya.config.keys_in_words import ATTRIBUTES, read_meanings
-from ekya.service.http.bodies import Problem
+from ekya.service.http.bodies import Note, Problem
 from ekya.service.http.routes import JSON, ROUTES, Access, Route
 
 _REF = "#/components/schemas/{model}"
@@ -72,10 +72,14 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _success(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    done = {"204": {"description": "Done."}}
     if not route.media:
-        return {"204": {"description": "Done."}}
+        return done
     schema = {} if route.answers is None else schemas[route.answers]
-    return {"200": {"description": route.about, "content": {route.media: {"schema": schema}}}}
+    told: dict[str, Any] = {"200": {"description": route.about, "content": {route.media: {"schema": schema}}}}
+    if route.answers is Note:
+        told |= {"202": {**told["200"], "description": "Kept, and not carried out yet: why."}, **done}
+    return told
 
 
 def _in_path(name: str) -> dict[str, Any]:

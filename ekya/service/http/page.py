@@ -199,6 +199,7 @@ _ASSETS = files("ekya.service.http") / "assets"
 _FILES: Mapping[str, str] = MappingProxyType(
     {
         "page.css": "text/css; charset=utf-8",
+        "login.js": "text/javascript; charset=utf-8",
         "page.js": "text/javascript; charset=utf-8",
         "charts.js": "text/javascript; charset=utf-8",
         "tools.js": "text/javascript; charset=utf-8",
@@ -268,7 +269,7 @@ class Page:
             app.router.add_get(f"/static/{name}", _file(name, media))
 
     async def _page(self, request: web.Request) -> web.Response:
-        if not self.guard.has_session(request):
+        if not self.guard.admits(request):
             # Relative, here and below: a proxy may serve the page under a path of its own.
             raise web.HTTPSeeOther("login")
         camera = request.query.get("camera")
@@ -316,7 +317,7 @@ class Page:
         return self._html("validation.html.j2", values)
 
     async def _login_form(self, request: web.Request) -> web.Response:
-        if self.guard.has_session(request):
+        if self.guard.admits(request):
             raise web.HTTPSeeOther("./")
         return self._html("login.html.j2", {"problem": ""})
 

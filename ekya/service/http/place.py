@@ -1,9 +1,10 @@
 """Address of a service: the file ``service.json`` in its folder, for ``ekya ctl`` and scripts."""
 
 import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import cache_folder, user_errors, write_text_atomic
 from ekya.system.processes import find_process, started_s
 
-PLACE_FILE = "service.json"
+PLACE_FILE, _LINKS = "service.json", "services"
 
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -83,35 +84,47 @@ def read_place(folder: Path) -> Place | None:
             raise UserError(f"{path}: the file is damaged; remove it and restart the service") from error
 
 
-def find_service(runs: Path, name: str | None) -> tuple[Path, Place]:
+def list_for_user(folder: Path) -> None:
+    """Has ``find_service`` of this user find the service of a folder, wherever it is; the link stays."""
+    with contextlib.suppress(OSError, UserError):  # a user without a home, or a disk that is read only
+        link = cache_folder() / _LINKS / hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.resolve())
+
+
+def find_service(runs: Path | None, name: str | None) -> tuple[Path, Place]:
     """Returns folder and place of a running service.
 
     Args:
-        runs: folder of all runs.
+        runs: folder of all runs; None for ``runs``, and where that has none, for every folder in which this
+            user runs services.
         name: name of the service; None takes the only one that runs.
 
     Raises:
         UserError: there is none, or there are several.
     """
-    if name is not None:
-        place = read_place(runs / name)
-        if place is None or not place.is_there:
-            raise UserError(f"{runs / name}: no service runs here; start it with ekya serve, or see --runs")
-        return runs / name, place
-    found = list(_running(runs))
+    where = Path("runs") if runs is None else runs
+    found = list(_running([where / name] if name is not None else where.glob("*")))
+    if not found and runs is None:
+        with contextlib.suppress(UserError):  # of a user without a home
+            linked = list(_running(link.resolve() for link in (cache_folder() / _LINKS).glob("*")))
+            found = [one for one in linked if name in (None, one[0].name)]
     if not found:
-        raise UserError(f"{runs}: no service runs here; start one with ekya serve, or see --runs")
+        elsewhere = ", and none of this user elsewhere" if runs is None else ""
+        here = where / (name or "")
+        raise UserError(f"{here}: no service runs here{elsewhere}; start it with ekya serve, or see --runs")
     if len(found) > 1:
-        names = ", ".join(folder.name for folder, _ in found)
-        raise UserError(f"--name is missing: several services run in {runs}; name one of {names}")
+        names = ", ".join(f"{folder.name} in {folder.parent}" for folder, _ in found)
+        raise UserError(f"--name is missing: several services run, {names}; add --name, or --runs, of one")
     return found[0]
 
 
-def _running(runs: Path) -> Iterator[tuple[Path, Place]]:
-    for path in sorted(runs.glob(f"*/{PLACE_FILE}")):
-        place = read_place(path.parent)
+def _running(folders: Iterable[Path]) -> Iterator[tuple[Path, Place]]:
+    for folder in sorted(one for one in folders if (one / PLACE_FILE).exists()):
+        place = read_place(folder)
         if place is not None and place.is_there:
-            yield path.parent, place
+            yield folder, place
 
 
 _PLACE = TypeAdapter(Place)

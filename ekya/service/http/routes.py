@@ -65,7 +65,8 @@ class Route:
         name: of the operation.
         about: what it does, in a sentence.
         call: what it asks of the backend; None for a route that the server answers itself.
-        answers: type of the JSON in the answer; None for another media type, or no content.
+        answers: type of the JSON in the answer; None for another media type, or no content. A change that
+            may have a note answers without content where it has none.
         media: media type of the answer; empty for no content.
         body: model of the JSON in the request.
         may_be_empty: the request may come without a body.
@@ -84,6 +85,10 @@ class Route:
     may_be_empty: bool = False
     query: type[BaseModel] | None = None
     access: Access = Access.READ
+
+
+def _starts_again(what: str) -> Note:
+    return Note(f"the service starts again with {what}, and answers again within half a minute")
 
 
 def _series(backend: Backend, call: Call) -> Series:
@@ -125,17 +130,25 @@ def _newest(backend: Backend, call: Call) -> dict[str, object]:
     return message
 
 
-def _add(backend: Backend, call: Call) -> None:
+def _waiting(note: str) -> Note | None:
+    return Note(note, done=False) if note else None
+
+
+def _add(backend: Backend, call: Call) -> Note | None:
     # Its keys are checked by the service, which knows the rest of the fleet; only the shape is checked here.
     if not call.values:
         raise UserError("the camera is missing; give it as a stream of the fleet file, with id and source")
-    backend.add_camera(call.values)
+    return _waiting(backend.add_camera(call.values))
+
+
+def _change_fleet(backend: Backend, call: Call) -> Note | None:
+    return _starts_again("these GPUs") if backend.change_fleet(call.values) else None
 
 
 def _add_class(backend: Backend, call: Call) -> Note:
     name = call.values["name"]
     backend.add_class(name)
-    return Note(f"the service starts again with the class {name}, and answers again within half a minute")
+    return _starts_again(f"the class {name}")
 
 
 def _read(path: str, name: str, about: str, call: Callable[[Backend, Call], object], answers: Any) -> Route:
@@ -147,12 +160,14 @@ def _change(
     path: str,
     name: str,
     about: str,
-    call: Callable[[Backend, Call], None],
+    call: Callable[[Backend, Call], Note | None],
     body: type[BaseModel] | None = None,
     may_be_empty: bool = False,
+    notes: bool = False,
 ) -> Route:
+    answers, media = (Note, JSON) if notes else (None, "")
     return Route(
-        method, f"{API}/{path}", name, about, call, None, "", body, may_be_empty, access=Access.CHANGE
+        method, f"{API}/{path}", name, about, call, answers, media, body, may_be_empty, access=Access.CHANGE
     )
 
 
@@ -238,9 +253,10 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         "cameras",
         "add_camera",
-        "Adds a camera, given as a stream of the fleet file; answers when it serves.",
+        "Adds a camera, given as a stream of the fleet file; answers when it serves, or why it does not yet.",
         _add,
         StreamConfig,
+        notes=True,
     ),
     _change(
         "DELETE",
@@ -268,8 +284,9 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         f"{_CAMERA}/resume",
         "resume",
-        "Goes on with a paused camera.",
-        lambda b, call: b.resume_camera(call.camera),
+        "Goes on with a paused camera; answers when it serves, or why it does not yet.",
+        lambda b, call: _waiting(b.resume_camera(call.camera)),
+        notes=True,
     ),
     _change(
         "POST",
@@ -290,9 +307,10 @@ ROUTES: tuple[Route, ...] = (
         f"{_CAMERA}/roll-back",
         "roll_back",
         "Serves a kept model again: of a version, or without a body the one before the one that serves now.",
-        lambda b, call: b.roll_back(call.camera, call.values.get("version")),
+        lambda b, call: _waiting(b.roll_back(call.camera, call.values.get("version"))),
         EarlierModel,
         may_be_empty=True,
+        notes=True,
     ),
     _change(
         "POST",
@@ -313,18 +331,18 @@ ROUTES: tuple[Route, ...] = (
         "fleet",
         "change_fleet",
         "Changes terms of the fleet.",
-        lambda b, call: b.change_fleet(call.values),
+        _change_fleet,
         FleetTerms,
+        notes=True,
     ),
-    Route(
+    _change(
         "POST",
-        f"{API}/classes",
+        "classes",
         "add_class",
         "Adds a class, which models learn from their next labels on; the service starts again for it.",
         _add_class,
-        Note,
-        body=NewClass,
-        access=Access.CHANGE,
+        NewClass,
+        notes=True,
     ),
     Route(
         "GET",

@@ -7,9 +7,9 @@ from typing import Any
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
-from ekya.pipeline.base_model import warn_of_teacher
 from ekya.pipeline.costs import load_card
 from ekya.pipeline.discover_classes import with_classes
+from ekya.pipeline.first_look import warn_before_run
 from ekya.results.comparison import compare_schedulers
 from ekya.results.storage.run_folder import RunFolder, plain_name
 from ekya.simulation.emulated.run import emulate
@@ -30,7 +30,7 @@ def compare(
     """
     fleet, card = with_classes(fleet), load_card(options.card)
     fleet = fleet.model_copy(update={"window_s": fleet.window_s})
-    warn_of_teacher(fleet)
+    warn_before_run(fleet)
     root = options.runs / (options.name or f"compare-{fleet.name}")
 
     def play(scheduler: str, seed: int) -> Path:

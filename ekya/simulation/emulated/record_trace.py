@@ -16,9 +16,10 @@ from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, seconds_to_us
 from ekya.models.golden.golden_model import GoldenModel, open_golden
-from ekya.pipeline.base_model import base_model, warn_of_teacher
+from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
+from ekya.pipeline.first_look import warn_before_run
 from ekya.pipeline.reference import Referee
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.planning.profiling.history import ProfileHistory
@@ -87,7 +88,7 @@ def record_fleet(
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
-    warn_of_teacher(fleet)
+    warn_before_run(fleet)
     card = (card or load_card()).of(fleet.edge.model)
     trace = _empty(fleet, seed, extent, card)
     if before is not None:

@@ -31,9 +31,10 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
-from ekya.pipeline.base_model import base_model, warn_of_teacher
+from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
+from ekya.pipeline.first_look import warn_before_run
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps, serving
 from ekya.pipeline.run_writer import FrameRecord, ModelRecord
@@ -72,7 +73,7 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     Ctrl-C ends the run early; what has happened until then is measured and written as usual.
     """
     fleet, card = with_classes(fleet), load_card(options.card)
-    warn_of_teacher(fleet)
+    warn_before_run(fleet)
     folder = RunFolder.create_numbered(options.runs, options.name or fleet.name)
     with open_screen(console) as show:
         watcher = ProgressObserver(show, emulated_options(fleet, card.of(fleet.edge.model), options.seed))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import FiniteFloat, PositiveInt
 
+from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.dataset import StreamFindings
 from ekya.streams.ingest.frame import Frame, Truth
@@ -145,7 +146,7 @@ class LabelledSource:
         Returns:
             Boxes (N, 4) in pixels of ``image``, cut to it; classes (N,); their N rows in ``frame.objects``.
         """
-        rows = [row for row, one in enumerate(frame.objects) if self._counts(one)]
+        rows = [row for row, one in enumerate(frame.objects) if self.counts(one)]
         labelled = np.array(frame.size or stored.shape[1::-1], np.float64)
         size = np.array(image.shape[1::-1], np.float64)
         boxes = np.array([frame.objects[row][1:] for row in rows], np.float64).reshape(-1, 4)
@@ -161,7 +162,8 @@ class LabelledSource:
         classes = np.array([self.class_of[frame.objects[row].name] for row in rows], np.int64)
         return cut[kept], classes, rows
 
-    def _counts(self, one: LabelledObject) -> bool:
+    def counts(self, one: LabelledObject) -> bool:
+        """Returns whether an object is of the fleet's classes and large enough."""
         return one.name in self.class_of and min(one.x1 - one.x0, one.y1 - one.y0) >= self.min_side
 
     def _log(self, problem: str) -> None:
@@ -184,10 +186,13 @@ def examine_source(
         classes: the fleet's classes.
         on_frame: progress callback, called after each frame.
         record: takes each frame, with its problem if it has one.
+
+    Raises:
+        UserError: most boxes are outside of their pictures.
     """
     objects: Counter[str] = Counter()
     problems: list[str] = []
-    good, duration_us = 0, 0.0
+    good, duration_us, listed = 0, 0.0, 0
     for shown in source.show():
         record(shown.frame)
         duration_us = shown.t_us + US_PER_S / source.fps
@@ -196,10 +201,16 @@ def examine_source(
         else:
             good += 1
             image = shrink_frame(shown.image, source.max_side)
+            listed += sum(map(source.counts, shown.frame.objects))
             objects.update(
                 classes[number] for number in source.select_objects(shown.frame, shown.image, image)[1]
             )
         on_frame()
+    if objects.total() * 2 < listed:
+        raise UserError(
+            f"{listed - objects.total()} of {listed} boxes lie outside of their pictures, or are smaller "
+            "than a pixel; write x0, y0, x1, y1 in pixels of the pictures"
+        )
     return StreamFindings(
         good, round(duration_us / US_PER_S, 6), dict(sorted(objects.items())), tuple(problems)
     )

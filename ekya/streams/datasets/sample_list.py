@@ -82,11 +82,13 @@ class SampleListSpec(LabelledSpec):
         columns = read_columns(self.samples)
         name_of = _picture_namer(self.frames) if columns.numbered and self.frames else None
         samples: list[Sample] = sorted(read_samples(self.samples, columns), key=attrgetter("place"))
+        # Lists of frame ids count from 1, unless there is a frame 0.
+        first = min((columns.first, *(one.place for one in samples[:1] if isinstance(one.place, int))))
         frames = []
         for place, group in groupby(samples, key=attrgetter("place")):
             objects = tuple(one for sample in group if (one := sample.name_object(self.labels)) is not None)
             if isinstance(place, int):
-                frames.append(LabelledFrame(name_of(place) if name_of else place - columns.first, objects))
+                frames.append(LabelledFrame(name_of(place) if name_of else place - first, objects))
             else:
                 frames.append(LabelledFrame(place, objects))
         numbered = any(isinstance(sample.kind, int) for sample in samples)
@@ -143,7 +145,7 @@ def _show_video(
             at_us = shown.t_us if shown and not fps else round(wanted * US_PER_S / (fps or own_rate))
             begin_us = at_us if begin_us is None else begin_us
             if frame.problem or shown is None:
-                problem = f"{file}: frame {wanted} is listed, and is damaged or behind the end"
+                problem = f"{file}: frame {wanted} from 0 on is listed, and is damaged or behind the end"
                 listed = LabelledFrame(wanted, problem=frame.problem or problem)
                 yield ShownFrame(listed, at_us - begin_us, None)
             else:

@@ -32,6 +32,11 @@ class LiveSample:
         self._duration_s, self._now_ns = duration_s, now_ns
         self.wait_open = self._feed.wait_open
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that reading has taken, in seconds."""
+        return self._feed.cpu_s
+
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields the newest frame at each request until the time is over."""
         self._feed.wait_open()
@@ -99,6 +104,11 @@ class Feed:
     def ended(self) -> bool:
         """True when no more frames will come."""
         return self._has_given_up or (not self._spec.live and self._process.ended and not self._process.died)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that its process has used, in seconds."""
+        return self._process.cpu_s
 
     @property
     def damaged(self) -> int:

@@ -169,6 +169,14 @@ class SourceProcess:
         return self._process.pid
 
     @property
+    def cpu_s(self) -> float:
+        """Processor time that the process has used, in seconds; 0.0 once it is gone."""
+        # Linux's number of a process's clock; /proc counts in hundredths of a second, ten small frames.
+        with suppress(OSError):
+            return time.clock_gettime(~self.pid << 3 | 2)
+        return 0.0
+
+    @property
     def ended(self) -> bool:
         """True when no more frames will come: all were polled, or the process died."""
         return self._finished or self.died is not None

@@ -133,8 +133,12 @@ document.addEventListener("toggle", (event) => {
   if (event.target.open && event.target.dataset.job) showValidation(event.target);
 }, true); // it does not bubble
 document.addEventListener("visibilitychange", () => (document.hidden ? events.close() : listen()));
+const withoutToken = () =>
+  location.hash.startsWith("#token=") && history.replaceState(null, "", location.pathname + location.search);
+addEventListener("hashchange", withoutToken);
 addEventListener("scroll", () => all(".picture:not(:has(img))").forEach(showPicture), { passive: true });
 setInterval(() => document.hidden || all(".spark").forEach(showSpark), 60000);
+withoutToken();
 showTimes(document);
 fillNew();
 if ($("#camera")) followSeries($("#camera").dataset.camera);

@@ -41,13 +41,14 @@ function tell(text, bad = false) {
   fading = setTimeout(() => (toast.hidden = true), bad ? 9000 : 4000);
 }
 
-// Does what a button asks for; the button is off meanwhile. Returns the problem, if there is one.
+// Does what a button asks for, which is off meanwhile, and tells so, or what it waits for. Returns the problem, if any.
 export async function act(button, done, work) {
   button.disabled = true;
   button.dataset.own = ""; // or the next rendering would turn it on
   try {
-    await work();
-    tell(done);
+    const note = await work();
+    if (note?.done === false) tell(note.note, true);
+    else tell(note ? `${done}; ${note.note}` : done);
     return "";
   } catch (error) {
     tell(error.message, true);
