@@ -64,7 +64,7 @@ def record(config: RecordConfig, output: Output) -> None:
     1 where a camera is missing or its video ends early, and 2 where no camera gives a picture.
     """
     from ekya.cli.fleet_from_options import read_fleet, require_credentials
-    from ekya.cli.recording import CameraRecording, prepare_opencv, reasons_in_words, recorded_fleet_text
+    from ekya.cli.recording import CameraRecording, reasons_in_words, recorded_fleet_text
     from ekya.streams.ingest.camera import CameraSpec
     from ekya.streams.ingest.video import SUFFIX
 
@@ -87,7 +87,6 @@ def record(config: RecordConfig, output: Output) -> None:
             _LEAST_WINDOWS,
             fleet.window_s,
         )
-    prepare_opencv()
     with remember_ctrl_c():
         with closing(CameraRecording(cameras)) as recording:
             interrupted = recording.run(files, seconds, output.console)

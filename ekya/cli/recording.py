@@ -1,13 +1,11 @@
 """Recording of several live cameras at the same time, with their progress."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import cv2
 import yaml
 from rich.console import Console
 
@@ -119,13 +117,6 @@ class CameraRecording:
                 if not console.is_terminal and passed_s >= logged_s + _LOGGED_EVERY_S:
                     logged_s = passed_s
                     _LOG.info("recorded %.0f of %g s", min(passed_s, seconds), seconds)
-
-
-def prepare_opencv() -> None:
-    """Uses one OpenCV thread per camera, and silences OpenCV's message per frame that cannot be written."""
-    cv2.setNumThreads(1)
-    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = "-8"
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 
 def reasons_in_words(reasons: Mapping[StreamId, str]) -> str:

@@ -37,7 +37,6 @@ from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
-from ekya.streams.ingest.video import VideoSpec
 from ekya.system.files import write_text_atomic
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
@@ -200,8 +199,9 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
             if stream.objects not in finding:
                 finding[stream.objects] = proposer_for(fleet, stream).operations(TYPICAL_FRAME)
             operations = finding[stream.objects]
+        fps, length_s = _rate_and_length(stream)
         return StreamCosts(
-            _planned_fps(stream),
+            fps,
             {
                 resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
                 for resolution in resolutions_to_measure(fleet)
@@ -210,7 +210,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
             card.proposing_gpu_s(operations),
             per_object=fleet.edge.task is Task.CLASSIFY,
             following_gpu_s=following,
-            length_s=_length_s(stream) if isinstance(stream.source, VideoSpec) else None,
+            length_s=length_s,
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}
@@ -234,18 +234,14 @@ def fitted_by_card(
     return fit_fleet(fleet, costs, machine, overload=overload)
 
 
-def _length_s(stream: StreamConfig) -> float | None:
-    """Returns the run time of recorded videos in seconds, if it is known; the run reports a broken file."""
-    with suppress(SourceDiedError), SourceProcess(stream.source, ()) as source:
-        source.wait_open()
-        return None if source.length_s is None else stream.play.length_of(source.length_s)
-    return None
-
-
-def _planned_fps(stream: StreamConfig) -> float:
-    """Returns the stream's frames per second by the fleet file, or the default."""
-    fps: float | None = getattr(stream.source, "fps", None)
-    return (fps or ASSUMED_FPS) * stream.play.speed
+def _rate_and_length(stream: StreamConfig) -> tuple[float, float | None]:
+    """Returns frames a second and seconds of run time, None if unknown; the run reports a broken file."""
+    fps: float = getattr(stream.source, "fps", None) or ASSUMED_FPS
+    length_s: float | None = None
+    if not stream.source.live and getattr(stream.source, "fps", None) is None:
+        with suppress(SourceDiedError), SourceProcess(stream.source, ()) as source:
+            fps, length_s = source.wait_open(), source.length_s
+    return fps * stream.play.speed, None if length_s is None else stream.play.length_of(length_s)
 
 
 def _label_gpu_s(fleet: FleetConfig, card: CostCard) -> float:

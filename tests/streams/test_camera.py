@@ -1,6 +1,5 @@
 """Tests of live cameras over HTTP; RTSP is in ``test_rtsp.py``."""
 
-import os
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from ekya.streams.ingest import feed as feed_module
 from ekya.streams.ingest.camera import ASSUMED_FPS, CameraSource, CameraSpec
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame, Sight, Silence
+from ekya.streams.ingest.pictures import UnreadableError
 from ekya.streams.ingest.process import Arrived, SourceProcess
 
 
@@ -48,29 +48,29 @@ def test_camera_spec_accepts_camera_urls(url):
     assert CameraSpec(url=url).url == url
 
 
-@pytest.mark.parametrize("own", [None, "rtsp_transport;udp"])
-def test_camera_is_opened_with_the_options_of_the_environment(monkeypatch, own):
-    """OpenCV reads them from there only."""
+@pytest.mark.parametrize(
+    ("own", "options"),
+    [
+        (None, {"rtsp_flags": "prefer_tcp", "fpsprobesize": "0"}),
+        ("rtsp_transport;udp", {"rtsp_transport": "udp"}),
+        ("", {}),
+    ],
+)
+def test_camera_is_opened_with_the_options_of_the_environment(monkeypatch, own, options):
+    """In the form and the variable of OpenCV, which people know."""
     key, seen = "OPENCV_FFMPEG_CAPTURE_OPTIONS", []
-    # So that what is set here goes with the test.
-    monkeypatch.setenv(key, "")
-    monkeypatch.delenv(key) if own is None else monkeypatch.setenv(key, own)
+    monkeypatch.delenv(key, raising=False)
+    if own is not None:
+        monkeypatch.setenv(key, own)
+
+    def gives_nothing(_address, _max_side, **how):
+        seen.append(how["options"])
+        raise UnreadableError("gives nothing")
+
     monkeypatch.setattr(camera_module, "_why_unreachable", lambda *_: None)
-    monkeypatch.setattr(
-        camera_module.cv2, "VideoCapture", lambda *_: seen.append(os.environ[key]) or Closed()
-    )
+    monkeypatch.setattr(camera_module, "VideoInput", gives_nothing)
     CameraSpec(url="rtsp://10.0.0.5/live").open(())
-    assert seen == ["rtsp_flags;prefer_tcp|fpsprobesize;0" if own is None else own]
-
-
-class Closed:
-    """Capture of a camera that gives no video."""
-
-    def isOpened(self):  # noqa: N802
-        return False
-
-    def release(self):
-        pass
+    assert seen == [options]
 
 
 @pytest.mark.parametrize("url", ["gate.mp4", "ftp://u:secret@cam/x", "/dev/sda1", "rtsp:/cam", ""])
@@ -123,26 +123,23 @@ def test_feed_numbers_frames_and_the_newest_has_pixels(camera, feed):
 
 
 class Virtual:
-    """Clock, and capture that takes time for each picture; without pictures left it times out."""
+    """Clock, and video that takes time for each picture; without pictures left it times out."""
 
     def __init__(self, *takes_s, said_fps=25.0):
         self.now_s = 100.0
-        self.takes_s, self.said_fps = list(takes_s), said_fps
+        self.takes_s, self.rate = list(takes_s), said_fps
 
-    def isOpened(self):  # noqa: N802
-        return True
-
-    def get(self, _what):
-        return self.said_fps
-
-    def read(self):
+    def next_frame(self):
         if not self.takes_s:
             self.now_s += STALL_S
-            return False, None
+            return None
         self.now_s += self.takes_s.pop(0)
-        return True, np.zeros((48, 64, 3), np.uint8)
+        return np.zeros((48, 64, 3), np.uint8)
 
-    def release(self):
+    def picture_of(self, frame):
+        return frame
+
+    def close(self):
         pass
 
 
@@ -153,7 +150,7 @@ STALL_S = 2.0
 def source_of(monkeypatch):
     def made(virtual, fps=None):
         monkeypatch.setattr(camera_module, "_why_unreachable", lambda *_: None)
-        monkeypatch.setattr(camera_module.cv2, "VideoCapture", lambda *_: virtual)
+        monkeypatch.setattr(camera_module, "VideoInput", lambda *_, **__: virtual)
         source = CameraSource("rtsp://10.0.0.5/live", fps, STALL_S, 640, lambda: virtual.now_s)
         source.connect_camera()
         return source
@@ -200,6 +197,16 @@ def test_feed_camera_disconnects_and_is_found_again(camera, playing):
     indices = [one.index for one in before + after]
     assert indices[-1] >= len(before) + 5
     assert indices == sorted(set(indices))
+
+
+def test_feed_camera_that_goes_wide_is_followed(camera, playing):
+    watching = playing(CameraSpec(url=camera.url, fps=40))
+    watched(watching, lambda seen: len(seen) > 5)
+    camera.size = (128, 72)
+    arrived, _ = watched(
+        watching, lambda seen: any(one.frame and one.frame.size == (128, 72) for one in seen)
+    )
+    assert {one.frame.size for one in arrived if one.frame} <= {(64, 48), (128, 72)}
 
 
 def test_feed_silent_camera_is_lost(camera, playing):

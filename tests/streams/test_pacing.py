@@ -56,8 +56,8 @@ class Live:
                 yield one
 
 
-def send(outbox, source, requests, from_index=0):
-    begin = {"started_monotonic_ns": BEGAN_NS, "from_index": from_index, "only": None}
+def send(outbox, source, requests, from_index=0, from_us=0):
+    begin = {"started_monotonic_ns": BEGAN_NS, "from_index": from_index, "only": None, "from_us": from_us}
     if not isinstance(source, Live):
         requests.put(begin)
     slots = SimpleNamespace(write_frame=lambda _frame: 0)
@@ -102,6 +102,11 @@ def test_paced_frames_from_an_index_on_keep_their_time(outbox, requests):
         (1, BEGAN_NS + 10_000_000),
         (2, BEGAN_NS + 20_000_000),
     ]
+
+
+def test_paced_frames_from_a_time_on_are_found_by_it_not_by_a_rate(outbox, requests):
+    sent = send(outbox, paced(outbox, 0, 10_000, 900_000, 910_000), requests, from_us=500_000)
+    assert [(one.index, one.t_us) for one in sent] == [(2, 900_000), (3, 910_000)]
 
 
 def test_scripted_loss_is_told_when_it_begins_and_ends(outbox, requests):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from waiting import call_at, wait_until
 
+from ekya.core.errors import UserError
 from ekya.streams.ingest.frame import CameraOutage
 from ekya.streams.ingest.playing import Burst, Joins, Lost, Night, PlayConfig, PlayedSpec, script_time_us
 from ekya.streams.ingest.process import SourceProcess
@@ -231,10 +232,19 @@ def test_played_loop_continues_without_truth():
     assert all(truth is not None for _, truth in looped[: len(once)])
 
 
-@pytest.mark.parametrize("damage", [b"", b"RIFF"])
-def test_played_loop_without_frames_ends(tmp_path, damage):
+def test_played_loop_without_frames_ends(tmp_path):
     spec = video(tmp_path)
     source = PlayedSpec(source=spec, play=PlayConfig(loop=True)).open(())
     for file in spec.files:
-        file.write_bytes(damage)
+        content = file.read_bytes()
+        file.write_bytes(content[: content.index(b"movi") + 4])
     assert list(source.frames()) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"RIFF"])
+def test_played_loop_of_a_file_that_is_no_video_any_more_names_it(tmp_path, damage):
+    spec = video(tmp_path)
+    source = PlayedSpec(source=spec, play=PlayConfig(loop=True)).open(())
+    spec.files[0].write_bytes(damage)
+    with pytest.raises(UserError, match=spec.files[0].name):
+        list(source.frames())

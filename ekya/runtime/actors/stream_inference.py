@@ -13,7 +13,7 @@ from ekya.core.areas import Areas
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import BACKGROUND, SURE
 from ekya.core.records import FramePrediction
-from ekya.core.units import JobId, ModelVersion, us_to_seconds
+from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized
 from ekya.models.edge.architecture_table import Task
@@ -142,12 +142,8 @@ class StreamInference:
         """
         clock = RunClock(started_monotonic_ns)
         self._arrived = self._record.next_frame()
-        if from_now and not self._stream.source.live:
-            joined_us = clock.now_us() - self._stream.play.joins_us
-            now = round(us_to_seconds(max(joined_us, 0)) * self._settings.fps)
-            self._arrived = max(self._arrived, now)
         self._reports.start_run(clock)
-        self._feed.start_frames(started_monotonic_ns, self._arrived)
+        self._feed.start_frames(started_monotonic_ns, self._arrived, clock.now_us() if from_now else 0)
         thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._turned_s = time.monotonic()
         thread.start()

@@ -14,8 +14,6 @@ from pathlib import Path
 from statistics import mode
 from typing import Annotated, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ekya.core.errors import UserError
@@ -25,8 +23,9 @@ from ekya.streams.datasets.dataset import Dataset, Survey
 from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, ShownFrame, show_files
 from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
 from ekya.streams.datasets.sample_csv import Sample, read_columns, read_samples
+from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceProcess, probe_source
-from ekya.streams.ingest.video import VideoSpec, check_video, video_images
+from ekya.streams.ingest.video import VideoSpec
 from ekya.system.files import FOLDER, user_errors
 
 _log = logging.getLogger(__name__)
@@ -98,80 +97,79 @@ class SampleListSpec(LabelledSpec):
 
     def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns the source of the list's frames."""
-        return self._make_source(frames, class_of, check_video, video_images)
+        return self._make_source(frames, class_of, _read_here)
 
     def make_checked_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
         """Returns a source that decodes a video in a process of its own, which a damaged file may abort."""
-        return self._make_source(frames, class_of, _check_video_apart, _images_apart)
+        return self._make_source(frames, class_of, _read_apart)
 
     def _make_source(
-        self,
-        frames: Frames,
-        class_of: Mapping[str, int],
-        check: Callable[[Path], float],
-        images: "Callable[[Path], _Images]",
+        self, frames: Frames, class_of: Mapping[str, int], read: "Callable[[VideoSpec], _ReadVideo]"
     ) -> LabelledSource:
         if self.video is None:
             fps = self.fps or PICTURE_FPS
             shown = partial(show_files, self.frames or Path(), fps, frames)
             return LabelledSource(shown, fps, class_of, self.max_side)
-        own_rate = check(self.video)  # it is checked even where the fleet file gives another rate
-        rate = self.fps or own_rate
+        # As stored: the list's boxes are in pixels of the stored picture.
+        own_rate, pictures = read(VideoSpec(files=(self.video,), max_side=_ANY_SIDE, square_pixels=False))
         step = _frame_step(self.video, frames())
-        video = partial(_show_video, self.video, rate, images, frames)
-        return LabelledSource(video, rate / step, class_of, self.max_side)
+        video = partial(_show_video, self.video, own_rate, self.fps, pictures, frames)
+        return LabelledSource(video, (self.fps or own_rate) / step, class_of, self.max_side)
 
 
-_Images = Generator[NDArray[np.uint8] | None, None, None]
+_Pictures = Generator[Frame, None, None]
+_ReadVideo = tuple[float, Callable[[], _Pictures]]
+"""Frames a second of a video, and what reads it."""
 
 
 def _show_video(
-    file: Path, rate: float, images: Callable[[Path], _Images], frames: Frames
+    file: Path, own_rate: float, fps: float | None, pictures: Callable[[], _Pictures], frames: Frames
 ) -> Iterator[ShownFrame]:
     """Yields listed frames of a video at their times in it, relative to the first listed one.
 
     Args:
         file: the video, which is decoded once, up to the last listed frame.
-        rate: frames a second of the video.
-        images: returns all pictures of a file, None for one that does not decode.
+        own_rate: frames a second of the video.
+        fps: frames a second at which it is shown; None keeps its own times.
+        pictures: returns all frames of the video.
         frames: frames of the list.
     """
-    first, at, image = None, -1, None
+    at, begin_us, shown = -1, None, None
     # The last listed frame may come long before the end: the decoder is released then.
-    with closing(images(file)) as pictures:
+    with closing(pictures()) as read:
         for frame in frames():
             wanted = _number(file, frame)
-            first = wanted if first is None else first
             while at < wanted:
                 # Behind the end, skip straight to the wanted number.
-                at, image = next(((at + 1, one) for one in pictures), (wanted, None))
-            t_us = round((wanted - first) * US_PER_S / rate)
-            if frame.problem or image is None:
+                at, shown = next(((at + 1, one) for one in read), (wanted, None))
+            at_us = shown.t_us if shown and not fps else round(wanted * US_PER_S / (fps or own_rate))
+            begin_us = at_us if begin_us is None else begin_us
+            if frame.problem or shown is None:
                 problem = f"{file}: frame {wanted} from 0 on is listed, and is damaged or behind the end"
-                yield ShownFrame(LabelledFrame(wanted, problem=frame.problem or problem), t_us, None)
+                listed = LabelledFrame(wanted, problem=frame.problem or problem)
+                yield ShownFrame(listed, at_us - begin_us, None)
             else:
-                yield ShownFrame(frame, t_us, image)
+                yield ShownFrame(frame, at_us - begin_us, shown.image)
 
 
-def _check_video_apart(file: Path) -> float:
-    """Returns a video's rate, frames a second, as another process reads it."""
-    return probe_source(VideoSpec(files=(file,)), ())
+def _read_here(video: VideoSpec) -> _ReadVideo:
+    source = video.open(())
+    return source.fps, lambda: (frame for frame, _ in source.frames())
 
 
-def _images_apart(file: Path) -> _Images:
-    """Yields a video's pictures as ``video_images``, decoded by another process; ends if that dies."""
-    # Not scaled down: the list's boxes are in pixels of the stored picture.
-    with SourceProcess(VideoSpec(files=(file,), max_side=_ANY_SIDE), ()) as process:
-        rate = process.wait_open()
-        following = 0
-        for frame, _ in process.frames():
-            number = round(frame.t_us * rate / US_PER_S)
-            # A process gives no frame for one that does not decode; the times show how many are missing.
-            yield from [None] * (number - following)
-            yield frame.image
-            following = number + 1
-        if process.died:
-            _log.warning("%s: its decoder died at frame %d (%s)", file, following, process.died)
+def _read_apart(video: VideoSpec) -> _ReadVideo:
+    """Decodes by another process; the frames end if that dies."""
+
+    def pictures() -> _Pictures:
+        with SourceProcess(video, ()) as process:
+            following = 0
+            for frame, _ in process.frames():
+                yield frame
+                following += 1
+            if process.died:
+                _log.warning("%s: its decoder died at frame %d (%s)", video.files[0], following, process.died)
+
+    return probe_source(video, ()), pictures
 
 
 def _picture_namer(folder: Path) -> Callable[[int], str]:

@@ -1,10 +1,8 @@
 """Live cameras: RTSP, MJPEG over HTTP, or a device of this machine.
 
-OpenCV decodes. Its FFmpeg has timeouts for opening and reading, so a camera that falls silent cannot block
-its process; no other library is needed for that.
+FFmpeg has timeouts for opening and reading, so a camera that falls silent cannot block its process.
 """
 
-import math
 import os
 import re
 import socket
@@ -15,13 +13,13 @@ from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-import cv2
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import fill_in_url, mask_passwords
+from ekya.streams.ingest.decoding import VideoInput
 from ekya.streams.ingest.frame import LiveSource, Sight, Silence
-from ekya.streams.ingest.pictures import next_picture, shrink_frame
+from ekya.streams.ingest.pictures import UnreadableError
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 2.0
@@ -34,8 +32,8 @@ _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 _DEVICE = re.compile(r"/dev/video\d+")
 _UNKNOWN = re.compile(r"\$\{")
 _OPTIONS_KEY, _OPTIONS = "OPENCV_FFMPEG_CAPTURE_OPTIONS", "rtsp_flags;prefer_tcp|fpsprobesize;0"
-"""OpenCV's own default, and no wait for twenty frames that tell the rate, two seconds at 10 fps: it is
-measured here."""
+"""FFmpeg's options, in the variable that OpenCV has for them. By default no wait for twenty frames that tell
+the rate, two seconds at 10 fps: it is measured here."""
 # The decoder delivers the frames that it buffered while it probed the stream in one burst.
 _BACKLOG_S = 0.5
 _MEASURED_S = 1.5
@@ -104,7 +102,7 @@ class CameraReconnect:
 
 @dataclass(eq=False)
 class CameraSource:
-    """A ``LiveSource`` over OpenCV.
+    """A ``LiveSource`` over FFmpeg.
 
     Attributes:
         address: URL with credentials; must not be logged or shown.
@@ -117,7 +115,7 @@ class CameraSource:
     stall_s: float
     max_side: int
     now_s: Callable[[], float] = field(default=time.monotonic, repr=False)
-    _capture: cv2.VideoCapture | None = field(default=None, init=False, repr=False)
+    _video: VideoInput | None = field(default=None, init=False, repr=False)
     _measured_fps: float | None = field(default=None, init=False)
     _reason: str = field(default="no connection was tried yet", init=False)
 
@@ -128,50 +126,57 @@ class CameraSource:
 
     def connect_camera(self) -> None:
         """Tries once to reach the camera, and measures its rate unless that is declared."""
-        self._capture = self._opened()
-        if self._capture is not None and self.declared_fps is None:
-            self._measured_fps = _rate(self._capture, self.now_s)
+        self._video = self._opened()
+        if self._video is not None and self.declared_fps is None:
+            self._measured_fps = _rate(self._video, self.now_s)
 
     def watch_pictures(self) -> Iterator[Sight | Silence]:
         """Yields frames and silences as ``LiveSource.watch_pictures``; never ends."""
         reconnect = CameraReconnect()
         try:
             while True:
-                if self._capture is None:
+                if self._video is None:
                     yield Silence(self._reason)
                     time.sleep(reconnect.next_delay_s())
-                    self._capture = self._opened()
+                    self._video = self._opened()
                     continue
                 asked_s = self.now_s()
-                image = next_picture(self._capture)
-                if image is None:
+                frame = self._video.next_frame()
+                if frame is None:
                     self.close()
                     waited_s = self.now_s() - asked_s
-                    # OpenCV reports a time-out and a closed connection alike; the time tells them apart.
+                    # FFmpeg reports a time-out and a closed connection alike; the time tells them apart.
                     stalled = waited_s > 0.9 * self.stall_s
                     self._reason = (
                         f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
                     )
                     continue
                 reconnect = CameraReconnect()
-                yield Sight(time.monotonic_ns(), shrink_frame(image, self.max_side))
+                arrived_ns = time.monotonic_ns()
+                yield Sight(arrived_ns, self._video.picture_of(frame))
         finally:
             self.close()
 
     def close(self) -> None:
         """Closes the connection. May be called twice."""
-        if self._capture is not None:
-            self._capture.release()
-            self._capture = None
+        if self._video is not None:
+            self._video.close()
+            self._video = None
 
-    def _opened(self) -> cv2.VideoCapture | None:
+    def _opened(self) -> VideoInput | None:
         self._reason = _why_unreachable(self.address, self.stall_s) or ""
         if self._reason:
             return None
-        capture = _capture(self.address, round(1000 * self.stall_s))
-        if capture is None:
+        is_device = _DEVICE.fullmatch(self.address)
+        # A device that falls silent would block for ever.
+        given = "fflags;nonblock" if is_device else os.environ.get(_OPTIONS_KEY, _OPTIONS)
+        options = dict(one.split(";", 1) for one in given.split("|") if ";" in one)
+        try:
+            kind = "v4l2" if is_device else None
+            return VideoInput(self.address, self.max_side, timeout_s=self.stall_s, options=options, kind=kind)
+        except UnreadableError:
             self._reason = "the camera answers and gives no video; check login, path and codec"
-        return capture
+            return None
 
 
 def _check(url: str) -> None:
@@ -189,7 +194,7 @@ def _check(url: str) -> None:
 
 
 def _why_unreachable(address: str, timeout_s: float) -> str | None:
-    """Returns why the address does not answer, which OpenCV does not report; None if it answers."""
+    """Returns why the address does not answer, in words; None if it answers."""
     if _DEVICE.fullmatch(address):
         return None if Path(address).exists() else "there is no such device"
     try:
@@ -201,29 +206,13 @@ def _why_unreachable(address: str, timeout_s: float) -> str | None:
     return None
 
 
-def _capture(address: str, timeout_ms: int) -> cv2.VideoCapture | None:
-    """Opens the camera, decoded on one thread; returns None if it cannot be opened."""
-    if _DEVICE.fullmatch(address):
-        # The time-outs are FFmpeg's: for a device OpenCV has its own, of up to 10 seconds.
-        capture = cv2.VideoCapture(address, cv2.CAP_V4L2)
-    else:
-        # OpenCV reads the variable whenever it opens a stream; a user's own options are kept.
-        os.environ.setdefault(_OPTIONS_KEY, _OPTIONS)
-        timeouts = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, timeout_ms, cv2.CAP_PROP_READ_TIMEOUT_MSEC, timeout_ms]
-        capture = cv2.VideoCapture(address, cv2.CAP_FFMPEG, [*timeouts, cv2.CAP_PROP_N_THREADS, 1])
-    if capture.isOpened():
-        return capture
-    capture.release()
-    return None
-
-
-def _rate(capture: cv2.VideoCapture, now_s: Callable[[], float]) -> float | None:
+def _rate(video: VideoInput, now_s: Callable[[], float]) -> float | None:
     """Returns frames a second: the declared rate if frames arrive at about that, else the measured one."""
-    said = float(capture.get(cv2.CAP_PROP_FPS))
-    sane = math.isfinite(said) and _SANE_FPS[0] <= said <= _SANE_FPS[1]
+    said = video.rate
+    sane = _SANE_FPS[0] <= said <= _SANE_FPS[1]
     began_s = now_s()
     came_s = []
-    while now_s() < began_s + _BACKLOG_S + _MEASURED_S and next_picture(capture) is not None:
+    while now_s() < began_s + _BACKLOG_S + _MEASURED_S and video.next_frame() is not None:
         came_s.append(now_s())
     came_s = [at_s for at_s in came_s if at_s >= began_s + _BACKLOG_S]
     if len(came_s) < 3:

@@ -77,7 +77,7 @@ class Feed:
         self._areas = areas
         self._process = SourceProcess(spec, classes, areas=areas)
         self._started_monotonic_ns: int | None = None
-        self._next_index = 0
+        self._next_index = self._from_us = 0
         self._lost_by: str | None = None
         self._reconnect = CameraReconnect()
         self._again_s = 0.0
@@ -131,10 +131,14 @@ class Feed:
                 if self._spec.live or self._has_given_up:
                     return ASSUMED_FPS
 
-    def start_frames(self, started_monotonic_ns: int, from_index: int = 0) -> None:
+    def start_frames(self, started_monotonic_ns: int, from_index: int = 0, from_us: int = 0) -> None:
         """Starts the paced delivery of frames; see ``SourceProcess.start_frames``."""
-        self._started_monotonic_ns, self._next_index = started_monotonic_ns, from_index
-        self._process.start_frames(started_monotonic_ns, from_index)
+        self._started_monotonic_ns, self._next_index, self._from_us = (
+            started_monotonic_ns,
+            from_index,
+            from_us,
+        )
+        self._process.start_frames(started_monotonic_ns, from_index, from_us=from_us)
 
     def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns the frames that arrived, as ``SourceProcess.poll``.
@@ -211,4 +215,4 @@ class Feed:
         self._process = SourceProcess(self._spec, self._classes, areas=self._areas)
         if self._started_monotonic_ns is not None:
             # The request waits in the process's input until the source is open.
-            self._process.start_frames(self._started_monotonic_ns, self._next_index)
+            self._process.start_frames(self._started_monotonic_ns, self._next_index, from_us=self._from_us)

@@ -41,14 +41,14 @@ def shrink_frame(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
         image: (H, W, 3) uint8.
         max_side: longest side of the result, pixels.
     """
-    return _resized(image, _size_within(image.shape[1], image.shape[0], max_side))
+    return _resized(image, size_within(image.shape[1], image.shape[0], max_side))
 
 
 def shrink_by_area(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     """Returns an (H, W, 3) uint8 image, resized in proportion if a side is longer than ``longest`` pixels."""
     if max(image.shape[:2]) <= longest:
         return image
-    size = _size_within(image.shape[1], image.shape[0], longest)
+    size = size_within(image.shape[1], image.shape[0], longest)
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
@@ -70,7 +70,7 @@ def decode_jpeg(data: bytes, max_side: int) -> DecodedPicture | None:
         return None
     if decoded is None or decoded.ndim != 3:
         return None
-    image = _resized(np.asarray(decoded, dtype=np.uint8), _size_within(width, height, max_side))
+    image = _resized(np.asarray(decoded, dtype=np.uint8), size_within(width, height, max_side))
     return DecodedPicture(image, size)
 
 
@@ -99,7 +99,8 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _size_within(width: int, height: int, max_side: int) -> tuple[int, int]:
+def size_within(width: int, height: int, max_side: int) -> tuple[int, int]:
+    """Returns width and height, scaled down in proportion until none is longer than ``max_side``."""
     scale = min(1.0, max_side / max(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))
 
@@ -194,14 +195,3 @@ def _check_png(data: bytes) -> None:
             if width * height > _MOST_FILE_PIXELS:
                 raise UnreadableError(f"claims to be {width}x{height} pixels large")
         at = end + 4
-
-
-def next_picture(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:
-    """Waits for the next picture, (H, W, 3) BGR; None at the end, at damage or if the camera is lost."""
-    try:
-        decoded, image = capture.read()
-    except cv2.error:
-        return None
-    if not decoded or image is None or image.ndim != 3:
-        return None
-    return np.asarray(image, dtype=np.uint8)

@@ -32,6 +32,9 @@ _PIPE_BYTES = 65536
 _LAST_WORDS_BYTES = 300
 _GRACE_S = 1.0
 
+_KEPT_MEMORY = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(32 << 20))
+"""Otherwise glibc gives each picture's pages back and fetches new ones, a third of a small one's time."""
+
 _HUNG_S = 75.0
 """A process that has given frames, and then for so long neither one nor another message, hangs.
 
@@ -138,9 +141,7 @@ class SourceProcess:
                 stderr=self._errors,
                 pass_fds=(self._memory, child_pipe),
                 start_new_session=True,  # only the parent handles Ctrl-C
-                # Quiet: FFmpeg's messages on damaged packets would fill the memory of ``_errors``.
-                env=os.environ
-                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENCV_FFMPEG_LOGLEVEL": "-8"},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | _KEPT_MEMORY,
             )
         finally:
             # While this process held the child's end, the child's death would not end the pipe.
@@ -204,7 +205,11 @@ class SourceProcess:
         raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
     def start_frames(
-        self, started_monotonic_ns: int | None, from_index: int = 0, only: Sequence[int] | None = None
+        self,
+        started_monotonic_ns: int | None,
+        from_index: int = 0,
+        only: Sequence[int] | None = None,
+        from_us: int = 0,
     ) -> None:
         """Starts the delivery of frames.
 
@@ -216,10 +221,11 @@ class SourceProcess:
             from_index: first frame to report. A source that replaces a dead one begins after the last
                 polled frame, so that every frame is reported once.
             only: of a source on demand, the frames to report; None for all.
+            from_us: of a recording that is paced, the stream time before which no frame is reported.
         """
         self._on_demand = started_monotonic_ns is None
-        chosen = None if only is None else list(only)
-        self._send(started_monotonic_ns=started_monotonic_ns, from_index=from_index, only=chosen)
+        begin = {"from_index": from_index, "only": None if only is None else list(only), "from_us": from_us}
+        self._send(started_monotonic_ns=started_monotonic_ns, **begin)
 
     def poll_frames(self, timeout_s: float) -> list[Arrived]:
         """Returns all frames that arrived since the last call, in order.

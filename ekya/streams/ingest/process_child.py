@@ -137,10 +137,10 @@ class FrameSender:
         if begin["started_monotonic_ns"] is None:
             self._on_demand(source, begin["from_index"], begin["only"])
         else:
-            self._paced(source, begin["started_monotonic_ns"], begin["from_index"])
+            self._paced(source, begin["started_monotonic_ns"], begin["from_index"], begin["from_us"])
         return source.damaged
 
-    def _paced(self, source: StreamSource, started_ns: int, from_index: int) -> None:
+    def _paced(self, source: StreamSource, started_ns: int, from_index: int, from_us: int) -> None:
         def wait_until(t_us: int) -> None:
             self._outbox.wait_until(started_ns + t_us * 1000)
 
@@ -154,7 +154,7 @@ class FrameSender:
                     self._outbox.put(MessageKind.LOST, outage.reason)
                 continue
             frame, truth = seen
-            if frame.index < from_index:
+            if frame.index < from_index or frame.t_us < from_us:
                 continue
             if outage is not None:
                 wait_until(outage.until_us)

@@ -1,27 +1,30 @@
-"""Recorded video: files that play in sequence as one camera; and writing of one, as Motion JPEG in AVI.
-
-Every OpenCV build supports that.
-"""
+"""Recorded video: files that play in sequence as one camera; and writing of one, as Motion JPEG in AVI."""
 
 import logging
 import math
 import shutil
 from bisect import bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from fractions import Fraction
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import av
 import cv2
 import numpy as np
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
+from ekya.streams.ingest.decoding import FrameClock, VideoInput
 from ekya.streams.ingest.frame import Frame, StreamSource, Truth
-from ekya.streams.ingest.pictures import next_picture, shrink_frame
+from ekya.streams.ingest.pictures import UnreadableError
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +33,7 @@ _FALLBACK_FPS = 25.0
 _SANE_FPS = (0.1, 480.0)
 # A header's rate is a hint: if the stamps of the first frames differ by more than a tenth, they count.
 _STAMPED_FRAMES, _SAME_RATE = 9, 0.1
-# A failed read means damage or the end, and the decoder does not say which. Past the end every further try
-# fails immediately, so the tries only limit the length of a damaged stretch.
-_TRIES_AFTER_A_FAILED_READ = 50
+_REMEDY = ", named by the key 'files'; convert it to H.264 in MP4, for example with ffmpeg, or remove it."
 
 
 class VideoSpec(BaseModel):
@@ -41,6 +42,8 @@ class VideoSpec(BaseModel):
     Attributes:
         files: video files, in the order in which they play; the scene changes from one to the next.
         max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
+        square_pixels: stretch pictures whose pixels are not square, as players do; without it boxes are in
+            the pixels that are stored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,6 +54,7 @@ class VideoSpec(BaseModel):
     kind: Literal["video"] = "video"
     files: tuple[Path, ...] = Field(min_length=1)
     max_side: int = Field(default=640, ge=32)
+    square_pixels: bool = True
 
     def open(self, classes: tuple[str, ...]) -> "VideoSource":
         """Opens the video; ``classes`` is not used, since a video has no truth.
@@ -61,11 +65,57 @@ class VideoSpec(BaseModel):
         Raises:
             UserError: a file is missing or not a video.
         """
-        rates = tuple(check_video(file) for file in self.files)
-        lengths_s = [read_length_s(file, rate) for file, rate in zip(self.files, rates, strict=True)]
-        known_s = [length_s for length_s in lengths_s if length_s is not None]
-        length_s = sum(known_s) if len(known_s) == len(lengths_s) else None
-        return VideoSource(self.files, rates, self.max_side, length_s)
+        return VideoSource(self, tuple(self._examine_file(file) for file in self.files))
+
+    def open_file(self, file: Path) -> VideoInput:
+        """Opens one of the files.
+
+        Raises:
+            UserError: it is missing or not a video.
+        """
+        if not file.is_file():
+            raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
+        try:
+            return VideoInput(f"file:{file}", self.max_side, square_pixels=self.square_pixels)
+        except UnreadableError as error:
+            raise UserError(f"{file}: {error}{_REMEDY}") from None
+
+    def _examine_file(self, file: Path) -> "FileFacts":
+        """Decodes first frames; logs what may surprise."""
+        with closing(self.open_file(file)) as video:
+            stamps_s = [stamp_s for stamp_s, _ in islice(video.frames(), _STAMPED_FRAMES)]
+            if not stamps_s:
+                raise UserError(f"{file}: has no frame that can be decoded{_REMEDY}")
+            if len(video.sizes) > 1:
+                sizes = ", ".join(f"{width}x{height}" for width, height in video.sizes)
+                _log.warning("%s: has several video tracks (%s); the largest is taken", file, sizes)
+            steps_s = np.diff([stamp_s for stamp_s in stamps_s if stamp_s is not None])
+            step_s = float(np.median(steps_s)) if len(steps_s) else math.nan
+            by_stamps = 1 / step_s if step_s > 0 else math.nan
+            agrees = video.is_counted or abs(video.rate * step_s - 1) < _SAME_RATE
+            rates = (video.rate, by_stamps) if agrees else (by_stamps, video.rate)
+            sane = [rate for rate in rates if _SANE_FPS[0] <= rate <= _SANE_FPS[1]]
+            if not sane:
+                _log.warning("%s gives no usable frame rate (%s); 25 is assumed", file, rates[0])
+            rate = sane[0] if sane else _FALLBACK_FPS
+            return FileFacts(rate, by_stamps in sane, video.track.frames, video.length_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the header of a file promises, as far as it can be believed.
+
+    Attributes:
+        rate: frames a second, on average where that is known.
+        stamped: whether frames have the times of their stamps; otherwise they are equally spaced.
+        frames: their number; 0 if it is not said.
+        length_s: seconds; None if they are not said.
+    """
+
+    rate: float
+    stamped: bool
+    frames: int
+    length_s: float | None
 
 
 @dataclass(eq=False)
@@ -73,42 +123,56 @@ class VideoSource:
     """``StreamSource`` of video files, without truth and without proposed boxes.
 
     Attributes:
-        files: video files, in the order in which they play.
-        rates: frames a second of each file.
-        max_side: longest side of a frame, pixels; larger frames are scaled down.
-        length_s: of all files by their headers, seconds; None if one does not say it.
+        spec: files, and how large their pictures are.
+        facts: of each file.
         damaged: number of frames of the current pass that could not be decoded.
     """
 
-    files: tuple[Path, ...]
-    rates: tuple[float, ...]
-    max_side: int
-    length_s: float | None = None
+    spec: VideoSpec
+    facts: tuple[FileFacts, ...]
     damaged: int = field(default=0, init=False)
 
     @property
     def fps(self) -> float:
         """Frames a second of the first file: a hint, as other files may have another rate."""
-        return self.rates[0]
+        return self.facts[0].rate
+
+    @property
+    def length_s(self) -> float | None:
+        """Seconds of all files by their headers; None if one does not say it."""
+        known_s = [one.length_s for one in self.facts if one.length_s is not None]
+        return sum(known_s) if len(known_s) == len(self.facts) else None
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """Yields all frames that decode. Stream time continues across files and damaged frames."""
+        """Yields all frames that decode. Stream time continues across files."""
         self.damaged = 0
-        index = 0
-        file_start_us = 0
-        for file, rate in zip(self.files, self.rates, strict=True):
-            position, damaged_before = 0, self.damaged
-            for image in video_images(file):
-                if image is None:
-                    self.damaged += 1
-                else:
-                    t_us = file_start_us + round(position * US_PER_S / rate)
-                    yield Frame(index, t_us, shrink_frame(image, self.max_side), None), None
-                    index += 1
-                position += 1
-            file_start_us += round(position * US_PER_S / rate)
-            if self.damaged > damaged_before:
-                _log.warning("%s: %d frames cannot be decoded", file, self.damaged - damaged_before)
+        index = file_start_us = 0
+        for file, facts in zip(self.spec.files, self.facts, strict=True):
+            clock, came, damaged_before = FrameClock(facts.rate, facts.stamped), 0, self.damaged
+            with closing(self.spec.open_file(file)) as video:
+                for stamp_s, frame in video.frames():
+                    self.damaged = damaged_before + video.damaged
+                    t_us = file_start_us + clock.next_us(stamp_s)
+                    yield Frame(index + came, t_us, video.picture_of(frame), None), None
+                    came += 1
+            length_us = clock.next_us(None)
+            index, file_start_us = index + came, file_start_us + length_us
+            for problem in _find_problems(facts, came, length_us, video.damaged, clock.jumps):
+                _log.warning("%s: %s", file, problem)
+
+
+def _find_problems(facts: FileFacts, came: int, length_us: int, damaged: int, jumps: int) -> Iterator[str]:
+    """Yields a sentence for whatever a file that was read to its end did not keep."""
+    if damaged:
+        yield f"{damaged} frames cannot be decoded"
+    if jumps:
+        yield f"its time stamps go back or leap {jumps} times, as in joined files; it is left out"
+    promised = facts.frames
+    if not promised and came and facts.length_s and facts.stamped and not jumps:
+        promised = round(came * facts.length_s * US_PER_S / length_us)
+    # A sound track may be a little longer, and writers count differently.
+    if came < 0.9 * promised - 2:
+        yield f"{came} of the {promised} frames that its header promises came; copy or export it again"
 
 
 class SpreadVideoSpec(BaseModel):
@@ -161,9 +225,9 @@ class SpreadVideoSource:
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields the runs so that the first few are from all over the video, too."""
-        files = list(zip(self.video.files, self.video.rates, strict=True))
+        files = list(zip(self.video.spec.files, self.video.facts, strict=True))
         # A header's length is a hint, and may be missing: then there is one run, at the begin.
-        counts = [round((read_length_s(file, rate) or 0.0) * rate) for file, rate in files]
+        counts = [round((one.length_s or 0.0) * one.rate) if one.stamped else 0 for _, one in files]
         starts = list(accumulate(counts, initial=0))
         runs = max(1, min(self.runs, sum(counts) // self.run_frames))
         yielded = False
@@ -176,100 +240,23 @@ class SpreadVideoSource:
         if not yielded:
             yield from ((frame, None) for frame in self._read_run(*files[0], 0, 0))
 
-    def _read_run(self, file: Path, rate: float, begin: int, before: int) -> Iterator[Frame]:
+    def _read_run(self, file: Path, facts: FileFacts, begin: int, before: int) -> Iterator[Frame]:
         """Yields frames from a position in a file on; ``before`` counts those of earlier files."""
-        capture = _capture(file)
-        try:
+        with closing(self.video.spec.open_file(file)) as video:
             if begin:
-                capture.set(cv2.CAP_PROP_POS_FRAMES, begin)
-            for at in range(before + begin, before + begin + self.run_frames):
-                image = next_picture(capture)
-                if image is None:
+                video.seek_before(begin / facts.rate)
+            at, clock = before + begin, FrameClock(facts.rate, facts.stamped)
+            for stamp_s, frame in video.frames():
+                if begin and stamp_s is not None and stamp_s < (begin - 0.5) / facts.rate:
+                    continue
+                t_us = round((before + begin) * US_PER_S / facts.rate) + clock.next_us(stamp_s)
+                yield Frame(at, t_us, video.picture_of(frame), None)
+                at += 1
+                if at == before + begin + self.run_frames:
                     return
-                image = shrink_frame(image, self.video.max_side)
-                yield Frame(at, round(at * US_PER_S / rate), image, None)
-        finally:
-            capture.release()
-
-
-def check_video(file: Path) -> float:
-    """Decodes a file's first frame and returns its frame rate.
-
-    Raises:
-        UserError: the file is missing, or not a video.
-    """
-    if not file.is_file():
-        raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
-    capture = _capture(file)
-    try:
-        first = next_picture(capture) if capture.isOpened() else None
-        fps = _rate(capture) if first is not None else math.nan
-    finally:
-        capture.release()
-    if first is None:
-        raise UserError(
-            f"{file}: cannot be decoded as video, named by the key 'files'; convert it to H.264 in MP4, "
-            "for example with ffmpeg, or remove it."
-        )
-    if math.isfinite(fps) and _SANE_FPS[0] <= fps <= _SANE_FPS[1]:
-        return fps
-    _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, fps, _FALLBACK_FPS)
-    return _FALLBACK_FPS
-
-
-def read_length_s(file: Path, fps: float) -> float | None:
-    """Returns the length of a video in seconds by its header; None if that does not say it."""
-    capture = _capture(file)
-    try:
-        frames = float(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-    finally:
-        capture.release()
-    return frames / fps if math.isfinite(frames) and frames > 0 else None
-
-
-def _rate(capture: cv2.VideoCapture) -> float:
-    """Returns frames a second: the header's rate, unless the stamps of the first frames differ."""
-    said = float(capture.get(cv2.CAP_PROP_FPS))
-    stamps_ms = [capture.get(cv2.CAP_PROP_POS_MSEC)]
-    while len(stamps_ms) < _STAMPED_FRAMES and next_picture(capture) is not None:
-        stamps_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
-    step_ms = float(np.median(np.diff(stamps_ms))) if len(stamps_ms) > 2 else 0.0
-    agrees = math.isfinite(said) and abs(said * step_ms / 1000 - 1) < _SAME_RATE
-    return said if agrees or step_ms <= 0 else 1000 / step_ms
-
-
-def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
-    """Yields every frame of a file; None for one that does not decode while later ones do."""
-    capture = _capture(file)
-    try:
-        failed = 0
-        while failed < _TRIES_AFTER_A_FAILED_READ:
-            image = next_picture(capture)
-            if image is None:
-                failed += 1
-                continue
-            yield from [None] * failed
-            failed = 0
-            yield image
-    finally:
-        capture.release()
-
-
-def _capture(file: Path) -> cv2.VideoCapture:
-    """Opens a file for decoding on one thread, so that one camera does not occupy all cores."""
-    capture = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
-    # OpenCV may be built without FFmpeg, and other backends read what it does not.
-    return capture if capture.isOpened() else cv2.VideoCapture(str(file))
 
 
 SUFFIX = ".avi"
-
-# OpenCV does not report a failed write: the file just stops growing. FFmpeg buffers 256 KiB; a file that has
-# not grown after pictures of at least twice that size will not grow any more.
-_SURELY_WRITTEN_BYTES = 1 << 19
-# Lower bound on a JPEG's size, that of one colour: tables and headers, and half a byte for each of the six
-# blocks of 16 x 16 pixels.
-_LEAST_BYTES, _PIXELS_A_BYTE = 150, 85
 
 _CHECKED_EVERY = 32
 _RESERVE_BYTES = 16 << 20
@@ -298,64 +285,61 @@ class VideoFile:
         """
         self._path = path
         self.size = (image.shape[1], image.shape[0])
-        self._written = 0
-        self._bytes = 0
-        self._grown_at = 0
-        least_bytes = _LEAST_BYTES + image.shape[0] * image.shape[1] // _PIXELS_A_BYTE
-        self._grace = math.ceil(_SURELY_WRITTEN_BYTES / least_bytes)
-        codec = cv2.VideoWriter.fourcc(*"MJPG")
-        self._writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, codec, fps, self.size)
-        if not self._writer.isOpened():
-            self._writer = cv2.VideoWriter(str(path), codec, fps, self.size)
-        if not self._writer.isOpened():
-            path.unlink(missing_ok=True)
-            raise UserError(f"{path.parent}: no video can be written there; {_LIMITS}")
+        self._written, self._scaler = 0, VideoReformatter()
+        try:
+            self._file = av.open(str(path), "w", format="avi")
+            rate = Fraction(fps).limit_denominator(100)
+            # Tables made for each picture would cost a sixth of its time, and save a hundredth of its size.
+            self._track = self._file.add_stream("mjpeg", rate, {"qmin": "3", "huffman": "default"})
+            self._track.width, self._track.height = self.size
+            self._track.pix_fmt, self._track.codec_context.thread_count = "yuvj420p", 1
+            self._track.bit_rate = round(3 * fps * self.size[0] * self.size[1])
+            self._file.start_encoding()
+        except av.FFmpegError:
+            raise UserError(f"{path.parent}: no video can be written there; {_LIMITS}") from None
 
     def write_picture(self, image: NDArray[np.uint8]) -> None:
-        """Writes a picture, scaled if its size differs from the first.
+        """Writes a picture; one of another size than the first is scaled in proportion, with black borders.
 
         Raises:
-            UserError: the disk is full, or the file does not grow any more.
+            UserError: the disk is full, or the file cannot grow any more.
         """
+        scale = min(self.size[0] / image.shape[1], self.size[1] / image.shape[0])
         if (image.shape[1], image.shape[0]) != self.size:
-            image = np.asarray(cv2.resize(image, self.size, interpolation=cv2.INTER_AREA), np.uint8)
-        self._writer.write(image)
+            image = np.asarray(
+                cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA), np.uint8
+            )
+            right, under = self.size[0] - image.shape[1], self.size[1] - image.shape[0]
+            sides = under // 2, under - under // 2, right // 2, right - right // 2
+            image = np.asarray(cv2.copyMakeBorder(image, *sides, cv2.BORDER_CONSTANT), np.uint8)
+        folder = self._path.parent
+        frame = VideoFrame.from_numpy_buffer(np.ascontiguousarray(image), "bgr24")
+        frame = self._scaler.reformat(frame, format="yuvj420p", threads=1)
+        frame.pts = self._written
+        try:
+            self._file.mux(self._track.encode(frame))
+        except av.FFmpegError:
+            raise UserError(f"{folder}: the video cannot be written any further; {_LIMITS}") from None
         self._written += 1
-        if self._written % _CHECKED_EVERY == 0:
-            self._require_room()
+        if self._written % _CHECKED_EVERY == 0 and shutil.disk_usage(folder).free < _RESERVE_BYTES:
+            raise UserError(f"{folder}: the disk is full; free some space or choose another folder")
 
     def close(self) -> int:
         """Closes the file; returns the number of its readable pictures."""
-        self._writer.release()
+        with suppress(av.FFmpegError):
+            self._file.mux(self._track.encode())
+        with suppress(av.FFmpegError):
+            self._file.close()
         return _readable(self._path, self._written)
-
-    def _require_room(self) -> None:
-        folder = self._path.parent
-        if shutil.disk_usage(folder).free < _RESERVE_BYTES:
-            raise UserError(f"{folder}: the disk is full; free some space or choose another folder")
-        size_bytes = self._path.stat().st_size
-        if size_bytes > self._bytes:
-            self._bytes, self._grown_at = size_bytes, self._written
-        elif self._written - self._grown_at > self._grace:
-            raise UserError(f"{folder}: the video cannot be written any further; {_LIMITS}")
 
 
 def _readable(path: Path, frames: int) -> int:
-    """Returns ``frames`` if the file's index has as many pictures and the last of them can be read.
-
-    Otherwise counts the pictures before the first that does not decode.
-    """
-    capture = cv2.VideoCapture(str(path))
-    try:
-        if frames and round(capture.get(cv2.CAP_PROP_FRAME_COUNT)) == frames:
-            capture.set(cv2.CAP_PROP_POS_FRAMES, frames - 1)
-            if next_picture(capture) is not None:
+    """Returns ``frames`` if the index has as many and the last can be read; otherwise counts what decodes."""
+    with suppress(UnreadableError), closing(VideoInput(f"file:{path}")) as video:
+        if frames and video.track.frames == frames and video.length_s:
+            video.seek_before((frames - 1) * video.length_s / frames)
+            if video.next_frame() is not None:
                 return frames
-            # From the start again, since the seek has moved the position.
-            capture.open(str(path))
-        readable = 0
-        while next_picture(capture) is not None:
-            readable += 1
-        return readable
-    finally:
-        capture.release()
+            video.seek_before(0)
+        return sum(1 for _ in iter(video.next_frame, None))
+    return 0
