@@ -245,6 +245,15 @@ def test_followed_boxes_count_where_they_were_followed_to():
     assert measured_relative_accuracy(every(3), 32, burst, held=1) == pytest.approx(4 / 9)
 
 
+@pytest.mark.parametrize("held", range(12))
+@pytest.mark.parametrize("shown", range(1, 7))
+def test_no_lambda_is_more_accurate_than_the_most_demanding_one(shown, held):
+    still = frame((0, 1, 1))
+    burst = [replace(still, followed=((still.boxes, still.labels),) * (shown - 1))] * shown
+    for k in (1, 2, 3, 5, 9, 15, 30):
+        assert 0.0 < measured_relative_accuracy(every(k), 32, burst, held) <= 1.0
+
+
 def test_followed_boxes_need_a_share_and_promise_more():
     held, followed = (
         inference_options([every(1), every(5)], [], COSTS, FPS, following_gpu_s=gpu_s)
