@@ -19,7 +19,6 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
-from ekya.models.golden.golden_model import require_known_classes
 from ekya.models.golden.spec import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.credentials import has_password, require_variables
@@ -70,6 +69,9 @@ def read_fleet(config: object) -> FleetConfig:
         if given.get("offline", False):
             _require_golden_here(fleet)
     if fleet.classes is not None:
+        # It loads the readers of label files, for which other commands need not wait.
+        from ekya.models.golden.golden_model import require_known_classes
+
         require_known_classes(fleet.golden, fleet.classes)
     play: dict[str, object] = {option: given[option] for option in ("speed", "loop") if option in given}
     return with_play(fleet, play) if play else fleet

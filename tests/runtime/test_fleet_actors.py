@@ -320,12 +320,24 @@ def starting(fleet_of, monkeypatch):
     return of
 
 
+@pytest.mark.parametrize("loads_all", [True, False])
+def test_other_actors_load_beside_inference_where_a_run_waits_for_all(starting, monkeypatch, loads_all):
+    fleet, made = starting("gpu", {}), []
+    monkeypatch.setattr(fleet, "make_remaining_actors", lambda: made.append("others"))
+    monkeypatch.setattr(
+        ray, "wait", lambda asked, num_returns: (made.append("inference"), (asked[:1], None))[1]
+    )
+    fleet.wait_ready(loads_all)
+    order = ["others", "inference"] if loads_all else ["inference", "others"]
+    assert list(dict.fromkeys(made)) == order
+
+
 @pytest.mark.parametrize("process", ["stream", "gpu"])
 def test_actor_that_dies_while_the_run_starts_is_made_again(starting, caplog, process):
     first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
     dying = {first: 2}
     fleet = starting(process, dying)
-    assert fleet.wait_ready() == dict.fromkeys(STREAMS, Ready(None))
+    assert fleet.wait_ready(loads_all=False) == dict.fromkeys(STREAMS, Ready(None))
     own = fleet.streams
     assert own["cam-1"].inference.name == f"{first} (restart 2)"
     assert (own["cam-3"].inference is own["cam-1"].inference) == (process == "gpu")
@@ -336,13 +348,13 @@ def test_actor_that_dies_while_the_run_starts_is_made_again(starting, caplog, pr
 
 def test_actor_that_dies_three_times_at_the_start_ends_the_run(starting):
     with pytest.raises(UserError, match="inference/cam-3: its process died 3 times while the run started"):
-        starting("stream", {"inference/cam-3": 3}).wait_ready()
+        starting("stream", {"inference/cam-3": 3}).wait_ready(loads_all=False)
 
 
 def test_run_without_any_stream_that_can_be_decoded_does_not_begin(starting):
-    assert set(starting("gpu", {}, STREAMS[1:]).wait_ready()) == set(STREAMS)
+    assert set(starting("gpu", {}, STREAMS[1:]).wait_ready(loads_all=False)) == set(STREAMS)
     with pytest.raises(UserError, match=r"cam-1 since its decoder died \(killed by SIGABRT\)"):
-        starting("gpu", {}, STREAMS).wait_ready()
+        starting("gpu", {}, STREAMS).wait_ready(loads_all=False)
 
 
 @pytest.mark.parametrize("role", Role)

@@ -123,7 +123,7 @@ class FleetActors:
         """
         deaths: Counter[str] = Counter()
         if loads_all:
-            self._make_remaining_actors()
+            self.make_remaining_actors()
         if any(own.weights is None for own in self.streams.values()):
             self._load_base(deaths)
         loading = {self._load(actor): actor for actor in self.workers(Role.INFERENCE)}
@@ -143,10 +143,10 @@ class FleetActors:
                 "replace the files"
             )
         if not loads_all:
-            self._make_remaining_actors()
+            self.make_remaining_actors()
         return known
 
-    def _make_remaining_actors(self) -> None:
+    def make_remaining_actors(self) -> None:
         """Makes the actors that answer no frames; they load at low priority."""
         self._make_workers(Role.RETRAINING, low_priority=True)
         self.preparation = self.make_preparation(low_priority=True)
