@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 import numpy as np
@@ -18,12 +18,15 @@ from ekya.models.golden.label_file import LabelFile, read_labels
 from ekya.models.golden.spec import FILE, detector_of
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame, Truth
-from ekya.streams.ingest.process import SourceProcess
+from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 
 _LOG = logging.getLogger(__name__)
 
 WATCHED_S = 10.0
 """Seconds for which a live camera is watched to find the classes it shows."""
+
+MOST_SAMPLED, LEAST_SAMPLED, SAMPLED_IN_ALL = 60, 24, 160
+"""Frames in which classes are looked for: of a camera at most and at least, and of all cameras together."""
 
 _LEAST_PART = 0.02
 _NONE = np.zeros(0, dtype=np.int64)
@@ -145,21 +148,19 @@ class Readable(Protocol):
         """Yields all frames in order."""
 
 
-def occurring_classes(
-    detector: ObjectDetector, *sources: Readable, sample_frames: int = 60
-) -> tuple[str, ...]:
-    """Returns the classes that a detector finds.
+def occurring_classes(detector: ObjectDetector, *sources: Readable) -> tuple[str, ...]:
+    """Returns the classes that a detector finds in frames that are evenly spread over each source.
 
     Args:
         detector: the golden one.
         sources: the fleet's cameras; a class found in one of them is the fleet's.
-        sample_frames: approximate number of analysed frames of each, evenly spread over all of it.
 
     Returns:
         Names in the detector's order, each at least a fiftieth of some camera's objects.
     """
+    count = max(LEAST_SAMPLED, min(MOST_SAMPLED, SAMPLED_IN_ALL // max(len(sources), 1)))
     found = (
-        [detector.detect_objects(frame.image).classes for frame in _spread(source, sample_frames)]
+        [detector.detect_objects(frame.image).classes for frame in _spread(source, count)]
         for source in sources
     )
     return _often(detector.names, (np.concatenate([_NONE, *of]) for of in found))
@@ -180,12 +181,15 @@ def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tupl
     return tuple(name for name, here in zip(names, occurs, strict=True) if here)
 
 
-def _spread(source: Readable, count: int) -> list[Frame]:
-    """Returns between ``count`` and twice as many frames at equal distances; all if there are fewer.
+def _spread(source: Readable, count: int) -> Iterable[Frame]:
+    """Returns about ``count`` frames at equal distances, and at most twice as many; all if there are fewer.
 
-    The number of frames is only certain at the end, since a file's own count is a hint. So every frame is
-    kept at first, then every second, every fourth, and so on.
+    Of a recording whose header says how long it is these alone are handed over. Otherwise every frame is kept
+    at first, then every second, every fourth, and so on.
     """
+    if isinstance(source, SourceProcess) and (frames := _said_frames(source)) > count:
+        chosen = [(2 * at + 1) * frames // (2 * count) for at in range(count)]
+        return (frame for frame, _ in source.frames(only=chosen))
     kept: list[Frame] = []
     stride = 1
     for at, (frame, _) in enumerate(source.frames()):
@@ -196,3 +200,11 @@ def _spread(source: Readable, count: int) -> list[Frame]:
             kept = kept[::2]
             stride *= 2
     return kept
+
+
+def _said_frames(source: SourceProcess) -> int:
+    """Returns the number of frames that a recording's header promises; 0 if it says nothing."""
+    with suppress(SourceDiedError):
+        fps = source.wait_open()
+        return round(fps * (source.length_s or 0.0))
+    return 0

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draw_samples import draw_video
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torchvision.models import get_model_weights
@@ -15,8 +16,10 @@ from ekya.models.golden.golden_from_detections import UNSURE, detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import CLASSIFIERS, DETECTORS, RESNEXT29, GoldenSpec, detector_of, imported
 from ekya.models.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
-from ekya.pipeline.discover_classes import occurring_classes
+from ekya.pipeline.discover_classes import LEAST_SAMPLED, MOST_SAMPLED, SAMPLED_IN_ALL, occurring_classes
 from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.process import SourceProcess
+from ekya.streams.ingest.video import VideoSpec
 
 
 class Scripted:
@@ -196,11 +199,24 @@ def test_occurring_classes_come_from_a_spread_sample() -> None:
 
     detector = ByIndex()
     detector.seen = []
-    assert occurring_classes(detector, Still(250), sample_frames=20) == ("person", "car")
-    assert 20 <= len(detector.seen) <= 40
+    assert occurring_classes(detector, Still(250)) == ("person", "car")
+    assert MOST_SAMPLED <= len(detector.seen) <= 2 * MOST_SAMPLED
     assert len(set(np.diff(detector.seen))) == 1, "evenly spread"
     assert max(detector.seen) > 230
     assert occurring_classes(Scripted(), Still(3)) == ()
+    detector.seen = []
+    occurring_classes(detector, *(Still(250) for _ in range(20)))
+    assert 20 * LEAST_SAMPLED <= len(detector.seen) <= 40 * LEAST_SAMPLED
+    assert 20 * LEAST_SAMPLED > SAMPLED_IN_ALL
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_occurring_classes_of_a_recording_take_what_its_header_promises(tmp_path: Path) -> None:
+    detector = Scripted()
+    with SourceProcess(VideoSpec(files=(draw_video(tmp_path / "a.avi", 200),)), ()) as source:
+        occurring_classes(detector, source)
+    assert detector.asked == MOST_SAMPLED
 
 
 def test_proposer_puts_detections_before_moving_regions() -> None:
