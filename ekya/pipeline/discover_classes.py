@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
 from ekya.models.edge.architecture_table import Task
@@ -19,6 +21,7 @@ from ekya.models.golden.spec import FILE, detector_of
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
+from ekya.streams.ingest.video import SpreadVideoSpec, VideoSpec
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,6 +30,9 @@ WATCHED_S = 10.0
 
 MOST_SAMPLED, LEAST_SAMPLED, SAMPLED_IN_ALL = 60, 24, 160
 """Frames in which classes are looked for: of a camera at most and at least, and of all cameras together."""
+
+LONG_FRAMES = 30_000
+"""In a longer recording places are sought; a shorter one is decoded sooner as a whole."""
 
 _LEAST_PART = 0.02
 _NONE = np.zeros(0, dtype=np.int64)
@@ -70,6 +76,8 @@ def with_classes(fleet: FleetConfig, watched: Sequence["Readable"] = ()) -> Flee
                 sources.append(stack.enter_context(LiveSample(stream.source, WATCHED_S)))
             else:
                 sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
+        if not watched:
+            sources = [_made_short(*of, stack) for of in zip(fleet.streams, sources, strict=True)]
         found = occurring_classes(open_detector_of(fleet.golden, _sure_score(fleet)), *sources)
     for stream, source in zip(fleet.streams, sources, strict=True):
         if not found and isinstance(source, SourceProcess) and source.died:
@@ -80,6 +88,19 @@ def with_classes(fleet: FleetConfig, watched: Sequence["Readable"] = ()) -> Flee
         )
     _LOG.info("classes that occur: %s", ", ".join(found))
     return fleet.model_copy(update={"classes": _of_edge_model(fleet, found)})
+
+
+def _made_short(stream: StreamConfig, source: "Readable", stack: ExitStack) -> "Readable":
+    """Returns the source, or in place of a long recording one of frames from all over it."""
+    if (
+        not isinstance(source, SourceProcess)
+        or not isinstance(stream.source, VideoSpec)
+        or _said_frames(source) <= LONG_FRAMES
+    ):
+        return source
+    source.close()
+    spread = SpreadVideoSpec(video=stream.source, runs=LEAST_SAMPLED, run_frames=1)
+    return _Sought(stack.enter_context(SourceProcess(spread, ())))
 
 
 def _sure_score(fleet: FleetConfig) -> float:
@@ -146,6 +167,17 @@ class Readable(Protocol):
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames in order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sought:
+    """``Readable`` of the frames that a source has sought, all of which are wanted."""
+
+    source: SourceProcess
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields them as they are found."""
+        return self.source.frames()
 
 
 def occurring_classes(detector: ObjectDetector, *sources: Readable) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torchvision.models import get_model_weights
 
+from ekya.config.fleet_reading import parse_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.classifier import GoldenClassifier, grouped
@@ -16,7 +17,14 @@ from ekya.models.golden.golden_from_detections import UNSURE, detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import CLASSIFIERS, DETECTORS, RESNEXT29, GoldenSpec, detector_of, imported
 from ekya.models.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
-from ekya.pipeline.discover_classes import LEAST_SAMPLED, MOST_SAMPLED, SAMPLED_IN_ALL, occurring_classes
+from ekya.pipeline import discover_classes
+from ekya.pipeline.discover_classes import (
+    LEAST_SAMPLED,
+    MOST_SAMPLED,
+    SAMPLED_IN_ALL,
+    occurring_classes,
+    with_classes,
+)
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.video import VideoSpec
@@ -217,6 +225,32 @@ def test_occurring_classes_of_a_recording_take_what_its_header_promises(tmp_path
     with SourceProcess(VideoSpec(files=(draw_video(tmp_path / "a.avi", 200),)), ()) as source:
         occurring_classes(detector, source)
     assert detector.asked == MOST_SAMPLED
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_classes_of_a_long_recording_are_sought_all_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_video(tmp_path / "a.avi", 300)
+    (tmp_path / "net.onnx").write_bytes(b"")
+    fleet = parse_fleet(
+        {
+            "name": "long",
+            "window_s": 20,
+            "golden": {"model": "onnx", "weights": tmp_path / "net.onnx"},
+            "edge": {"task": "classify"},
+            "streams": [{"id": "gate", "source": {"kind": "video", "files": [tmp_path / "a.avi"]}}],
+        },
+        "test",
+        (tmp_path,),
+    )
+    for longest, asked in ((1000, MOST_SAMPLED), (100, LEAST_SAMPLED)):
+        detector = Scripted(([0, 0, 20, 20], 1, 0.9))
+        monkeypatch.setattr(discover_classes, "LONG_FRAMES", longest)
+        monkeypatch.setattr(discover_classes, "open_detector_of", lambda *_, made=detector: made)
+        assert with_classes(fleet).classes == ("car", "background")
+        assert detector.asked == asked
 
 
 def test_proposer_puts_detections_before_moving_regions() -> None:
