@@ -11,6 +11,7 @@ import typer
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, require_writable
 from ekya.core.errors import UserError
+from ekya.models.golden.spec import FILE
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
@@ -43,12 +44,19 @@ class CheckConfig:
 def check(config: CheckConfig, output: Output) -> None:
     """Name every problem of a fleet file: its keys, their values, and files that are missing.
 
-    Opens no camera and loads no model, unless --look is given: that writes a picture of each stream with the
-    boxes of the golden model, or of the label file, in a minute.
+    Reads a file of labels, but opens no camera and loads no model, unless --look is given: that writes a
+    picture of each stream with the boxes of the golden model, or of the label file, in a minute.
     """
     from ekya.config.fleet_reading import check_fleet
 
     fleet, problems = check_fleet(config.fleet)
+    if fleet is not None and fleet.golden.model == FILE:
+        from ekya.pipeline.discover_classes import with_classes
+
+        try:
+            with_classes(fleet)
+        except UserError as error:
+            fleet, problems = None, [str(error)]
     if fleet is not None:
         looks = look_at(fleet, config.pictures, output) if config.look else []
         output.write_json({"file": str(config.fleet), "problems": problems, "looks": looks})

@@ -86,6 +86,32 @@ def test_check_look_refuses_labels_of_other_frames(written, tmp_path, capfd):
     assert (tmp_path / "yard.jpg").is_file()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("coco.json", '{"images": [], "annotations": []}', "coco.json: is no file of labels"),
+        ("yolo.txt", "0 0.5 0.5 0.1 0.1", "yolo.txt: is no file of labels"),
+        ("mot.csv", "1,1,5,5,20,20,1,-1,-1,-1", "mot.csv: is no file of labels"),
+        ("cut.parquet", "PAR1", "cut.parquet: is no file of labels"),
+        (
+            "of-another.csv",
+            "stream,frame,x0,y0,x1,y1,class,confidence\nroad,0,5,5,20,20,car,1",
+            "no labels of yard",
+        ),
+    ],
+)
+def test_check_reads_a_file_of_labels(written, tmp_path, capfd, name, text, words):
+    (tmp_path / name).write_text(text)
+    (tmp_path / "yard.avi").write_bytes(b"")
+    yard = {"id": "yard", "source": {"kind": "video", "files": [str(tmp_path / "yard.avi")]}}
+    path = written(streams=[yard], classes=["car"], golden={"model": "file", "weights": str(tmp_path / name)})
+    assert main(["check", str(path), "--json", "-"]) == 2
+    out, err = capfd.readouterr()
+    (problem,) = json.loads(out)["problems"]
+    assert words in problem
+    assert words in err
+
+
 def test_check_and_schema_take_pipes(written, capfd):
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as into:
