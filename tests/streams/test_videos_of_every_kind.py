@@ -195,6 +195,9 @@ KINDS = {
         of_one("a.avi", range(30), codec="mjpeg", tick=MS, rate=1000),
         said=("gives no usable frame rate \\(1000.*\\); 25 is assumed",),
     ),
+    "shown in another order, avi": Kind(
+        of_one("a.avi", range(30), **EVEN, coding={"bf": "2", "b_strategy": "0"})
+    ),
     "without stamps": Kind(of_one("a.m4v", rate=25)),
 }
 
@@ -291,3 +294,14 @@ def test_video_of_a_device_without_a_frame_yet_is_waited_for_and_no_damage(tmp_p
     video._packets = says_not_yet()
     assert video.next_frame().pts == 0
     assert video.damaged == 0
+
+
+def test_recording_whose_stamps_are_those_of_other_frames_takes_those_of_decoding(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = VideoSpec(files=(data_dir / "videos" / "bgslib_video03_highway.avi",)).open(())
+    times_us = [frame.t_us for frame, _ in source.frames()]
+    assert len(times_us) == 1699
+    assert np.diff(times_us) == pytest.approx(1e6 / 60, abs=1)
+    assert source.fps == pytest.approx(60, rel=1e-3)
+    assert not caplog.messages

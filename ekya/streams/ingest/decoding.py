@@ -102,12 +102,16 @@ class VideoInput:
         length = (self._file.duration or 0) - (begin or 0)
         return float(length / av.time_base) if length > 0 else None
 
-    def frames(self) -> Iterator[tuple[float | None, VideoFrame]]:
-        """Yields all frames that decode, in order, each after its stamp: seconds since the begin, or None."""
+    def frames(self, by_decoding: bool = False) -> Iterator[tuple[float | None, VideoFrame]]:
+        """Yields all frames that decode, in order, each after its stamp: seconds since the begin, or None.
+
+        Args:
+            by_decoding: take the stamps at which frames are decoded, for a file that mixes up the others.
+        """
         start = self.track.start_time or 0
         while (frame := self.next_frame()) is not None:
-            stamp = None if frame.pts is None else (frame.pts - start) * self._tick_s
-            yield stamp, frame
+            stamp = frame.dts if by_decoding else frame.pts
+            yield None if stamp is None else (stamp - start) * self._tick_s, frame
 
     def next_frame(self) -> VideoFrame | None:
         """Waits for the next frame; None at the end, or if none comes in time. Damage is passed over."""

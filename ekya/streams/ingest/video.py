@@ -4,7 +4,7 @@ import logging
 import math
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -83,13 +83,17 @@ class VideoSpec(BaseModel):
     def _examine_file(self, file: Path) -> "FileFacts":
         """Decodes first frames; logs what may surprise."""
         with closing(self.open_file(file)) as video:
-            stamps_s = [stamp_s for stamp_s, _ in islice(video.frames(), _STAMPED_FRAMES)]
-            if not stamps_s:
+            first = [(stamp_s, frame.dts) for stamp_s, frame in islice(video.frames(), _STAMPED_FRAMES)]
+            if not first:
                 raise UserError(f"{file}: has no frame that can be decoded{_REMEDY}")
             if len(video.sizes) > 1:
                 sizes = ", ".join(f"{width}x{height}" for width, height in video.sizes)
                 _log.warning("%s: has several video tracks (%s); the largest is taken", file, sizes)
-            steps_s = np.diff([stamp_s for stamp_s in stamps_s if stamp_s is not None])
+            steps_s, decoding_steps = (_steps_between(stamps) for stamps in zip(*first, strict=True))
+            # AVI has no place for the order in which frames are shown, and encoders may change it.
+            mixed_up = bool((steps_s <= 0).any() and len(decoding_steps) and (decoding_steps > 0).all())
+            if mixed_up:
+                steps_s = decoding_steps * float(video.track.time_base or 1)
             step_s = float(np.median(steps_s)) if len(steps_s) else math.nan
             by_stamps = 1 / step_s if step_s > 0 else math.nan
             agrees = video.is_counted or abs(video.rate * step_s - 1) < _SAME_RATE
@@ -98,7 +102,7 @@ class VideoSpec(BaseModel):
             if not sane:
                 _log.warning("%s gives no usable frame rate (%s); 25 is assumed", file, rates[0])
             rate = sane[0] if sane else _FALLBACK_FPS
-            return FileFacts(rate, by_stamps in sane, video.track.frames, video.length_s)
+            return FileFacts(rate, by_stamps in sane, video.track.frames, video.length_s, mixed_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,14 @@ class FileFacts:
         stamped: whether frames have the times of their stamps; otherwise they are equally spaced.
         frames: their number; 0 if it is not said.
         length_s: seconds; None if they are not said.
+        mixed_up: the stamps are those of other frames; only those of decoding rise.
     """
 
     rate: float
     stamped: bool
     frames: int
     length_s: float | None
+    mixed_up: bool = False
 
 
 @dataclass(eq=False)
@@ -150,7 +156,7 @@ class VideoSource:
         for file, facts in zip(self.spec.files, self.facts, strict=True):
             clock, came, damaged_before = FrameClock(facts.rate, facts.stamped), 0, self.damaged
             with closing(self.spec.open_file(file)) as video:
-                for stamp_s, frame in video.frames():
+                for stamp_s, frame in video.frames(facts.mixed_up):
                     self.damaged = damaged_before + video.damaged
                     t_us = file_start_us + clock.next_us(stamp_s)
                     yield Frame(index + came, t_us, video.picture_of(frame), None), None
@@ -159,6 +165,11 @@ class VideoSource:
             index, file_start_us = index + came, file_start_us + length_us
             for problem in _find_problems(facts, came, length_us, video.damaged, clock.jumps):
                 _log.warning("%s: %s", file, problem)
+
+
+def _steps_between(stamps: Sequence[float | None]) -> NDArray[np.float64]:
+    """Returns the differences of stamps, without those that are not known."""
+    return np.diff(np.array([stamp for stamp in stamps if stamp is not None], np.float64))
 
 
 def _find_problems(facts: FileFacts, came: int, length_us: int, damaged: int, jumps: int) -> Iterator[str]:
@@ -246,7 +257,7 @@ class SpreadVideoSource:
             if begin:
                 video.seek_before(begin / facts.rate)
             at, clock = before + begin, FrameClock(facts.rate, facts.stamped)
-            for stamp_s, frame in video.frames():
+            for stamp_s, frame in video.frames(facts.mixed_up):
                 if begin and stamp_s is not None and stamp_s < (begin - 0.5) / facts.rate:
                     continue
                 t_us = round((before + begin) * US_PER_S / facts.rate) + clock.next_us(stamp_s)
