@@ -1,5 +1,6 @@
 """Labels of a stream against its video: every origin, unit and space of coordinates that tools write."""
 
+import random
 import re
 from collections.abc import Callable
 
@@ -158,3 +159,40 @@ def test_a_shift_that_is_small_for_labels_is_not_looked_for_in_ekyas_own():
     frames = counted(lambda at: at + 1, until=300)
     assert judged(frames) is not None
     assert judged(frames, own=True) is None
+
+
+NUMBERS: dict[str, Callable[[int, int], float]] = {
+    "frames": lambda at, every: at,
+    "labelled frames": lambda at, every: at // every,
+    "ms": lambda at, every: at * 1e3 / FPS,
+    "us": lambda at, every: at * 1e6 / FPS,
+    "ns": lambda at, every: at * 1e9 / FPS,
+    "ticks": lambda at, every: at * 9e4 / FPS,
+}
+PLACES = {
+    "pixels": (1.0, 1.0),
+    "parts": (1 / WIDTH, 1 / HEIGHT),
+    "percent": (100 / WIDTH, 100 / HEIGHT),
+    "half": (0.5, 0.5),
+    "three times": (3.0, 3.0),
+}
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.long)])
+def test_labels_with_one_thing_wrong_are_told_and_others_are_not(count):
+    for seed in range(count):
+        rng = random.Random(seed)
+        numbers, place, origin = rng.choice([*NUMBERS]), rng.choice([*PLACES]), rng.choice((0, 0, 1))
+        every, until = rng.choice((1, 2, 3, 5, 8)), rng.choice((COUNT, 300))
+        scale = np.array(PLACES[place] * 2, np.float32)
+        frames = {
+            round(NUMBERS[numbers](at, every)) + origin: boxes_at(at) * scale for at in range(0, until, every)
+        }
+        counts_frames = numbers == "frames" or (numbers == "labelled frames" and every == 1)
+        problem, way = judged(frames), (seed, numbers, place, origin, every, until)
+        if counts_frames and place == "pixels" and origin == 0:
+            assert problem is None, way
+        elif counts_frames != (place == "pixels") or (counts_frames and every == 1):
+            assert problem is not None, way
+        # Of two mistakes at once nothing may fit any more, and few sparse labels tell no frame from the next.
+        assert problem is None or "\n" not in problem.sentence
