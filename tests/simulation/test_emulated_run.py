@@ -196,12 +196,13 @@ def test_record_fleet_trace_equals_events_of_a_run(fleet_file, tmp_path, capsys)
     alone = RunFolder.create_numbered(tmp_path, "alone")
     emulate(alone, load_fleet(fleet_file), "ekya", SEED, quietly)
     file = tmp_path / "profiles.parquet"
-    asked = ["profile", str(fleet_file), "--seed", str(SEED), "--out", str(file)]
+    first = ["profile", str(fleet_file), "--out", str(file), "--seed"]
+    asked = [*first, str(SEED)]
     assert main([*asked, "--streams", "cam-1"]) == 0
     assert [stream.stream for stream in read_trace(file).streams] == ["cam-1"]
     assert main(asked) == 2
     assert "--resume" in capsys.readouterr().err
-    assert main([*asked, "--resume", "--seed", "4"]) == 2
+    assert main([*first, "4", "--resume"]) == 2
     assert "recorded with seed 3" in capsys.readouterr().err
     assert main([*asked, "--resume", "--json", str(tmp_path / "said.json")]) == 0
     said = json.loads((tmp_path / "said.json").read_text())
