@@ -100,21 +100,21 @@ class _Labels:
         self.width, self.height = video.frames[0].size
         self.count = None if video.length_s is None else round(video.length_s * video.fps)
 
-    def near(self, number: float, tolerance: float = 0.0) -> NDArray[np.float32] | None:
+    def boxes_near(self, number: float, tolerance: float = 0.0) -> NDArray[np.float32] | None:
         """Returns the boxes of the labelled frame nearest to a number; None if it is further away."""
         at = int(np.abs(self.frames - number).argmin())
         if abs(float(self.frames[at]) - number) > tolerance:
             return None
         return self.boxes[self._begins[at] : self._begins[at + 1]]
 
-    def agreement(self, way: _Reading) -> tuple[float, float]:
+    def measure_agreement(self, way: _Reading) -> tuple[float, float]:
         """Returns the part of what moves that has a label, and the mean IoU; zeros where too little moves."""
         scale = np.array(way.scale * 2, np.float32)
         frames = [
             iou_matrix(one.moving, boxes * scale).max(axis=1, initial=0.0)
             for one in self.video.seen
             if len(one.moving)
-            and (boxes := self.near(one.number * way.per_frame + way.origin, way.span / 2)) is not None
+            and (boxes := self.boxes_near(one.number * way.per_frame + way.origin, way.span / 2)) is not None
         ]
         if len(frames) < _FEWEST_FRAMES or sum(map(len, frames)) < _FEWEST_BOXES:
             return 0.0, 0.0
@@ -161,8 +161,8 @@ def _judge_numbers(labels: _Labels) -> Iterator[LabelProblem]:
             yield LabelProblem(f"{said}; {remedy}", labels.first >= count or times > 2)
         return
     (own, _), (best, words) = (
-        labels.agreement(_Reading("")),
-        max((labels.agreement(one), one.words) for one in readings if one != readings[0]),
+        labels.measure_agreement(_Reading("")),
+        max((labels.measure_agreement(one), one.words) for one in readings if one != readings[0]),
     )
     if best[0] >= _AGREES and own <= _RIVAL * best[0]:
         yield LabelProblem(
@@ -196,7 +196,7 @@ def _judge_shift(labels: _Labels, detect: Detect) -> Iterator[LabelProblem]:
     """
     ways, offsets = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
     for frame in (one.frame for one in labels.video.seen if one.frame is not None):
-        now, before, after = (labels.near(frame.index + step * labels.step) for step in (0, -1, 1))
+        now, before, after = (labels.boxes_near(frame.index + step * labels.step) for step in (0, -1, 1))
         if now is None or before is None or after is None:
             continue
         come, go = dict(_pairs(now, before)), dict(_pairs(now, after))

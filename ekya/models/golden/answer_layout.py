@@ -74,7 +74,7 @@ class Layout:
         """Overlap of two boxes of one class above which they show one object."""
         return _DETR_IOU if self.in_frame or self.form.are_queries else _YOLO_IOU
 
-    def decode(self, answers: Answers) -> Detections:
+    def decode_answers(self, answers: Answers) -> Detections:
         """Returns what is answered, with duplicates, in any order.
 
         Boxes are in pixels of the input, or of the frame if ``in_frame``. Answers of foreign networks are not
@@ -96,8 +96,8 @@ class Layout:
         return Detections(boxes.astype(np.float32), classes, _highest(scores).astype(np.float32))
 
     def decode_found(self, answers: Answers) -> Detections:
-        """Returns of ``decode`` what is answered with some certainty, the surest ones."""
-        found = self.decode(answers)
+        """Returns of ``decode_answers`` what is answered with some certainty, the surest ones."""
+        found = self.decode_answers(answers)
         rows = np.flatnonzero(np.isfinite(found.boxes).all(axis=1) & (found.scores >= _TOLD_SCORE))
         return found.select_rows(rows[np.argsort(-found.scores[rows], kind="stable")[:_MOST_TOLD]])
 
@@ -124,12 +124,12 @@ def decide_layout(
     """
     form = find_form(file, len(names), said, [noise, *seen])
     answered = f"{shapes_in_words(noise)} to a picture of {file.height} x {file.width}"
-    every = form.pooled([noise, *seen])
+    every = form.join_rows_of([noise, *seen])
     words = {kind: of_kind[0] for kind, of_kind in LAYOUT_WORDS.items() if kind != "columns"}
     words |= {**({"range": "0..255"} if file.takes_bytes else {}), **form.usual, **said}
     kind, background = _kind_of_scores(file, every.scores, len(names), answered)
     words["scores"] = said.get("scores", kind)
-    told = form.pooled(seen) if seen else every
+    told = form.join_rows_of(seen) if seen else every
     sound = _are_sound(told)
     if seen:
         sound &= _highest(_probabilities(told.scores, words["scores"], background)) >= _TOLD_SCORE

@@ -64,7 +64,7 @@ class Form:
     are_queries: bool = False
     order_open: bool | None = False
 
-    def pooled(self, answers: Sequence[Answers]) -> Rows:
+    def join_rows_of(self, answers: Sequence[Answers]) -> Rows:
         """Returns the rows of several answers."""
         rows = [self.read(one) for one in answers]
         labels = [one.labels for one in rows if one.labels is not None]

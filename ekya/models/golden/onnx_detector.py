@@ -118,7 +118,7 @@ class OnnxDetector:
         with np.errstate(all="ignore"):  # Foreign answers may overflow; what is not finite is dropped.
             answers, scale, border = self._ask(image, self.layout.words)
             self._learn_layout(image, answers)
-            found = self.layout.decode(answers)
+            found = self.layout.decode_answers(answers)
             boxes = found.boxes
             if not self.layout.in_frame:
                 boxes = ((boxes - np.tile(border, 2)) / np.tile(scale, 2)).astype(np.float32)

@@ -48,7 +48,7 @@ class Guard:
         if access is Access.CHANGE and GUARD_HEADER not in request.headers:
             raise web.HTTPForbidden(text=f"a change without a bearer token needs the header {GUARD_HEADER}")
 
-    def admits(self, request: web.Request) -> bool:
+    def admits_request(self, request: web.Request) -> bool:
         """Returns whether the page is shown: to a browser that is logged in, or with the bearer token."""
         return self._has_session(request) or self._has_bearer(request)
 

@@ -269,7 +269,7 @@ class Page:
             app.router.add_get(f"/static/{name}", _file(name, media))
 
     async def _page(self, request: web.Request) -> web.Response:
-        if not self.guard.admits(request):
+        if not self.guard.admits_request(request):
             # Relative, here and below: a proxy may serve the page under a path of its own.
             raise web.HTTPSeeOther("login")
         camera = request.query.get("camera")
@@ -317,7 +317,7 @@ class Page:
         return self._html("validation.html.j2", values)
 
     async def _login_form(self, request: web.Request) -> web.Response:
-        if self.guard.admits(request):
+        if self.guard.admits_request(request):
             raise web.HTTPSeeOther("./")
         return self._html("login.html.j2", {"problem": ""})
 

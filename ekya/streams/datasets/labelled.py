@@ -146,7 +146,7 @@ class LabelledSource:
         Returns:
             Boxes (N, 4) in pixels of ``image``, cut to it; classes (N,); their N rows in ``frame.objects``.
         """
-        rows = [row for row, one in enumerate(frame.objects) if self.counts(one)]
+        rows = [row for row, one in enumerate(frame.objects) if self.counts_object(one)]
         labelled = np.array(frame.size or stored.shape[1::-1], np.float64)
         size = np.array(image.shape[1::-1], np.float64)
         boxes = np.array([frame.objects[row][1:] for row in rows], np.float64).reshape(-1, 4)
@@ -162,7 +162,7 @@ class LabelledSource:
         classes = np.array([self.class_of[frame.objects[row].name] for row in rows], np.int64)
         return cut[kept], classes, rows
 
-    def counts(self, one: LabelledObject) -> bool:
+    def counts_object(self, one: LabelledObject) -> bool:
         """Returns whether an object is of the fleet's classes and large enough."""
         return one.name in self.class_of and min(one.x1 - one.x0, one.y1 - one.y0) >= self.min_side
 
@@ -201,7 +201,7 @@ def examine_source(
         else:
             good += 1
             image = shrink_frame(shown.image, source.max_side)
-            listed += sum(map(source.counts, shown.frame.objects))
+            listed += sum(map(source.counts_object, shown.frame.objects))
             objects.update(
                 classes[number] for number in source.select_objects(shown.frame, shown.image, image)[1]
             )

@@ -150,7 +150,7 @@ class VideoInput:
         # One pass converts and scales. By area, as other pictures are scaled down.
         made = self._scaler.reformat(frame, width, height, "bgr24", interpolation="AREA", threads=1)
         plane, strides = made.planes[0], (made.planes[0].line_size, 3, 1)
-        # Not copied: whoever keeps it keeps the frame's memory.
+        # Not copied: the array keeps the frame's memory.
         image = np.ndarray((height, width, 3), np.uint8, memoryview(plane), strides=strides)
         turn = _TURNS.get(frame.rotation % 360)
         return image if turn is None else np.asarray(cv2.rotate(image, turn), dtype=np.uint8)

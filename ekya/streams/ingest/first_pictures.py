@@ -1,4 +1,4 @@
-"""What is odd in the first pictures of a stream, in sentences: a judgement of frames, without any input."""
+"""Judges the first pictures of a stream: sentences on what is odd in them. Nothing is read here."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
