@@ -140,3 +140,10 @@ def test_placement_growing_job_never_loses_and_stays_in_place(taken, groups, dat
 def test_placement_second_job_starts_at_the_end():
     assert place_again([True] * 4 + [False] * 12, 4, None) == SmSpan(12, 4)
     assert place_again([False] * 16, 4, None) == SmSpan(0, 4)
+
+
+def test_placement_shrinking_job_at_the_end_of_the_gpu_leaves_first_groups_to_guests():
+    guests = [True] + [False] * 14
+    for groups in range(1, 14):
+        assert place_again(guests, groups, SmSpan(1, 14)) == SmSpan(15 - groups, groups)
+    assert place_again([False] * 14 + [True], 2, SmSpan(1, 13)) == SmSpan(1, 2)

@@ -131,9 +131,10 @@ class SmSpan:
 def place_again(taken: Sequence[bool], groups: int, held: SmSpan | None) -> SmSpan | None:
     """Returns a free span for a job, or None where all groups are taken.
 
-    The job stays in place if it can; otherwise it takes the smallest gap that is large enough, at the end of
-    the GPU if the gap reaches it, so that two jobs do not block each other. If no gap is large enough it
-    takes the largest.
+    The job stays in place if it can: with its last groups where its gap reaches the GPU's end, since guests
+    run from the first group on, otherwise with its first. If it cannot, it takes the smallest gap that is
+    large enough, at the end of the GPU if the gap reaches it, so that two jobs do not block each other. If
+    no gap is large enough it takes the largest.
 
     Args:
         taken: for every group whether another job has it; a job's own groups are not taken.
@@ -146,7 +147,8 @@ def place_again(taken: Sequence[bool], groups: int, held: SmSpan | None) -> SmSp
     if held is not None:
         first, end = next(gap for gap in gaps if gap[0] <= held.first < gap[1])
         if end - first >= groups:
-            return SmSpan(max(first, min(held.first, end - groups)), groups)
+            kept = held.first + held.groups - groups if end == len(taken) else held.first
+            return SmSpan(max(first, min(kept, end - groups)), groups)
     enough = [gap for gap in gaps if gap[1] - gap[0] >= groups]
     if enough:
         first, end = min(enough, key=lambda gap: (gap[1] - gap[0], gap))
