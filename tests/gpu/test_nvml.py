@@ -74,6 +74,7 @@ _CALLS = {
     "nvmlDeviceGetUUID": lambda self, device: self.uuids[device],
     "nvmlDeviceGetMemoryInfo": FakeDriver.memory,
     "nvmlDeviceGetMigMode": FakeDriver.mig_mode,
+    "nvmlDeviceGetCudaComputeCapability": lambda self, device: (9, 0),
 }
 
 
@@ -161,4 +162,4 @@ def test_inventory_gpu_without_own_memory_is_listed(tmp_path):
 
 def test_inventory_gpu_without_uuid_uses_its_index():
     inventory = shown(None, FakeDriver("Orin", lacking=["nvmlDeviceGetUUID"]))
-    assert [gpu.uuid for gpu in inventory.gpus] == ["0"]
+    assert [(gpu.uuid, gpu.compute) for gpu in inventory.gpus] == [("0", 9)]

@@ -21,7 +21,7 @@ from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay, Self
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.predictor import Predictor, can_pack
-from ekya.system.numeric_result import MOST_ERROR
+from ekya.system.numeric_check import MOST_ERROR
 
 BUDGET_S = 0.6
 """Time limit of the whole test: the choice is made from what has been measured until then."""

@@ -11,7 +11,7 @@ from ekya.config.sizing import fit_fleet
 from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
-from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
+from ekya.gpu.backends.registry import ChosenBackend
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
@@ -91,7 +91,7 @@ class OpenRun:
         # Two processes for each stream, the micro-profiler's and a spare one.
         needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
         has_room = read_host_memory().free_bytes >= needed_bytes
-        return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
+        return Processes.STREAM if has_room and self.chosen.name == "mps" else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Opens the share backend around every process that holds a share, for the run and its guests.
@@ -187,7 +187,6 @@ def _constants(
         options.seed,
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
-        chosen.capability.groups,
     )
     if resumed is not None:
         trains, infers = resumed.options.training_speed, resumed.options.inference_speed
