@@ -153,7 +153,8 @@ class InferenceServer(Generic[WaitingT]):
 
     def advance(self, now_us: int) -> None:
         while True:
-            acts = [act for act in (self._arrival(), self._cutting(), self._batch()) if act is not None]
+            # Of what happens at the same time the first is done first.
+            acts = [act for act in (self._arrival(), self._batch(), self._cutting()) if act is not None]
             t_us, act = min(acts, key=lambda one: one[0], default=(now_us, _rest))
             if t_us >= now_us:
                 return
@@ -189,9 +190,6 @@ class InferenceServer(Generic[WaitingT]):
         self._waits_since_us.pop(at, None)
         waiting = frames.take_waiting()
         self._host_free_us = now_us + round(self._facts.frame_s * self.load.slowness * US_PER_S)
-        for older in [one for one in self._cut if one.frames is frames]:
-            self._cut.remove(older)
-            frames.give_up(older.waiting)
         self._cut.append(_Cut(frames, waiting, self._host_free_us))
 
     def _batch(self) -> "_Due | None":
@@ -200,6 +198,10 @@ class InferenceServer(Generic[WaitingT]):
         return max(self._gpu_free_us, self._cut[0].ready_us), self._analyse_batch
 
     def _analyse_batch(self, now_us: int) -> None:
+        newest = {id(one.frames): one for one in self._cut if one.ready_us <= now_us}
+        for older in [one for one in self._cut if newest.get(id(one.frames), one).ready_us > one.ready_us]:
+            self._cut.remove(older)
+            older.frames.give_up(older.waiting)
         gpu_s, crops, images = self._facts.pass_s, 0, 0
         while self._cut and self._cut[0].ready_us <= now_us and images < MOST_IMAGES and crops < MOST_CROPS:
             one = self._cut.pop(0)
