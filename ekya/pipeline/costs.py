@@ -4,6 +4,7 @@ Sizes of a fleet are fitted to them where a run is in virtual time.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, field, replace
@@ -19,6 +20,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_FRAME, TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.spec import CLASSIFIERS, FILE, detector_of
@@ -269,7 +271,15 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}
     families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
-    return HostCosts(frames, label_gpu_s, families, cores=1.0 if card.gpu is None else card.gpu.cores)
+    if card.gpu is None:
+        return HostCosts(frames, label_gpu_s, families, cores=1.0)
+    part_s = card.gpu.host_part_s(sum(of.fps for of in frames.values()), gpus_of(fleet))
+    return HostCosts(frames, label_gpu_s, families, card.gpu.cores, host_part_s=part_s)
+
+
+def gpus_of(fleet: FleetConfig) -> int:
+    """Returns the number of GPUs of a fleet; a part of one counts."""
+    return math.ceil(fleet.capacity_milli / FULL_GPU_MILLI)
 
 
 def fitted_by_card(

@@ -18,8 +18,11 @@ FEWEST_TRAINERS, MOST_TRAINERS = 2, 6
 MOST_IMAGES, MOST_CROPS = 16, 128
 """Frames, and crops, that an inference server analyses in one batch."""
 
-USABLE_CORES_PART = 0.85
-"""Part of the cores, and of one process's time, that planned work may take: above it frames wait in turn."""
+USABLE_PART = 0.95
+"""Part of the host's time that planned frames may take: above it some are late."""
+
+LEAST_CORES = 0.5
+"""Cores that inference has whatever reading and training take: the system shares them fairly."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -80,6 +83,18 @@ class GpuFacts:
     def trainers(self, gpus: int) -> int:
         """Returns the number of processes that train on each GPU."""
         return trainers_per_gpu(self.cores, gpus)
+
+    def host_part_s(self, fps: float, gpus: int) -> float:
+        """Returns the seconds of the whole host that a frame takes which is analysed.
+
+        What binds is the cores that reading and training leave, or the interpreters of the inference servers.
+
+        Args:
+            fps: frames a second of all cameras together.
+            gpus: number of GPUs, each with a server.
+        """
+        left = self.cores - fps * self.reading_s - gpus * self.trainers(gpus)
+        return self.frame_s / (USABLE_PART * min(max(left, LEAST_CORES), gpus))
 
     def curve(self) -> SpeedCurve:
         """Returns the speed of a retraining alone at its share."""

@@ -1,7 +1,6 @@
 """`ekya run --clock virtual`: the whole system on virtual time without Ray; two runs give the same bytes."""
 
 import logging
-import math
 import platform
 import time
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from ekya.control.step import StepResult
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.plan import Plan
-from ekya.core.units import BASE_VERSION, FULL_GPU_MILLI, StreamId
+from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
@@ -34,7 +33,7 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.costs import CostCard, load_card
+from ekya.pipeline.costs import CostCard, gpus_of, load_card
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.first_look import warn_before_run
 from ekya.pipeline.golden_inference import GoldenInference
@@ -117,7 +116,7 @@ def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptio
     options = loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
     if card.gpu is None:
         return options
-    gpus = math.ceil(fleet.capacity_milli / FULL_GPU_MILLI)
+    gpus = gpus_of(fleet)
     homes = tuple(StreamHome(stream, gpu) for stream, gpu in _homes(fleet).items()) if gpus > 1 else ()
     return replace(options, homes=homes, training_speed=card.gpu.curve_among_others(gpus))
 
@@ -198,6 +197,8 @@ def open_emulated(
             for stream in fleet.streams
         }
         cameras: dict[StreamId, EmulatedCamera] = {}
+        all_fps = sum(_fps_of(source) for source in sources.values())
+        host_part_s = 0.0 if believed.gpu is None else believed.gpu.host_part_s(all_fps, gpus_of(fleet))
         operations = []
         analyses = GoldenInference(fleet)
         for place, (stream, source) in enumerate(sources.items()):
@@ -205,13 +206,12 @@ def open_emulated(
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
             frames = FrameRecord(folder, stream)
             cameras[stream], counted = _camera(
-                fleet, place, source, seed, true, believed, base, frames, models, analyses
+                fleet, place, source, seed, true, believed, base, frames, models, analyses, host_part_s
             )
             operations.append(counted)
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes, fleet.edge.task)
-        fps = sum(camera.settings.fps for camera in cameras.values())
         world = EmulatedWorld(
             cameras,
             golden,
@@ -219,7 +219,7 @@ def open_emulated(
             max(operations),
             fleet.capacity_milli,
             fleet.drift.notice,
-            _machine(fleet, true, belief, fps),
+            _machine(fleet, true, belief, all_fps),
             believed,
         )
         executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
@@ -286,10 +286,12 @@ def _camera(
     frames: FrameRecord,
     models: ModelRecord,
     golden: GoldenInference,
+    host_part_s: float,
 ) -> tuple[EmulatedCamera, int]:
     """Returns a camera, and the counted operations of proposing the objects of its first frame."""
     stream = fleet.streams[place]
     setup = stream_setup(fleet, place, _fps_of(source), seed)
+    setup = replace(setup, settings=replace(setup.settings, host_part_s=host_part_s))
     proposer = proposer_for(fleet, stream)
     arriving = source.frames()
     first = next(arriving, None)
@@ -324,6 +326,7 @@ def _camera(
             settings.fps,
             costs,
             following_gpu_s=following_gpu_s,
+            host_part_s=host_part_s,
         ),
         version=BASE_VERSION,
         memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),
