@@ -25,6 +25,7 @@ from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
 from ekya.runtime.driver.local_ray import fit_object_store
+from ekya.streams.ingest.hardware import probe_hardware
 from ekya.system.host import cpu_limit, instruction_set, processor_name, read_host_memory
 
 ACTOR_BYTES = 800_000_000
@@ -114,6 +115,7 @@ def examine_machine(
         _package("Ray", "ray"),
         _torch(),
         _package("OpenCV", "opencv-python-headless"),
+        _decoders(),
         _default_fleet(),
         _models_of_video(),
         _forward(chosen.capability.device, measured.fleet if measured else _shipped()),
@@ -174,6 +176,14 @@ def _package(what: str, name: str) -> Finding:
         return Finding(what, version(name))
     except PackageNotFoundError:
         return Finding(what, f"{name} is not installed; install Ekya again", False)
+
+
+def _decoders() -> Finding:
+    """Reports which hardware can decode video, by the key ``decoder`` of a camera or a video."""
+    found = probe_hardware()
+    there = ", ".join(kind for kind, why in found.items() if not why)
+    missing = "; ".join(why for why in found.values() if why)
+    return Finding("Decoders", f"cpu{f', {there}' if there else ''}{f'; not {missing}' if missing else ''}")
 
 
 def _torch() -> Finding:
