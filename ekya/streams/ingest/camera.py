@@ -47,6 +47,8 @@ class CameraSpec(BaseModel):
     Attributes:
         url: an ``rtsp://``, ``rtsps://``, ``http://`` or ``https://`` URL, or ``/dev/videoN``.
             ``${NAME}`` stands for the environment variable of that name.
+        url_detect: URL of the camera's substream of low resolution. With it that one is opened for all that
+            Ekya does, analysis, labels and recording, and ``url`` is only noted.
         decoder: what decodes the video: ``cpu``, or NVDEC by ``cuda``, or ``vaapi``; ``auto`` is the one of
             these that this machine has. Hardware has to show on the first frames that it gives the same
             pictures for less processor time; otherwise the CPU decodes, and a warning says why.
@@ -63,17 +65,28 @@ class CameraSpec(BaseModel):
 
     kind: Literal["camera"] = "camera"
     url: str
+    url_detect: str | None = None
     decoder: DecoderName = "cpu"
     fps: float | None = Field(default=None, gt=0, le=_SANE_FPS[1])
     stall_s: float = Field(default=5.0, ge=0.5, le=60.0)
     max_side: int = Field(default=640, ge=32)
 
-    @field_validator("url")
+    @field_validator("url", "url_detect")
     @classmethod
-    def _is_a_camera(cls, url: str) -> str:
-        if not _UNKNOWN.match(url):
+    def _is_a_camera(cls, url: str | None) -> str | None:
+        if url is not None and not _UNKNOWN.match(url):
             _check(url)
         return url
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The URLs by their keys."""
+        return {"url": self.url} | ({} if self.url_detect is None else {"url_detect": self.url_detect})
+
+    @property
+    def analysed_url(self) -> str:
+        """Key of the URL that is opened."""
+        return "url" if self.url_detect is None else "url_detect"
 
     def open(self, classes: tuple[str, ...]) -> LiveSource:
         """Opens the camera; ``classes`` is not used, since a camera has no truth.
@@ -83,11 +96,12 @@ class CameraSpec(BaseModel):
         Raises:
             UserError: the URL names an environment variable that is not set.
         """
-        address = fill_in_url(self.url)
+        key = self.analysed_url
+        address = fill_in_url(url := self.urls[key])
         try:
             _check(address)
         except ValueError as error:
-            raise UserError(f"key 'url': {mask_passwords(str(error), self.url)}") from None
+            raise UserError(f"key '{key}': {mask_passwords(str(error), url)}") from None
         hardware = HardwareDecoder(self.decoder)
         source = CameraSource(address, self.fps, self.stall_s, self.max_side, hardware=hardware)
         source.connect_camera()
