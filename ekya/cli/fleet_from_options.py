@@ -21,6 +21,7 @@ from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.golden.spec import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, require_variables
 
 if TYPE_CHECKING:
@@ -339,11 +340,11 @@ def require_credentials(fleet: FleetConfig) -> None:
         UserError: names the first.
     """
     for stream in fleet.streams:
-        if stream.source.live:
+        for key, url in stream.source.urls.items() if isinstance(stream.source, CameraSpec) else ():
             try:
-                require_variables(stream.source.model_dump_json())
+                require_variables(url)
             except UserError as error:
-                raise UserError(f"key 'streams.{stream.id}.source.url': {error}") from None
+                raise UserError(f"key 'streams.{stream.id}.source.{key}': {error}") from None
 
 
 def require_capacity(fleet: FleetConfig, shares: str) -> None:

@@ -61,6 +61,7 @@ class RunFacts:
         adapts: whether its scheduler retrains.
         reference: the golden model that accuracy is agreement with; None where the truth is known.
         licences: of the models that were taken from a catalogue, by name.
+        analysed_urls: keys of the fleet file whose URLs were analysed, of live cameras.
     """
 
     world: str
@@ -79,6 +80,7 @@ class RunFacts:
     adapts: bool = True
     reference: str | None = None
     licences: Mapping[str, str] = field(default_factory=dict)
+    analysed_urls: Mapping[StreamId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,7 @@ def _stream(
         "damaged_frames": facts.damaged.get(stream, 0),
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
+        "analysed_url": facts.analysed_urls.get(stream),
         "drifts": [drift_values(drift) for drift in facts.history.drifts if drift.stream == stream],
         "pooled": [
             pooled_values(event.t_us, event.pooled)
