@@ -1,100 +1,94 @@
-"""Checks that shares hold on this machine's GPU: expected and measured values.
+"""Measures what Ekya does on this machine's GPU: expected and measured values, and a cost card.
 
     make gpu-check
-    make gpu-check ARGS='--only swap'
-    make gpu-check ARGS='--json -'
+    make gpu-check ARGS='--only trainers --only server'
+    make gpu-check ARGS=--resume
+    make gpu-check ARGS=--rehearse
 
-Needs this tree, torch with CUDA and the packages of its wheels; nothing is downloaded, and a check that lacks
-a package is left out. At most nine minutes. Checks run in separate processes, so one that fails, hangs or
-loses the GPU does not stop the others. When all checks run, docs/gpu_check.json and the table of docs/gpu.md
-are written. Without a GPU it prints an error and leaves both unchanged.
+Nothing is downloaded, and what this machine lacks is left out. At most 460 s: each item runs in a process of
+its own, within its own time; what it leaves, later ones may have. Results are written after each item, so
+--resume goes on after a stop. The folder has findings.json, card.json (for ekya run --clock virtual --card),
+a log of each item, and the runs with their journals. --rehearse does a little of it on the CPU.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import gpu_check_process as process
 import torch
-from gpu_check_process import Check, run_checks, work_off
-from gpu_check_report import Finding, Machine, as_json, write_up
-
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT, PAGE = ROOT / "docs" / "gpu_check.json", ROOT / "docs" / "gpu.md"
+from gpu_check_card import MACHINE, make_card
+from gpu_check_process import Finding, Item, Rig
 
 NO_GPU, UNMET, STOPPED = 2, 1, 130
-LIMIT_S = 525.0
-"""Limit of all checks: nine minutes, less the time to write and end."""
+OUT, REHEARSED = Path("runs/gpu-check"), Path("runs/gpu-check-rehearsal")
+SLOWER = 10
+"""How much more time a rehearsal has: a CPU may have other work."""
 
-CHECKS = (
-    Check("mps", "gpu_check_mps", "mps", 30),
-    Check("work", "gpu_check_work", "work", 60),
-    Check("student-work", "gpu_check_work", "student", 50),
-    Check("swap", "gpu_check_swap", "swap", 30),
-    Check("student-swap", "gpu_check_swap", "student", 25),
-    Check("memory", "gpu_check_counters", "memory", 20),
-    Check("counters", "gpu_check_counters", "counters", 10),
-    Check("inference", "gpu_check_inference", "ways", 20),
-    Check("streams", "gpu_check_inference", "streams", 15),
-    Check("student", "gpu_check_inference", "student", 10),
-    Check("run", "gpu_check_run", "runs", 75),
+ITEMS = (
+    Item("machine", "gpu_check_host", "describe_machine", 15),
+    Item("costs", "gpu_check_costs", "measure_costs", 55),
+    Item("trainers", "gpu_check_shares", "measure_trainers", 55),
+    Item("server", "gpu_check_shares", "measure_server", 50),
+    Item("host", "gpu_check_host", "measure_host", 20),
+    Item("memory", "gpu_check_host", "measure_memory", 20),
+    Item("mps", "gpu_check_mps", "check_mps", 40),
+    Item("swap", "gpu_check_shares", "measure_swaps", 25),
+    Item("run-ekya", "gpu_check_run", "run_ekya", 60),
+    Item("run-uniform", "gpu_check_run", "run_uniform", 60),
+    Item("run-many", "gpu_check_run", "run_many", 60),
 )
-"""Checks in the order in which they run. The last takes all time that is left, and needs the most."""
+"""In the order of what a second of them is worth: those that fill the card come before the runs."""
 
 
-def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) -> int:
-    """Returns the exit code: 0 all measured checks are met, 1 not all, 2 no GPU, 130 stopped."""
-    options = _parser(checks).parse_args(arguments)
-    if options.child is not None:
-        return work_off([check for check in checks if check.name in options.child])
-    machine = _machine()
-    if machine is None:
-        sys.stderr.write("gpu-check needs an NVIDIA GPU, and torch sees none\n")
-        return NO_GPU
-    wanted = [check for check in checks if not options.only or check.name in options.only]
-    findings: list[Finding] = []
-    try:
-        for finding in run_checks(wanted, time.monotonic() + LIMIT_S):
-            _tell(finding)
-            findings.append(finding)
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped; nothing was written\n")
-        return STOPPED
-    if not options.only:
-        write_up(machine, findings, DOCUMENT, PAGE)
-    if options.json == "-":
-        sys.stdout.write(as_json(machine, findings))
-    elif options.json:
-        Path(options.json).write_text(as_json(machine, findings))
-    return UNMET if any(finding.met is False for finding in findings) else 0
-
-
-def _tell(finding: Finding) -> None:
-    mark = {True: "met     ", False: "NOT MET ", None: "LEFT OUT"}[finding.met]
-    sys.stderr.write(f"{mark} {finding.name}: {finding.measured} (expected: {finding.expected})\n")
-
-
-def _machine() -> Machine | None:
-    """Returns what is checked; None without a GPU."""
-    if not torch.cuda.is_available():
-        return None
-    driver = int(torch._C._cuda_getDriverVersion())
-    today = datetime.now(tz=UTC).date().isoformat()
-    name = torch.cuda.get_device_name(0)
-    return Machine(name, f"{driver // 1000}.{driver % 1000 // 10}", torch.__version__, today)
-
-
-def _parser(checks: Sequence[Check]) -> argparse.ArgumentParser:
+def main(
+    arguments: Sequence[str] | None = None,
+    items: Sequence[Item] = ITEMS,
+    run: Callable[[Item, Rig, float], list[Finding]] = process.run_item,
+    now_s: Callable[[], float] = time.monotonic,
+) -> int:
+    """Returns the exit code: 0 all that was measured is met, 1 not all, 2 no GPU, 130 stopped."""
     parser = argparse.ArgumentParser(
         prog="gpu_check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [check.name for check in checks]
-    parser.add_argument("--only", action="append", choices=names, help="Only this check; writes no docs.")
-    parser.add_argument("--json", metavar="FILE", help="Also write the findings there; - is standard output.")
-    parser.add_argument("--child", nargs="+", choices=names, help=argparse.SUPPRESS)
-    return parser
+    names = [item.name for item in items]
+    parser.add_argument("--only", action="append", choices=names, help="Only this item; others keep theirs.")
+    parser.add_argument("--resume", action="store_true", help="Leave out items that have results already.")
+    parser.add_argument("--rehearse", action="store_true", help="Try the check itself on the CPU.")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"Default: {OUT}.")
+    parser.add_argument("--child", choices=names, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    out = options.out or (REHEARSED if options.rehearse else OUT)
+    rig, begun_s, planned_s = Rig(out.absolute(), options.rehearse), now_s(), 0.0
+    if options.child is not None:
+        return process.work_off(next(item for item in items if item.name == options.child), rig)
+    if not rig.rehearses and not torch.cuda.is_available():
+        sys.stderr.write("gpu-check needs an NVIDIA GPU, and torch sees none; --rehearse needs none\n")
+        return NO_GPU
+    document = rig.out / "findings.json"
+    rig.out.mkdir(parents=True, exist_ok=True)
+    findings = process.read_findings(document) if options.resume or options.only else []
+    done = {one.item for one in findings} if options.resume else set()
+    for item in items:
+        if (options.only and item.name not in options.only) or item.name in done:
+            continue
+        # What earlier items have left is this one's too.
+        planned_s += item.limit_s * rig.pick(1, SLOWER)
+        try:
+            found = run(item, rig, begun_s + planned_s - now_s())
+        except KeyboardInterrupt:
+            sys.stderr.write(f"stopped; --resume goes on with {item.name}\n")
+            return STOPPED
+        sys.stderr.writelines(f"{finding}\n" for finding in found)
+        findings = [one for one in findings if one.item != item.name] + found
+        machine = {"when": datetime.now(tz=UTC).date().isoformat(), "rehearsal": rig.rehearses}
+        process.write_findings(document, {**process.figures_of(findings, MACHINE), **machine}, findings)
+        make_card(findings).save(rig.out / "card.json")
+    sys.stderr.write(f"{document} and card.json beside it have all of it\n")
+    return UNMET if any(one.met is False for one in findings) else 0
 
 
 if __name__ == "__main__":
