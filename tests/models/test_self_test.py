@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from ekya.models.edge import self_test
-from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.architecture_table import FASTESTDET
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, ForwardWay
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
 
@@ -52,6 +54,34 @@ def test_choose_way_is_the_fastest_by_its_clock(tiny_model, monkeypatch, faster,
     monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
     found = choose_way("tiny", "cpu", (32, 24), budget_s=math.inf)
     assert found.way == replace(PLAIN, **expected)
+
+
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        ({4: (0.7, 0.97, 1.0), 16: (0.7, 0.97, 1.09)}, {"images_a_pass": 4}),
+        ({4: (0.7, 0.9, 0.9), 16: (0.5, 0.5, 0.5)}, {"images_a_pass": 16}),
+        ({4: (0.96, 0.9, 0.9), 16: (0.9, 1.1, 1.0)}, {}),
+    ],
+)
+def test_choose_way_of_a_detector_batches_where_no_call_is_slower(monkeypatch, took, expected) -> None:
+    """``took``: parts of the time one by one of 4 small, 4 large and 8 large frames, by images a pass."""
+    now_s = [0.0]
+
+    class Timed(DetectorPredictor):
+        def __init__(self, model, device, way=PLAIN):
+            super().__init__(model, device, replace(way, images_a_pass=1))
+            self.told = way.images_a_pass
+
+        def predict(self, images, resolution):
+            call = (resolution == 64) + (len(images) > 4)
+            now_s[0] += 1e-3 * took.get(self.told, (1.0, 1.0, 1.0))[call]
+            return super().predict(images[:1], resolution)
+
+    monkeypatch.setattr(self_test, "DetectorPredictor", Timed)
+    monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
+    found = choose_way(FASTESTDET, "cpu", (64, 32), budget_s=math.inf)
+    assert found.way == ForwardWay(engine=ONNXRUNTIME, **expected)
 
 
 def test_choose_way_wrong_scores_are_refused(tiny_model, monkeypatch) -> None:

@@ -50,7 +50,7 @@ class BatchedPredictor:
         if len(architectures) != 1:
             raise ValueError(f"models of one architecture run together, not of {sorted(architectures)}")
         if models[0].detector is not None:
-            raise ValueError(f"{models[0].architecture} detects; detectors run one by one")
+            raise ValueError(f"{models[0].architecture} detects; detectors are not joined")
         self._device = device
         self.shared_blocks = common_blocks(models)
         shared = list(models[0].blocks)[: self.shared_blocks]

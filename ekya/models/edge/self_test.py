@@ -46,8 +46,8 @@ _TYPICAL_CROPS = round(TYPICAL_OBJECTS)
 _MANY_CROPS = 24
 """Crops of a crowded frame, or of several streams' frames in one call."""
 
-_CAMERAS = 4
-"""Frames in one typical call of a detector for several cameras."""
+_CAMERAS, _MANY_CAMERAS = 4, 8
+"""Frames in a call of a detector for several cameras."""
 
 _ROUNDING = 1e-3
 """Upper bound of the difference of scores in 32 bits that the order of additions makes."""
@@ -94,7 +94,9 @@ class _SelfTest:
     def run(self) -> SelfTest:
         engine = self._way
         if self._detects:
-            self._take_best([replace(engine, images_a_pass=MOST_IMAGES)], self._frame_of_each)
+            # A full batch may overflow a CPU's cache.
+            batches = [replace(engine, images_a_pass=images) for images in (_CAMERAS, MOST_IMAGES)]
+            self._take_best(batches, self._frame_of_each)
             self._take_best(list(self._graphs()), self._passes)
         else:
             self._try_classifier()
@@ -139,24 +141,26 @@ class _SelfTest:
     def _passes(self, way: ForwardWay) -> list[Call]:
         """Returns a typical frame's pass, then others that must not become slower."""
         typical, many = (1, MOST_IMAGES) if self._detects else (_TYPICAL_CROPS, _MANY_CROPS)
-        return self._calls(way, typical, many)
-
-    def _frame_of_each(self, way: ForwardWay) -> list[Call]:
-        """Returns one call for a frame of each of several cameras with one detector, then others."""
-        return self._calls(way, _CAMERAS, MOST_IMAGES)
-
-    def _calls(self, way: ForwardWay, typical: int, many: int) -> list[Call]:
-        ask = self._predictor(way)
         # The largest and the smallest side.
         calls = [(typical, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
-        return [self._call(ask, count, side) for count, side in (*calls, (many, self._sides[0]))]
+        return self._calls(way, *calls, (many, self._sides[0]))
 
-    def _predictor(self, way: ForwardWay) -> AnyPredictor:
+    def _frame_of_each(self, way: ForwardWay) -> list[Call]:
+        """Returns a call for a frame of each of several cameras with one detector, then others.
+
+        The smallest side comes first, where a batch gains most.
+        """
+        largest, smallest = self._sides[0], self._sides[-1]
+        return self._calls(way, (_CAMERAS, smallest), (_CAMERAS, largest), (_MANY_CAMERAS, largest))
+
+    def _calls(self, way: ForwardWay, *passes: tuple[int, int]) -> list[Call]:
+        """Returns calls, each with a number of crops or images and the side to which they are resized."""
         of_task = DetectorPredictor if self._detects else Predictor
-        return of_task(self._models[0], self._device, way)
+        ask: AnyPredictor = of_task(self._models[0], self._device, way)
+        return [self._call(ask, count, side) for count, side in passes]
 
     def _full_pass(self, way: ForwardWay) -> list[Call]:
-        return [self._call(Predictor(self._models[0], self._device, way), MOST_CROPS, self._sides[0])]
+        return self._calls(way, (MOST_CROPS, self._sides[0]))
 
     def _several(self, way: ForwardWay) -> list[Call]:
         """Returns one call for a typical frame of each of several streams with different models."""
