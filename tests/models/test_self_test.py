@@ -59,13 +59,13 @@ def test_choose_way_is_the_fastest_by_its_clock(tiny_model, monkeypatch, faster,
 @pytest.mark.parametrize(
     ("took", "expected"),
     [
-        ({4: (0.7, 0.97, 1.0), 16: (0.7, 0.97, 1.09)}, {"images_a_pass": 4}),
-        ({4: (0.7, 0.9, 0.9), 16: (0.5, 0.5, 0.5)}, {"images_a_pass": 16}),
-        ({4: (0.96, 0.9, 0.9), 16: (0.9, 1.1, 1.0)}, {}),
+        ({32: 0.7, 64: 1.04}, 4),
+        ({32: 0.7, 64: 1.06}, 1),
+        ({32: 0.96, 64: 0.9}, 1),
     ],
 )
-def test_choose_way_of_a_detector_batches_where_no_call_is_slower(monkeypatch, took, expected) -> None:
-    """``took``: parts of the time one by one of 4 small, 4 large and 8 large frames, by images a pass."""
+def test_choose_way_of_a_detector_batches_where_no_side_is_slower(monkeypatch, took, expected) -> None:
+    """``took``: parts of the time of frames one by one, by side."""
     now_s = [0.0]
 
     class Timed(DetectorPredictor):
@@ -74,14 +74,13 @@ def test_choose_way_of_a_detector_batches_where_no_call_is_slower(monkeypatch, t
             self.told = way.images_a_pass
 
         def predict(self, images, resolution):
-            call = (resolution == 64) + (len(images) > 4)
-            now_s[0] += 1e-3 * took.get(self.told, (1.0, 1.0, 1.0))[call]
+            now_s[0] += 1e-3 * (took[resolution] if self.told > 1 else 1.0)
             return super().predict(images[:1], resolution)
 
     monkeypatch.setattr(self_test, "DetectorPredictor", Timed)
     monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
     found = choose_way(FASTESTDET, "cpu", (64, 32), budget_s=math.inf)
-    assert found.way == ForwardWay(engine=ONNXRUNTIME, **expected)
+    assert found.way == ForwardWay(engine=ONNXRUNTIME, images_a_pass=expected)
 
 
 def test_choose_way_wrong_scores_are_refused(tiny_model, monkeypatch) -> None:
