@@ -80,7 +80,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
                 ],
             }
         },
-        "frames": {"arrived": 100, "analysed": 60, "skipped": 40, "lost": 0},
+        "frames": {"arrived": 100, "analysed": 60, "skipped": 40, "lost": 0, "due": 80},
         "retrainings": {"started": 2, "finished": 1, "failed": 0},
         "profiling_gpu_s": 3.0,
         "labelling_gpu_s": 2.0,
