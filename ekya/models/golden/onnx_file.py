@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import coco_names, listed_names
+from ekya.models.golden.detections import ON_CPU, RunsOn
+from ekya.models.onnx_runtime import CUDA_PROVIDER, open_session
 
 USUAL_SIDE = 640
 """Side of a dynamic input in pixels: the size that these networks are trained with."""
@@ -51,6 +53,7 @@ class OnnxFile:
         takes_bytes: its pixels are whole numbers to 255.
         channels_last: its picture is (height, width, 3), as in exports of TensorFlow.
         notes: metadata of the file, by key.
+        runs_on: where its session runs.
     """
 
     path: Path
@@ -60,6 +63,7 @@ class OnnxFile:
     takes_bytes: bool
     channels_last: bool
     notes: Mapping[str, str]
+    runs_on: RunsOn
     _session: Any
     _types: Mapping[str, type[np.generic]]
     _batched: bool = True
@@ -84,7 +88,7 @@ class OnnxFile:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             # Weights that a layer has packed for itself are missing among the shapes of its inputs.
             options.add_session_config_entry("session.disable_prepacking", "1")
-            session = onnxruntime.InferenceSession(str(self.path), options, ["CPUExecutionProvider"])
+            session = open_session(str(self.path), options, "cpu")
             black = np.zeros((3, self.height, self.width), np.float32)
             session.run(None, self._feed(black, (self.width, self.height)))
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
@@ -100,14 +104,14 @@ class OnnxFile:
         return {name: np.ascontiguousarray(values[name], of) for name, of in self._types.items()}
 
 
-def open_file(path: Path) -> OnnxFile:
-    """Loads a network and reads the shapes of its inputs.
+def open_file(path: Path, device: str = "cpu") -> OnnxFile:
+    """Loads a network onto a device, as ``open_session`` does, and reads the shapes of its inputs.
 
     Raises:
         UserError: the file is damaged, or its inputs are not one picture, alone or with its frame's size.
     """
     try:
-        session = onnxruntime.InferenceSession(str(path), _options(), ["CPUExecutionProvider"])
+        session = open_session(str(path), _options(), device)
     except Exception as error:  # onnxruntime's exceptions have no other common base.
         raise UserError(
             f"{path}: no ONNX network that onnxruntime can run, named by the key 'weights' "
@@ -137,6 +141,7 @@ def open_file(path: Path) -> OnnxFile:
         pictures[0].type == _BYTES,
         channels_last,
         notes,
+        RunsOn(device, CUDA_PROVIDER) if CUDA_PROVIDER in session.get_providers() else ON_CPU,
         session,
         {**types, **{one.name: _SIZES_TYPES[one.type] for one in sizes}},
         len(shape) == 4,
