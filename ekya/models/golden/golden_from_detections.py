@@ -243,7 +243,7 @@ def label_file_model(
 class LabelFileProposer:
     """``Proposer`` that reads the boxes of a stream from a label file."""
 
-    free = False
+    free, runs_on = False, ON_CPU
 
     def __init__(self, labels: LabelFile, stream: StreamId) -> None:
         self._labels = labels

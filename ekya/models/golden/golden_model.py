@@ -175,9 +175,7 @@ def open_detector(
     return detector
 
 
-def open_classifier_of(
-    spec: GoldenSpec, classes: tuple[str, ...], device: str = "cpu"
-) -> "GoldenClassifier":
+def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...], device: str = "cpu") -> "GoldenClassifier":
     """Opens a golden model that classifies boxes with a confidence, on a torch device.
 
     Raises:

@@ -30,7 +30,8 @@ def place_network(network: nn.Module, device: str, shape: tuple[int, ...]) -> tu
     if device == "cpu":
         return exact, ON_CPU
     halved = _HalfPrecision(copy.deepcopy(exact))
-    error = _error_of(halved, exact, torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device))
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    error = _error_of(halved, exact, noise.to(device))
     if error <= MOST_ERROR:
         return halved, RunsOn(device, "float16")
     _LOG.warning("the golden model computes in 32 bits: in float16 it is off by %.2g", error)
@@ -46,7 +47,9 @@ class _HalfPrecision(nn.Module):
 
     def forward(self, pictures: Tensor) -> Any:
         given = self.network(pictures.half())
-        return given.float() if isinstance(given, Tensor) else {name: of.float() for name, of in given.items()}
+        return (
+            given.float() if isinstance(given, Tensor) else {name: of.float() for name, of in given.items()}
+        )
 
 
 @torch.inference_mode()

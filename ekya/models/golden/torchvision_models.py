@@ -1,7 +1,7 @@
 """Golden models of torchvision: the paper's ResNeXt-101 (paper §5), and detectors of COCO's classes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,7 @@ class TorchvisionDetector:
     whose pixels float16 cannot tell apart, are always decoded in float32.
     """
 
-    def __init__(
-        self, name: str, weights: Path | None, min_score: float = 0.5, device: str = "cpu"
-    ) -> None:
+    def __init__(self, name: str, weights: Path | None, min_score: float = 0.5, device: str = "cpu") -> None:
         """Build the model and load its weights.
 
         Args:
@@ -142,7 +140,8 @@ class TorchvisionDetector:
         while len(found) < len(images):
             rest = images[len(found) : len(found) + self._most]
             # Images of several sizes would be padded, which changes answers.
-            batch = list(takewhile(lambda image, shape=rest[0].shape: image.shape == shape, rest))
+            _, alike = next(groupby(rest, lambda image: image.shape))
+            batch = list(alike)
             try:
                 found += self._detect(batch)
             except Exception as error:
@@ -156,7 +155,8 @@ class TorchvisionDetector:
         # ``from_numpy`` refuses negative strides.
         rgb = [np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1)) for image in images]
         with torch.inference_mode():
-            every = self._model([torch.from_numpy(image).to(self.runs_on.device).float() / 255 for image in rgb])
+            pixels = [torch.from_numpy(image).to(self.runs_on.device) for image in rgb]
+            every = self._model([image.float() / 255 for image in pixels])
         return [self._read({name: of.cpu().numpy() for name, of in one.items()}) for one in every]
 
     def _read(self, found: Mapping[str, NDArray[Any]]) -> Detections:
