@@ -164,8 +164,10 @@ def open_session(path: Path, device: str) -> Any:
     Raises:
         Exception: onnxruntime cannot run the file.
     """
+    if device == "cpu":
+        return onnxruntime.InferenceSession(str(path), _options(), [_CPU])
     session, why = None, why_no_cuda() or "onnxruntime's CUDA provider does not start"
-    if device != "cpu" and _CUDA in onnxruntime.get_available_providers():
+    if _CUDA in onnxruntime.get_available_providers():
         # Loads the libraries of CUDA that torch's wheels have brought; older versions look for themselves.
         getattr(onnxruntime, "preload_dlls", lambda: None)()
         cuda = {
@@ -180,7 +182,7 @@ def open_session(path: Path, device: str) -> Any:
         except Exception as error:  # onnxruntime's exceptions have no other common base.
             why = f"{why} ({next(iter(str(error).splitlines()), '')[:160]})"
     session = session or onnxruntime.InferenceSession(str(path), _options(), [_CPU])
-    if device != "cpu" and _CUDA not in session.get_providers():
+    if _CUDA not in session.get_providers():
         _warn_once(why)
     return session
 
