@@ -168,6 +168,9 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         _LOG.warning("%s", warning)
     _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)
+    substreams = [stream.id for stream in fleet.streams if stream.analysed_url == "url_detect"]
+    if substreams:
+        _LOG.info("analysed is the substream, url_detect, of %s", ", ".join(substreams))
     constants = _constants(fleet, options, chosen, resumed, host)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
     return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
