@@ -19,6 +19,7 @@ from ekya.gpu.backends.registry import ChosenBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.forward import MOST_IMAGES, SelfTest
+from ekya.models.onnx_wheels import onnxruntime_version
 from ekya.planning.profiling.speed_curves import among_others
 from ekya.system.files import cache_folder, user_errors, write_text_atomic
 from ekya.system.host import instruction_set, processor_name
@@ -120,7 +121,7 @@ def self_test_key(device: str, architecture: str, sides: Sequence[int]) -> dict[
 
 
 def _of_detector() -> dict[str, str]:
-    return {"onnxruntime": version("onnxruntime"), "images": str(MOST_IMAGES)}
+    return {"onnxruntime": onnxruntime_version(), "images": str(MOST_IMAGES)}
 
 
 SPEEDS = MeasurementFile("speeds", TypeAdapter(ModelSpeeds), "ekya speeds")

@@ -51,7 +51,7 @@ def test_choose_way_is_the_fastest_by_its_clock(tiny_model, monkeypatch, faster,
 
     monkeypatch.setattr(self_test, "Predictor", Timed)
     monkeypatch.setattr(self_test, "can_pack", lambda: True)
-    monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
+    monkeypatch.setattr(self_test, "device_clock", lambda _device: lambda: now_s[0])
     found = choose_way("tiny", "cpu", (32, 24), budget_s=math.inf)
     assert found.way == replace(PLAIN, **expected)
 
@@ -78,7 +78,7 @@ def test_choose_way_of_a_detector_batches_where_no_side_is_slower(monkeypatch, t
             return super().predict(images[:1], resolution)
 
     monkeypatch.setattr(self_test, "DetectorPredictor", Timed)
-    monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
+    monkeypatch.setattr(self_test, "device_clock", lambda _device: lambda: now_s[0])
     found = choose_way(FASTESTDET, "cpu", (64, 32), budget_s=math.inf)
     assert found.way == ForwardWay(engine=ONNXRUNTIME, images_a_pass=expected)
 

@@ -173,14 +173,22 @@ def test_summary_of_detectors_counts_objects_and_shows_ap50() -> None:
         golden_calls=60,
         labelled_frames=24,
     )
-    summary = build_summary(replace(FACTS, detects=True, history=history), [outcome(B, 0)], {B: found}, {})
+    host = replace(FACTS.host, golden_device="cuda:0 (float16)")
+    facts = replace(FACTS, detects=True, history=history, host=host)
+    summary = build_summary(facts, [outcome(B, 0)], {B: found}, {})
     assert summary["task"] == "detect"
     assert summary["ap50"] == summary["streams"]["b"]["ap50"] == 0.75
     window = summary["streams"]["b"]["windows"][0]
     assert (window["accuracy"], window["ap50"]) == (0.6, 0.75)
     assert summary["streams"]["b"]["counted_objects"] == 6 + 2
     # Two GPUs for 50 seconds.
-    assert summary["golden"] == {"labelled_frames": 24, "calls": 60, "gpu_s": 1.5, "gpu_share": 0.015}
+    assert summary["golden"] == {
+        "device": "cuda:0 (float16)",
+        "labelled_frames": 24,
+        "calls": 60,
+        "gpu_s": 1.5,
+        "gpu_share": 0.015,
+    }
 
 
 def test_summary_of_classifiers_has_neither_ap50_nor_labelled_frames() -> None:

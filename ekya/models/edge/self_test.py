@@ -204,7 +204,7 @@ class _SelfTest:
 
     def _took(self, ways: Sequence[Sequence[Call]], rounds: int) -> list[list[float]]:
         """Returns the seconds of each call of each way: medians over rounds in which all ways alternate."""
-        clock = _clock_of(self._device)
+        clock = device_clock(self._device)
         took: list[list[list[float]]] = [[[] for _ in calls] for calls in ways]
         for done in range(rounds):
             if done >= _LEAST_ROUNDS and time.perf_counter() > self._ends_s:
@@ -221,7 +221,7 @@ class _SelfTest:
         return torch.device(self._device).type == "cpu"
 
 
-def _clock_of(device: str) -> Callable[[], float]:
+def device_clock(device: str) -> Callable[[], float]:
     """Returns a clock in seconds: the thread's, or wall time once the GPU's work is done."""
     if torch.device(device).type == "cpu":
         return time.thread_time
