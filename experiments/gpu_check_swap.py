@@ -90,7 +90,7 @@ def _swap(architecture: str) -> Iterator[Finding]:
         where = "two clients of MPS"
         try:
             daemons = mps_service(find_mps(inventory), inventory.gpus)
-            os.environ.update(stack.enter_context(daemons).client_environment(0))
+            os.environ.update(stack.enter_context(daemons).clients[0])
         except UserError as error:
             where = f"two processes without MPS ({error})"
         began_s = time.monotonic()

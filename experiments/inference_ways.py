@@ -13,7 +13,7 @@ from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.edge.multi_model import BatchedPredictor, MultiModelPredictor, Request
 from ekya.models.edge.predictor import Predictor, can_pack, half_error, prepared
-from ekya.system.numeric_result import MOST_ERROR
+from ekya.system.numeric_check import MOST_ERROR
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float32]]
 Call = Callable[[], Scores]

@@ -138,7 +138,7 @@ Shares = Annotated[
     str,
     typer.Option(
         metavar="auto|NAME",
-        help="Backend that enforces GPU shares: mps+green, mps, green, duty-cycle, cpu.",
+        help="Backend that enforces GPU shares: mps, duty-cycle, cpu.",
     ),
 ]
 Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard.")]

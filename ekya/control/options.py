@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
@@ -51,7 +50,6 @@ class LoopOptions:
         family_costs: one per family of Γ.
         training_speed, inference_speed: speed of a job at a share.
         share_step_milli: smallest step of a share that the share backend can enforce.
-        training_groups: groups of multiprocessors dedicated to training; None where there are none.
         terms: of the streams with other than default terms, sorted by id.
         packing: how shares are placed on GPUs.
         homes: of all streams, where their processes cannot change to another GPU; empty where they can.
@@ -88,7 +86,6 @@ class LoopOptions:
     homes: tuple[StreamHome, ...] = ()
     profiler: Profiler = Profiler.EKYA
     last_join_us: int = 0
-    training_groups: GpuGroups | None = None
     serve_margin: float = SERVE_MARGIN
     roll_back_margin: float = ROLL_BACK_MARGIN
     prepared_streams: int | None = None

@@ -8,7 +8,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.views import free_milli_at_home, held_milli, homes_of
 from ekya.core import commands as cmd
 from ekya.core.plan import Assignment, Plan
-from ekya.core.shares import Job, Work
+from ekya.core.shares import Job
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import JobId
@@ -207,8 +207,7 @@ def _lifted(
 
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
-    groups = options.training_groups
-    steps = ShareSteps(options.share_step_milli, lambda job: groups if job.work is Work.RETRAINING else None)
+    steps = ShareSteps(options.share_step_milli)
     if options.homes:
         homes = homes_of(fleet, options)
         free = free_milli_at_home(fleet, options)

@@ -237,8 +237,7 @@ def _share_milli(
     slowest = options.preparation_share_milli * options.preparation_us / _longest_us(options)
     least_milli = ceil(slowest / options.quantum_milli) * options.quantum_milli
     beside_milli = left_by_inference(view, _golden_floors(fleet, view))
-    share_milli = min(share_milli, max(beside_milli, least_milli))
-    return options.training_groups.floor_share(share_milli) if options.training_groups else share_milli
+    return min(share_milli, max(beside_milli, least_milli))
 
 
 def _golden_floors(fleet: FleetState, view: WindowView) -> dict[Job, int]:

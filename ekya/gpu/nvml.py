@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ class Gpu:
         uuid: the only name of the GPU that is the same in every process, such as ``GPU-1f0c...``; its index
             where the driver gives it none.
         mig: whether it is split into MIG instances, which CUDA then sees in its place.
+        compute: major number of its compute capability; None where the driver does not tell.
     """
 
     index: int
@@ -30,6 +31,7 @@ class Gpu:
     memory_free_bytes: int | None
     uuid: str
     mig: bool = False
+    compute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,34 +136,28 @@ def _instance(nvml: Any, here: Sequence[Gpu], name: str) -> Gpu | None:
 
 def _gpu(nvml: Any, device: Any, index: int) -> Gpu:
     memory, free = _memory(nvml, device)
+    uuid = _or_none(nvml, nvml.nvmlDeviceGetUUID, device)
+    mig = _or_none(nvml, nvml.nvmlDeviceGetMigMode, device)  # Most GPUs have no MIG.
+    compute = _or_none(nvml, nvml.nvmlDeviceGetCudaComputeCapability, device)
     return Gpu(
         index,
         str(nvml.nvmlDeviceGetName(device)),
         memory,
         free,
-        _uuid(nvml, device, index),
-        _mig(nvml, device),
+        str(index if uuid is None else uuid),
+        mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        None if compute is None else int(compute[0]),
     )
 
 
 def _memory(nvml: Any, device: Any) -> tuple[int | None, int | None]:
-    try:
-        memory = nvml.nvmlDeviceGetMemoryInfo(device)
-    except nvml.NVMLError:  # Jetson and other GPUs without dedicated memory.
-        return None, None
-    return (int(memory.total), int(memory.free)) if memory.total else (None, None)
+    # Jetson and other GPUs without dedicated memory report 0 or nothing.
+    memory = _or_none(nvml, nvml.nvmlDeviceGetMemoryInfo, device)
+    return (int(memory.total), int(memory.free)) if memory is not None and memory.total else (None, None)
 
 
-def _uuid(nvml: Any, device: Any, index: int) -> str:
+def _or_none(nvml: Any, call: Callable[[Any], Any], device: Any) -> Any:
     try:
-        return str(nvml.nvmlDeviceGetUUID(device))
+        return call(device)
     except nvml.NVMLError:
-        return str(index)
-
-
-def _mig(nvml: Any, device: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetMigMode(device)
-    except nvml.NVMLError:  # Most GPUs have no MIG.
-        return False
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+        return None

@@ -47,15 +47,15 @@ class Reading:
 
 
 class GpuReader(Protocol):
-    """Reads one GPU. Each method may raise ``pynvml.NVMLError``."""
+    """Reads one GPU. Each method may raise ``pynvml.NVMLError``.
 
-    @property
-    def uuid(self) -> str:
-        """The GPU's UUID."""
+    Attributes:
+        uuid: of the GPU.
+        sm_from: source of ``sm_activity``; empty where there is none.
+    """
 
-    @property
-    def sm_from(self) -> str:
-        """Source of ``sm_activity``; empty where there is none."""
+    uuid: str
+    sm_from: str
 
     def read_counters(self) -> Reading:
         """Returns the counters now."""
@@ -85,29 +85,19 @@ class NvmlReader:
         # NVML counts its starts: each needs one nvmlShutdown, also where the reader cannot be made.
         nvml.nvmlInit()
         self._nvml = nvml
-        self._uuid = uuid
+        self.uuid = uuid
         self._system = system
         try:
-            by_index = uuid.isdecimal()
-            self._device = (
-                nvml.nvmlDeviceGetHandleByIndex(int(uuid))
-                if by_index
-                else nvml.nvmlDeviceGetHandleByUUID(uuid)
-            )
+            if uuid.isdecimal():
+                self._device = nvml.nvmlDeviceGetHandleByIndex(int(uuid))
+            else:
+                self._device = nvml.nvmlDeviceGetHandleByUUID(uuid)
             self._shares_memory = self._has_no_memory()
             self._gpm = self._begin_gpm()
-            self._sm_from = self._activity_source()
+            self.sm_from = self._activity_source()
         except pynvml.NVMLError:
             nvml.nvmlShutdown()
             raise
-
-    @property
-    def uuid(self) -> str:
-        return self._uuid
-
-    @property
-    def sm_from(self) -> str:
-        return self._sm_from
 
     def read_counters(self) -> Reading:
         memory = self._memory()

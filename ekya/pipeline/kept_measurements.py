@@ -173,7 +173,7 @@ def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:
     speeds = SPEEDS.load(key)
     if speeds is not None:
         _LOG.info("speed at a share: as measured for %s on %s", model, key["device"])
-    elif chosen.capability.enforcement != "cooperative":
+    elif chosen.on_gpus:
         _LOG.warning(
             "speed at a share: taken for linear, which a GPU's is not; `ekya speeds --shares %s --model %s` "
             "measures it once",

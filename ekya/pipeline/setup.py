@@ -12,7 +12,6 @@ from ekya.config.fleet_sections import KeptFrames, StreamConfig
 from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions, StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.events import StreamBack, StreamLost
-from ekya.core.gpus import GpuGroups
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
@@ -45,9 +44,8 @@ def loop_options(
     seed: int,
     share_step_milli: int,
     capacity_milli: int,
-    training_groups: GpuGroups | None = None,
 ) -> LoopOptions:
-    """Returns the loop's constants for a fleet; preparation trains too, so it gets whole GPU groups."""
+    """Returns the loop's constants for a fleet."""
     window_us = seconds_to_us(fleet.window_s)
     return LoopOptions(
         window_us=window_us,
@@ -56,14 +54,13 @@ def loop_options(
         quantum_milli=fleet.quantum_milli,
         steal_milli=fleet.steal_milli,
         min_accuracy=fleet.min_accuracy,
-        preparation_share_milli=preparation_milli(fleet, training_groups),
+        preparation_share_milli=fleet.preparation.share_milli,
         preparation_us=int(window_us * fleet.preparation.fraction),
         checkpoint_delay_us=CHECKPOINT_DELAY_US if fleet.checkpoints else None,
         retrain_configs=fleet.retrain_configs(),
         inference_configs=fleet.inference_configs(),
         family_costs=family_costs,
         share_step_milli=share_step_milli,
-        training_groups=training_groups,
         packing=fleet.placement,
         seed=seed,
         terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
@@ -76,12 +73,6 @@ def loop_options(
         doses=fleet.preparation.doses,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
-
-
-def preparation_milli(fleet: FleetConfig, training_groups: GpuGroups | None) -> int:
-    """Returns the largest share of a fleet's preparations that can be enforced."""
-    share_milli = fleet.preparation.share_milli
-    return training_groups.floor_share(share_milli) if training_groups else share_milli
 
 
 def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:

@@ -218,8 +218,16 @@ def _detects(spec: ProbeSpec) -> bool:
 
 
 @contextmanager
-def probes(backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind]) -> Iterator[list[Connection]]:
+def probes(
+    backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind], *, all_held: bool = False
+) -> Iterator[list[Connection]]:
     """Starts a process for each kind, ready to measure; nothing runs in it yet.
+
+    Args:
+        backend: opened.
+        spec: configuration of the measurement.
+        kinds: of the processes.
+        all_held: also hold inference to its share where the backend does this to training alone.
 
     Raises:
         UserError: a process cannot begin.
@@ -230,7 +238,7 @@ def probes(backend: ShareBackend, spec: ProbeSpec, kinds: Sequence[Kind]) -> Ite
     with ExitStack() as stack:
         pipes, processes = [], []
         for number, kind in enumerate(kinds):
-            role: Role = "retraining" if kind == "training" else "inference"
+            role: Role = "retraining" if all_held or kind == "training" else "inference"
             job = ShareJob(f"speed/{number}", role, FULL_GPU_MILLI // len(kinds))
             ours, theirs = context.Pipe()
             process = context.Process(target=_probe, args=(backend, spec, kind, job, theirs), daemon=True)

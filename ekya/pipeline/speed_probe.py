@@ -36,7 +36,7 @@ def measure_speeds(
     speeds = []
     for kind in KINDS:
         alone: dict[int, float] = {}
-        with probes(backend, spec, [kind]) as pipes:
+        with probes(backend, spec, [kind], all_held=True) as pipes:
             for share_milli in shares_milli:
                 for rate in undisturbed(pipes, share_milli):
                     alone[rate.granted_milli] = rate.batches_per_s
@@ -45,7 +45,7 @@ def measure_speeds(
         full = alone.setdefault(FULL_GPU_MILLI, max(alone.values()))
         beside = []
         for jobs in together:
-            with probes(backend, spec, [kind] * jobs) as pipes:
+            with probes(backend, spec, [kind] * jobs, all_held=True) as pipes:
                 rates = tuple(rate.batches_per_s for rate in undisturbed(pipes, FULL_GPU_MILLI // jobs))
             beside.append(joint_throughput(rates, full))
             progress()

@@ -32,7 +32,6 @@ from ekya.control.protocols import Batch
 from ekya.control.step import step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId
@@ -112,13 +111,6 @@ def test_step_plans_a_stream_that_was_added_on_its_gpu():
     shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
     assert (shares[A], shares[B] + shares[new]) == (800, 1000)
     assert [one.inference_gpu for one in hand.state.phases[0].assignments] == [0, 1, 1]
-
-
-def test_step_grants_training_whole_sm_groups():
-    hand = retraining(share_milli=230, options=replace(OPTIONS, training_groups=GpuGroups(8, 132)))
-    (planned,) = (one for one in hand.state.phases[0].assignments if one.stream == A)
-    assert (planned.retrain_share_milli, planned.inference_share_milli) == (182, 300)
-    assert hand.stream().job.share_milli == 182
 
 
 def test_step_view_has_terms():

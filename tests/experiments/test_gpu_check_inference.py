@@ -6,9 +6,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 
-pytest.importorskip("cuda.bindings")
 # Imported outside of the tests, so that loading torch does not count as a test's time.
 check = importlib.import_module("gpu_check_inference")
 
@@ -32,37 +30,6 @@ def test_inference_finding_of_refused_way_is_listed_and_ignored():
     assert not found.met
     assert found.measured.endswith("; channels-last refused: off by inf")
     assert check.finding_of("half", [PLAIN, refused, FASTER]).met
-
-
-def test_inference_at_shares_reports_granted_shares(monkeypatch):
-    asked = []
-
-    class Handle:
-        def resize(self, share_milli):
-            asked.append(share_milli)
-            return check.Resized(share_milli - 5, 1)
-
-        def scope(self):
-            return torch.inference_mode()
-
-        def release(self):
-            pass
-
-    class Ask:
-        def predict(self, crops, resolution):
-            return crops.sum(), resolution
-
-    monkeypatch.setattr(check, "open_process", Mock())
-    monkeypatch.setattr(check, "GreenHandle", lambda *_: Handle())
-    monkeypatch.setattr(check, "build_edge_model", Mock())
-    monkeypatch.setattr(check, "settled", Mock())
-    monkeypatch.setattr(check, "Predictor", lambda *_: Ask())
-    found = next(check.shares())
-    assert asked == list(check.SHARES)
-    figures = found.figures["shares"]
-    assert [one["share_milli"] for one in figures] == [share - 5 for share in check.SHARES]
-    assert all(one["images_s"] == pytest.approx(6e3 / one["p50_ms"]) for one in figures)
-    assert all(one["p99_ms"] >= one["p50_ms"] > 0 for one in figures)
 
 
 def test_inference_checks_cover_every_question_of_the_bench(monkeypatch):

@@ -13,7 +13,6 @@ from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.window_meter import GpuMeter
 from ekya.pipeline.speed_jobs import ProbeSpec, Rate
 
-pytest.importorskip("cuda.bindings")
 # Imported outside of the tests, so that loading torch does not count as a test's time.
 check = importlib.import_module("gpu_check_work")
 energy = importlib.import_module("gpu_check_energy")

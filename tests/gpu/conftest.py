@@ -26,7 +26,6 @@ def fake_mps(monkeypatch):
         (fake.programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.delenv(mps_service.EXTERNAL_VARIABLE, raising=False)
     monkeypatch.setattr(mps_service, "temporary_folders", lambda: (fake.folders,))
     yield fake
     for pid in fake.running():

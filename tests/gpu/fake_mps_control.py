@@ -4,10 +4,10 @@
 server beside it; without arguments it sends lines from standard input to that daemon.
 
 behaviour.json, read anew for every command: `refuses` (start fails with this text), `takes_s` (start),
-`never_up`, `pid_file` (text to write in place of the pid; null for no file), `quits` (false: quit hangs),
-`stubborn` (ignores SIGTERM), `answers` (text by command), `status` (of servers), `clients` (process numbers;
-of all servers), `serves` (number of servers listed), `deaf` (no command is answered), `lives` (number of
-replies before the daemon dies, 0: before its start is over; its server stays alive).
+`never_up`, `quits` (false: quit hangs), `stubborn` (ignores SIGTERM), `answers` (text by command), `faulty`
+(a server's number), `clients` (process numbers; of all servers), `serves` (number of servers listed), `deaf`
+(no command is answered), `lives` (number of replies before the daemon dies, 0: before its start is over; its
+server stays alive).
 """
 
 import json
@@ -46,7 +46,7 @@ def answer(line, servers):
     if command == "get_client_list":
         return "".join(f"{pid}\n" for pid in ways.get("clients", []))
     if command == "get_server_status":
-        return f"{ways.get('status', 'ACTIVE')}\n"
+        return "FAULT\n" if int(line.split()[1]) == ways.get("faulty") else "ACTIVE\n"
     return f"unknown command: {line}\n"
 
 
@@ -87,9 +87,7 @@ def daemon(told):
     listening.bind(str(PIPE / "control"))
     listening.listen()
     pid_file = PIPE / "nvidia-cuda-mps-control.pid"
-    text = ways.get("pid_file", str(os.getpid()))
-    if text is not None:
-        pid_file.write_text(text)
+    pid_file.write_text(str(os.getpid()))
     environment = {name: value for name, value in os.environ.items() if name.startswith("CUDA_")}
     note(daemon=os.getpid(), server=server.pid, environment=environment)
     os.write(told, b"up")

@@ -27,26 +27,26 @@ def run_for(handle, gpu, seconds, batch_ms, host_ms=0.1):
 @pytest.mark.parametrize(("share_milli", "batch_ms"), [(700, 12), (250, 30), (50, 5)])
 def test_duty_cycle_gpu_time_matches_share_within_five_percent(share_milli, batch_ms):
     gpu = FakeGpu()
-    handle = DutyCycleHandle(gpu, share_milli, gpu.clocks)
+    handle = DutyCycleHandle(gpu.record_mark, share_milli, gpu.clocks)
     assert run_for(handle, gpu, 10, batch_ms) == pytest.approx(share_milli, rel=0.05)
     assert handle.measured().share_milli == pytest.approx(share_milli, rel=0.05)
 
 
 def test_duty_cycle_host_prepares_while_gpu_works():
     gpu = FakeGpu()
-    handle = DutyCycleHandle(gpu, 1000, gpu.clocks)
+    handle = DutyCycleHandle(gpu.record_mark, 1000, gpu.clocks)
     assert run_for(handle, gpu, 5, 10, host_ms=9) == pytest.approx(1000, rel=0.01)
 
 
 def test_duty_cycle_host_never_waits_for_faster_gpu():
     gpu = FakeGpu()
-    run_for(DutyCycleHandle(gpu, 1000, gpu.clocks), gpu, 2, 1, host_ms=5)
+    run_for(DutyCycleHandle(gpu.record_mark, 1000, gpu.clocks), gpu, 2, 1, host_ms=5)
     assert gpu.waits == 0
 
 
 def test_duty_cycle_job_is_at_most_burst_and_two_batches_ahead():
     gpu = FakeGpu()
-    handle = DutyCycleHandle(gpu, 100, gpu.clocks)
+    handle = DutyCycleHandle(gpu.record_mark, 100, gpu.clocks)
     gpu.now_ns += 60_000 * MS
     launched_ms, began_ns = 0, gpu.now_ns
     for _ in range(60):
@@ -59,7 +59,7 @@ def test_duty_cycle_job_is_at_most_burst_and_two_batches_ahead():
 
 def test_duty_cycle_resize_applies_immediately():
     gpu = FakeGpu()
-    handle = DutyCycleHandle(gpu, 200, gpu.clocks)
+    handle = DutyCycleHandle(gpu.record_mark, 200, gpu.clocks)
     run_for(handle, gpu, 3, 10)
     assert handle.resize(800).share_milli == 800
     assert run_for(handle, gpu, 5, 10) == pytest.approx(800, rel=0.05)
@@ -67,7 +67,7 @@ def test_duty_cycle_resize_applies_immediately():
 
 def test_duty_cycle_released_job_does_not_wait():
     gpu = FakeGpu()
-    handle = DutyCycleHandle(gpu, 0, gpu.clocks)
+    handle = DutyCycleHandle(gpu.record_mark, 0, gpu.clocks)
     handle.release()
     with handle.scope():
         gpu.launch(50)
@@ -75,7 +75,7 @@ def test_duty_cycle_released_job_does_not_wait():
 
 def test_duty_cycle_failed_batch_is_counted():
     gpu = FakeGpu()
-    handle = DutyCycleHandle(gpu, 500, gpu.clocks)
+    handle = DutyCycleHandle(gpu.record_mark, 500, gpu.clocks)
     with pytest.raises(ZeroDivisionError), handle.scope():
         gpu.launch(30)
         raise ZeroDivisionError
@@ -97,5 +97,14 @@ def test_duty_cycle_torch_without_cuda_is_reported():
 
 def test_duty_cycle_backend_uses_the_gpu_clock():
     gpu = FakeGpu()
-    handle = DutyCycleShares(GPUS, streams=lambda: gpu, clocks=gpu.clocks).attach_job(JOB)
+    handle = DutyCycleShares(GPUS, start_cuda=gpu.start_cuda, clocks=gpu.clocks).attach_job(JOB)
     assert run_for(handle, gpu, 5, 10) == pytest.approx(300, rel=0.05)
+
+
+def test_duty_cycle_under_a_cap_counts_time_at_the_cap():
+    gpu = FakeGpu()
+    handle = DutyCycleHandle(gpu.record_mark, 400, gpu.clocks, cap_milli=500)
+    assert run_for(handle, gpu, 10, 10) == pytest.approx(800, rel=0.05), "of the time, on half of the GPU"
+    assert handle.measured().share_milli == pytest.approx(400, rel=0.05)
+    resized = handle.resize(900)
+    assert (resized.share_milli, resized.note) == (500, "the job cannot have more than its cap, which stays")

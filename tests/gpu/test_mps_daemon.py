@@ -1,8 +1,6 @@
-import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +8,10 @@ import pytest
 from fake_mps import SHORT
 from waiting import HANG_GUARD_S, wait_until
 
+from ekya.core.errors import UserError
 from ekya.gpu.mps.control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
-from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon, trouble
-from ekya.gpu.mps.folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
+from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon
+from ekya.gpu.mps.folder import DaemonFolder, abandoned, choose_base, held, new_folder
 from ekya.system.processes import find_process, is_own, send_signal, started_s, still_runs
 
 UUID = "GPU-0f5e"
@@ -60,7 +59,6 @@ def test_daemon_start_uses_private_folder_and_gpu_uuid(fake_mps, folder, monkeyp
         "CUDA_MPS_LOG_DIRECTORY": str(folder.log),
         "CUDA_VISIBLE_DEVICES": UUID,
     }
-    assert trouble(fake_mps.control(folder), daemon) is None
     assert find_daemon(folder) == daemon
 
 
@@ -96,17 +94,9 @@ def test_daemon_never_up_is_found_and_ended(fake_mps, folder):
     assert not folder.root.exists()
 
 
-@pytest.mark.parametrize(
-    ("ways", "why"),
-    [
-        ({"pid_file": None}, "writes no pid file"),
-        ({"pid_file": "soon"}, "writes no pid file"),
-        ({"answers": {"get_server_list": "Server: none\n"}}, "answers 'Server: none' to get_server_list"),
-    ],
-)
-def test_daemon_with_invalid_replies_is_not_used(fake_mps, folder, ways, why):
-    fake_mps.behave(**ways)
-    with pytest.raises(MpsError, match=why):
+def test_daemon_with_invalid_replies_is_not_used(fake_mps, folder):
+    fake_mps.behave(answers={"get_server_list": "Server: none\n"})
+    with pytest.raises(MpsError, match="answers 'Server: none' to get_server_list"):
         start_in_one_look(fake_mps, folder)
     end(fake_mps, folder)
     assert fake_mps.running() == []
@@ -121,33 +111,14 @@ def test_daemon_that_dies_at_once_is_not_waited_for(fake_mps, folder):
     assert fake_mps.running() == []
 
 
-def test_daemon_stale_pid_file_signals_no_process(fake_mps, folder, sleeper):
-    fake_mps.behave(pid_file=str(sleeper.pid))
-    with pytest.raises(MpsError, match=f"process {sleeper.pid} of its pid file is not a daemon"):
-        start_in_one_look(fake_mps, folder)
-    end(fake_mps, folder)
-    assert sleeper.poll() is None
-    assert fake_mps.running() == []
-
-
-def test_daemon_older_process_of_pid_file_is_ignored(fake_mps, folder):
+def test_daemon_of_another_folder_is_not_taken_for_this_ones(fake_mps, folder):
     with new_folder(fake_mps.folders) as other:
-        older = start(fake_mps, other)
-        time.sleep(1.1)  # Start times have a resolution of 0.01 s, and clocks may differ by a second.
-        fake_mps.behave(pid_file=str(older.pid))
-        with pytest.raises(MpsError, match="is not a daemon that was just started"):
-            start_in_one_look(fake_mps, folder)
-        fake_mps.behave()
+        running = start(fake_mps, other)
+        folder.pipe.joinpath(f"{CONTROL}.pid").write_text(str(running.pid))
+        assert find_daemon(folder) is None
         end(fake_mps, folder)
-        assert still_runs(older)
-
-
-def test_daemon_record_of_reused_pid_is_ignored(fake_mps, folder, sleeper):
-    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_s": 0.01}))
-    assert find_daemon(folder) is None
-    end(fake_mps, folder)
-    assert sleeper.poll() is None
-    assert not folder.root.exists()
+        assert still_runs(running)
+        end(fake_mps, other)
 
 
 def test_process_ended_is_not_found_and_gets_no_signal(sleeper):
@@ -199,20 +170,16 @@ def test_daemon_quit_follows_the_last_client(fake_mps, folder):
     assert fake_mps.asked()[-1] == "quit -t 5"
 
 
-def test_daemon_trouble_names_death_silence_fault_and_second_server(fake_mps, folder):
-    daemon = start(fake_mps, folder)
+def test_control_reports_faults_and_silence(fake_mps, folder):
+    start(fake_mps, folder)
     control = fake_mps.control(folder)
-    fake_mps.behave(status="FAULT")
-    assert "was stopped by a fault of a client" in trouble(control, daemon)
-    fake_mps.behave(serves=2)
-    assert "has 2 servers instead of one" in trouble(control, daemon)
+    (server,) = control.servers()
+    assert not control.has_fault(server)
+    fake_mps.behave(faulty=server)
+    assert control.has_fault(server)
     fake_mps.behave(deaf=True)
-    impatient = replace(control, answer_within_s=0.2)
-    assert "does not answer get_server_list within 0.2 s" in trouble(impatient, daemon)
-    send_signal(daemon, 9)
-    wait_until(lambda: not still_runs(daemon))
-    assert "has died" in trouble(control, daemon)
-    assert "Cannot find MPS control daemon process" in trouble(control, None)
+    with pytest.raises(MpsError, match=r"does not answer get_server_list within 0\.2 s"):
+        replace(control, answer_within_s=0.2).servers()
 
 
 def test_control_client_must_be_on_exactly_one_server(fake_mps, folder):
@@ -238,7 +205,7 @@ def test_folder_path_over_107_bytes_is_refused(fake_mps):
 
     for length, too_long in ((107, False), (108, True)):
         folder = room(length)
-        assert len(os.fsencode(folder.pid_file)) == length
+        assert len(os.fsencode(folder.pipe / f"{CONTROL}.pid")) == length
         assert is_too_long(folder.pipe) is too_long
     folder = room(107)
     folder.pipe.mkdir(parents=True)
@@ -250,9 +217,9 @@ def test_folder_path_over_107_bytes_is_refused(fake_mps):
 def test_folder_long_temporary_path_uses_the_next(fake_mps, tmp_path):
     deep = tmp_path / ("d" * 80)
     deep.mkdir()
-    assert short_enough((deep, fake_mps.folders)) == fake_mps.folders
-    assert short_enough((deep,)) is None
-    assert "set TMPDIR to a shorter folder" in why_none((deep,))
+    assert choose_base((deep, fake_mps.folders)) == fake_mps.folders
+    with pytest.raises(UserError, match="set TMPDIR to a shorter folder"):
+        choose_base((deep,))
 
 
 def test_folder_abandoned_ones_have_no_holder(fake_mps, folder):

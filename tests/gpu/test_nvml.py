@@ -75,6 +75,7 @@ _CALLS = {
     "nvmlDeviceGetUUID": lambda self, device: self.uuids[device],
     "nvmlDeviceGetMemoryInfo": FakeDriver.memory,
     "nvmlDeviceGetMigMode": FakeDriver.mig_mode,
+    "nvmlDeviceGetCudaComputeCapability": lambda self, device: (9, 0),
 }
 
 
@@ -188,4 +189,4 @@ def test_doctor_says_where_golden_models_run(tmp_path, monkeypatch, wheels, said
 
 def test_inventory_gpu_without_uuid_uses_its_index():
     inventory = shown(None, FakeDriver("Orin", lacking=["nvmlDeviceGetUUID"]))
-    assert [gpu.uuid for gpu in inventory.gpus] == ["0"]
+    assert [(gpu.uuid, gpu.compute) for gpu in inventory.gpus] == [("0", 9)]

@@ -2,6 +2,7 @@ import ctypes
 import os
 import pickle
 import socket
+import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,16 +11,16 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from fake_gpu import FakeGpu
+from fake_gpu import MS, FakeGpu
+from waiting import HANG_GUARD_S
 
 from ekya.core.errors import UserError
-from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine, choose_backend
-from ekya.gpu.green.sm_driver import SmLayout, SmReport
 from ekya.gpu.mps.backend import MpsShares, NoCudaError, make_context
 from ekya.gpu.mps.control import MAX_SOCKET_BYTES
-from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu, find_mps
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, find_mps
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
@@ -37,18 +38,10 @@ def has_no_mps(inventory):
     return MpsFound(False, "nvidia-cuda-mps-control is not here" if inventory.gpus else inventory.why)
 
 
-def splits():
-    return SmReport((SmLayout(8, 16, 4),), "the driver can split 132 SMs in steps of 8")
-
-
-def splits_nothing():
-    return SmReport((), "this driver makes no green contexts")
-
-
 MACHINES = [
-    Machine(2, NO_GPU, has_no_mps, splits_nothing),
-    Machine(2, ONE_GPU, has_no_mps, splits_nothing),
-    Machine(2, ONE_GPU, has_mps, splits),
+    Machine(2, NO_GPU, has_no_mps),
+    Machine(2, ONE_GPU, has_no_mps),
+    Machine(2, ONE_GPU, has_mps),
 ]
 
 
@@ -71,7 +64,7 @@ def test_registry_auto_takes_first_usable_with_reasons():
     chosen = choose_backend(machine=MACHINES[1])
     assert chosen.name == "duty-cycle"
     assert "not mps: nvidia-cuda-mps-control is not here" in chosen.why
-    assert choose_backend(machine=MACHINES[2]).name == "mps+green"
+    assert choose_backend(machine=MACHINES[2]).name == "mps"
     assert choose_backend(machine=MACHINES[0]).name == "cpu"
     assert "no NVIDIA driver answers" in choose_backend(machine=MACHINES[0]).why
 
@@ -79,17 +72,24 @@ def test_registry_auto_takes_first_usable_with_reasons():
 def test_registry_named_unusable_backend_is_a_user_error():
     with pytest.raises(UserError, match=r"mps: nvidia-cuda-mps-control is not here; use --shares auto"):
         choose_backend("mps", MACHINES[1])
-    with pytest.raises(
-        UserError, match=r"no such share backend; use one of auto, mps\+green, mps, duty-cycle, cpu"
-    ):
+    known = "use one of auto, mps, duty-cycle, cpu"
+    with pytest.raises(UserError, match=f"there is no such share backend; {known}"):
         choose_backend("magic", MACHINES[0])
+    with pytest.raises(UserError, match=f"there is no such share backend any more; {known}"):
+        choose_backend("mps+green", MACHINES[2])
+
+
+@pytest.mark.parametrize(("compute", "most"), [(6, 16), (7, 48), (9, 48), (None, 48)])
+def test_mps_takes_as_many_processes_as_its_gpu(compute, most):
+    inventory = replace(ONE_GPU, gpus=(replace(ONE_GPU.gpus[0], compute=compute),))
+    assert MpsShares(inventory, has_mps).probe_machine().most_processes == most
 
 
 def opened(**options):
-    served = MpsGpu("GPU-1", Path("/tmp/e/pipe"))
-    environment = MpsEnvironment(
-        Path("/usr/bin/nvidia-cuda-mps-control"), (served, replace(served, gpu_uuid="GPU-2"))
+    clients = tuple(
+        {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/e/pipe", "CUDA_VISIBLE_DEVICES": gpu} for gpu in ("GPU-1", "GPU-2")
     )
+    environment = MpsEnvironment(Path("/usr/bin/nvidia-cuda-mps-control"), clients)
     return MpsShares(ONE_GPU, has_mps, environment=environment, **options)
 
 
@@ -100,7 +100,7 @@ def client(fake_mps, monkeypatch):
     @contextmanager
     def make(percentage, **options):
         fake_mps.behave(clients=[os.getpid()])
-        working = {"connect": lambda: None, "streams": FakeGpu, **options}
+        working = {"connect": lambda: None, "start_cuda": FakeGpu().start_cuda, **options}
         with MpsShares(ONE_GPU, **working).open(1) as backend:
             for name, value in backend.actor_env(TRAINER).items():
                 monkeypatch.setenv(name, value)
@@ -116,7 +116,7 @@ def test_mps_caps_trainers_but_not_inference():
         job = ShareJob("job", role, share_milli)
         return opened().actor_env(job)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
 
-    assert percentage("retraining", 437) == "43"
+    assert percentage("retraining", 437) == "44", "the rest is waited for"
     assert percentage("preparation", 300) == "30"
     assert percentage("preparation", 1500) == "100"
     assert percentage("retraining", 0) == "90"
@@ -129,23 +129,12 @@ def test_mps_job_environment_names_daemon_and_gpu():
     assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/e/pipe"
 
 
-def test_mps_resize_of_running_client_keeps_its_cap(client):
-    with client("43") as backend:
-        resized = backend.attach_job(TRAINER).resize(900)
-    assert resized.share_milli == 430
-    assert "cannot change" in resized.note
-
-
-def test_mps_client_without_cap_is_reported(client):
-    with client("100") as backend:
-        assert backend.attach_job(TRAINER).resize(430).share_milli == 1000
-
-
-def test_mps_client_with_duty_cycle_waits_under_its_cap(client):
+def test_mps_trainer_waits_under_its_cap(client):
     gpu = FakeGpu()
-    with client("43", duty_cycle=True, streams=lambda: gpu, clocks=gpu.clocks) as backend:
+    with client("43", start_cuda=gpu.start_cuda, clocks=gpu.clocks) as backend:
         handle = backend.attach_job(TRAINER)
-    assert handle.resize(900).share_milli == 430
+    resized = handle.resize(900)
+    assert (resized.share_milli, resized.note) == (430, "the job cannot have more than its cap, which stays")
     assert handle.resize(215).share_milli == 215
     for _ in range(300):
         with handle.scope():
@@ -153,27 +142,17 @@ def test_mps_client_with_duty_cycle_waits_under_its_cap(client):
     assert handle.measured().share_milli == pytest.approx(215, rel=0.05)
 
 
-def test_mps_batch_time_includes_queued_kernels(client):
+def test_mps_inference_is_measured_and_never_waits(client):
     gpu = FakeGpu()
-    with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
-        handle = backend.attach_job(TRAINER)
-    gpu.enter_stream(8192)
-    with handle.scope():
-        gpu.launch(30)
-        gpu.launch(10)
-        assert gpu.is_busy(8192), "the host is ahead of the GPU"
-    assert not gpu.is_busy(8192)
-    assert gpu.synchronised == [8192]
-    assert handle.measured().used_us == 20_000, "40 ms at a cap of a half"
-
-
-def test_mps_failed_batch_is_not_waited_for(client):
-    gpu = FakeGpu()
-    with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
-        handle = backend.attach_job(TRAINER)
-    with pytest.raises(RuntimeError, match="out of memory"), handle.scope():
-        raise RuntimeError("CUDA out of memory")
-    assert gpu.synchronised == []
+    with client("100", start_cuda=gpu.start_cuda, clocks=gpu.clocks) as backend:
+        handle = backend.attach_job(replace(TRAINER, role="inference", share_milli=0))
+    assert handle.resize(10) == Resized(10, 0)
+    for _ in range(30):
+        with handle.scope():
+            gpu.launch(10)
+    assert (gpu.now_ns, gpu.waits) == (0, 0)
+    gpu.now_ns = 300 * MS
+    assert handle.measured().used_us == 300_000
 
 
 def test_mps_process_outside_the_server_does_not_work(client, fake_mps, monkeypatch):
@@ -220,7 +199,9 @@ def test_mps_server_that_never_starts_raises(client):
     assert 1 < sum(slept) < 20
 
 
-@pytest.mark.parametrize(("error", "passes"), [(807, True), (805, True), (100, False), (0, None)])
+@pytest.mark.parametrize(
+    ("error", "passes"), [(807, True), (805, True), (808, False), (100, False), (0, None)]
+)
 def test_cuda_context_errors_of_starting_server_are_temporary(monkeypatch, error, passes):
     def answers(*_arguments):
         return error
@@ -230,7 +211,8 @@ def test_cuda_context_errors_of_starting_server_are_temporary(monkeypatch, error
     if passes is None:
         make_context()
         return
-    with pytest.raises(NoCudaError, match=f"cuInit gives CUDA error {error}") as caught:
+    told = "takes no more clients" if error == 808 else f"cuInit gives CUDA error {error}"
+    with pytest.raises(NoCudaError, match=told) as caught:
         make_context()
     assert caught.value.mps_starts == passes
 
@@ -278,3 +260,14 @@ def test_folder_length_limit_matches_the_kernel():
         pytest.skip("the limit differs")
     with pytest.raises(OSError, match="too long"), socket.socket(socket.AF_UNIX) as sock:
         sock.bind("/" + "x" * (MAX_SOCKET_BYTES + 1))
+
+
+def test_gpu_modules_import_neither_torch_nor_a_driver():
+    code = """
+import importlib, pkgutil, sys
+import ekya.gpu
+for found in pkgutil.walk_packages(ekya.gpu.__path__, "ekya.gpu."):
+    importlib.import_module(found.name)
+assert "torch" not in sys.modules, "a backend that is only probed must not wait for torch"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG_GUARD_S)

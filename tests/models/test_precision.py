@@ -1,28 +1,16 @@
 import torch
 
-from ekya.models.training.trainer import allowed_by, training_precision
-from ekya.system.numeric_check import GateSizes, NumericGate
-
-
-def gate(**faults) -> NumericGate:
-    return NumericGate("cpu", (torch.bfloat16,), sizes=GateSizes(48, 2, 4, 8), **faults)
+from ekya.models.training import trainer
+from ekya.models.training.trainer import training_precision
 
 
 def test_training_precision_on_a_cpu_is_32_bits() -> None:
     assert training_precision("cpu") is torch.float32
 
 
-def test_training_precision_is_half_where_the_gate_passes() -> None:
-    assert allowed_by(gate()) is torch.bfloat16
-    assert allowed_by(NumericGate("cpu", (torch.bfloat16,))) is torch.bfloat16
-
-
-def test_training_precision_is_32_bits_where_products_are_wrong() -> None:
-    def nan(one, other):
-        return torch.matmul(one, other) * float("nan")
-
-    def off(one, other):
-        return torch.matmul(one, other) * 1.02
-
-    for wrong in (nan, off):
-        assert allowed_by(gate(product=wrong)) is torch.float32
+def test_training_precision_is_half_where_the_gpu_computes_right(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    for place, right in enumerate((True, False)):
+        monkeypatch.setattr(trainer, "computes_right", lambda device, dtype, right=right: right)
+        expected = torch.bfloat16 if right else torch.float32
+        assert training_precision(f"cuda:{place}") is expected

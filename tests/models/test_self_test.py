@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,3 +133,38 @@ def test_choose_way_takes_the_fastest_that_is_slower_nowhere() -> None:
     assert self_test.fastest([[0.5, 0.5], [0.49, 0.5]]) == 0
     assert self_test.fastest([[0.97, 0.5]]) is None
     assert self_test.fastest([]) is None
+
+
+@pytest.mark.parametrize(("device", "has_time"), [("cuda", True), ("cpu", False)])
+def test_choose_way_tries_graphs_joins_and_large_passes_on_cuda(
+    tiny_model, monkeypatch, device, has_time
+) -> None:
+    """Each pass takes 20 ms, as the first ones do on a GPU."""
+    now_s = [0.0]
+
+    class Slow:
+        def __init__(self, model, device, way):
+            self.way = way
+
+        def predict(self, crops, resolution):
+            now_s[0] += 0.02
+            return np.zeros(len(crops), int), np.ones(len(crops), np.float32)
+
+    class SlowOfSeveral:
+        def __init__(self, device, way):
+            self.predictors, self.add_owner = self, lambda place, predictor: None
+
+        def predictor_for(self, model):
+            return Slow(model, device, PLAIN)
+
+        def predict(self, requests):
+            return [request.predictor.predict(request.crops, request.resolution) for request in requests]
+
+    monkeypatch.setattr(self_test, "Predictor", Slow)
+    monkeypatch.setattr(self_test, "MultiModelPredictor", SlowOfSeveral)
+    monkeypatch.setattr(self_test, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
+    tried = [one.way for one in choose_way("tiny", device, (32,)).tried]
+    assert any(way.graphs for way in tried) is has_time
+    assert any(way.grouped for way in tried) is has_time
+    assert any(way.crops_a_pass == 128 for way in tried) is has_time

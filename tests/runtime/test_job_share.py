@@ -137,13 +137,6 @@ def test_resize_with_an_older_serial_does_nothing():
     assert handle.asked == [900]
 
 
-def test_resize_to_a_rounded_share_has_settled():
-    """Groups of SMs are slightly larger than the shares that they are granted for."""
-    handle = Slow()
-    handle.resize = lambda share_milli: Resized(484, 3)
-    assert VersionedShare(handle).resize(1, 480) == Resized(484, 3)
-
-
 def test_holds_milli_is_the_sum_of_all_parts():
     share = VersionedShare(TokenBucket(0))
     assert share.holds_milli == 0

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,22 +29,26 @@ from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Elsewhere
+from ekya.gpu.backends.backend import Capability
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.run_writer import ModelRecord
+from ekya.planning.placement.homes import Processes
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal
+from ekya.runtime.driver import open_run as open_run_module
 from ekya.runtime.driver.live import run_live
 from ekya.runtime.driver.open_run import open_run
 from ekya.runtime.driver.resuming import newest_weights, resume_run, resume_service
 from ekya.runtime.driver.run_session import report_complete
 from ekya.system.files import write_text_atomic
+from ekya.system.host import HostMemory
 from ekya.system.yaml_file import read_mapping
 
 CAM, S = StreamId("cam"), 1_000_000
@@ -223,6 +228,13 @@ def test_broken_or_foreign_journal_is_not_resumed(folder, content, problem, caps
     assert f"{folder.journal}: {problem}" in capsys.readouterr().err
 
 
+def test_run_whose_shares_were_of_a_removed_backend_is_refused_in_a_sentence(folder):
+    options = json.loads(folder.journal.read_text().split("\n", 1)[0])["options"]
+    with_header(folder, options=options | {"training_groups": {"group_sms": 8, "sms": 132}})
+    with pytest.raises(UserError, match=r"shares of mps\+green, which is no backend any more"):
+        resume_run(folder, [CAM])
+
+
 def test_run_of_an_older_version_is_refused_before_its_fleet_file(folder, capsys):
     with_header(folder, version=None)
     folder.fleet.write_text("hand_over: cuda-ipc\n")
@@ -260,22 +272,54 @@ def opened(folder):
     return open_run(fleet, RunOptions(resume=folder.path), chosen, host)
 
 
+def open_new(runs, fleet, capability, golden_layout=""):
+    """Opens a run of a fleet on a machine where all of its work is cheap."""
+    costs = StreamCosts(10.0, dict.fromkeys(fleet.inference.resolutions, 0.0001))
+    families = (FamilyCost(Family(0, 0, 16), 0.0001, 0.0001),)
+    host = HostCosts({stream.id: costs for stream in fleet.streams}, 0.01, families, 2.0)
+    tested = SelfTest(PLAIN, 1.0, 1.0, (), 0.1)
+    probed = ProbedHost(("car",), host, tested, golden_layout=golden_layout)
+    chosen = ChosenBackend("a backend", CpuShares(2), capability, ("it was asked for",))
+    return open_run(fleet, RunOptions(runs=runs, overload=True), chosen, probed)
+
+
 def test_new_run_writes_down_what_the_golden_detector_means(tmp_path):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     golden = fleet.golden.model_copy(update={"model": "onnx", "weights": Path("a.onnx")})
-    streams = {
-        stream.id: StreamCosts(10.0, dict.fromkeys(fleet.inference.resolutions, 0.001))
-        for stream in fleet.streams
-    }
-    families = (FamilyCost(Family(0, 0, 16), 0.0001, 0.0001),)
-    tested = SelfTest(PLAIN, 1.0, 1.0, (), 0.1)
-    host = ProbedHost(("car",), HostCosts(streams, 0.01, families, 2.0), tested, golden_layout="cxcywh parts")
-    shares = CpuShares(2)
-    chosen = ChosenBackend("cpu", shares, shares.probe_machine(), ("there is no GPU",))
     given = fleet.model_copy(update={"golden": golden})
-    opened = open_run(given, RunOptions(runs=tmp_path, overload=True), chosen, host)
+    opened = open_new(tmp_path, given, CpuShares(2).probe_machine(), "cxcywh parts")
     assert opened.fleet.golden.layout == "cxcywh parts"
     assert read_mapping(opened.folder.fleet)["golden"]["layout"] == "cxcywh parts"
+
+
+def mps(gpus):
+    """Returns what a machine has whose GPUs take nine processes each."""
+    return Capability(True, "cuda", 1000 * gpus, 1, "found", most_processes=9)
+
+
+@pytest.mark.parametrize(("gpus", "cameras", "refused"), [(1, 3, None), (1, 4, 10), (2, 7, 10), (2, 6, None)])
+def test_new_run_with_more_processes_than_a_gpu_takes_is_refused(tmp_path, gpus, cameras, refused):
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    streams = tuple(fleet.streams[0].model_copy(update={"id": StreamId(f"cam-{n}")}) for n in range(cameras))
+    values = {"streams": streams, "processes": Processes.STREAM, "gpus": float(gpus)}
+    fleet = fleet.model_copy(update=values)
+    if refused is None:
+        assert open_new(tmp_path, fleet, mps(gpus)).processes is Processes.STREAM
+        return
+    told = f"{cameras} streams need {refused} processes on one GPU, which takes 9 under MPS"
+    with pytest.raises(UserError, match=f"{told}; set 'processes: gpu'"):
+        open_new(tmp_path, fleet, mps(gpus))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("cameras", "expected"), [(3, Processes.STREAM), (4, Processes.GPU)])
+def test_streams_share_processes_where_a_gpu_takes_too_few(tmp_path, monkeypatch, cameras, expected):
+    monkeypatch.setattr(open_run_module, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    streams = tuple(fleet.streams[0].model_copy(update={"id": StreamId(f"cam-{n}")}) for n in range(cameras))
+    fleet = fleet.model_copy(update={"streams": streams, "gpus": 1.0})
+    assert open_new(tmp_path, fleet, mps(1)).processes is expected
+    assert open_new(tmp_path, fleet, replace(mps(1), most_processes=None)).processes is Processes.GPU
 
 
 def test_resumed_run_plans_with_costs_measured_as_it_began(opened):

@@ -5,12 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ekya.core.gpus import GpuGroups
-
-Enforcement = Literal["hard", "cap", "cooperative"]
-"""``hard``: a job gets exactly its share, independent of other jobs. ``cap``: at most its share.
-``cooperative``: at most its share, as long as the job itself keeps to it."""
-
 Device = Literal["cpu", "cuda"]
 """The torch device on which jobs of a backend run."""
 
@@ -24,22 +18,19 @@ class Capability:
 
     Attributes:
         usable: whether the backend works here.
-        enforcement: how strictly a share is enforced.
         device: torch device on which its jobs run.
         capacity_milli: all GPUs together; 0 where the backend is not usable.
         step_milli: the smallest step between two shares.
         why: one sentence: what was found, or what is missing and how to get it.
-        groups: SM groups, where a backend assigns these: a training whose share pays for at least one has
-            whole groups and loses the remainder. None elsewhere.
+        most_processes: number of processes that one GPU takes; None without a limit.
     """
 
     usable: bool
-    enforcement: Enforcement
     device: Device
     capacity_milli: int
     step_milli: int
     why: str
-    groups: GpuGroups | None = None
+    most_processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ class CpuShares:
         """Reports the backend usable, always."""
         return Capability(
             usable=True,
-            enforcement="cooperative",
             device="cpu",
             capacity_milli=max(1, int(self.cores * FULL_GPU_MILLI)),
             step_milli=1,

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Capability, Measured, Resized, ShareHandle, ShareJob
-from ekya.gpu.backends.gpu_streams import BatchMeter, GpuStreams, TorchStreams
+from ekya.gpu.backends.batch_meter import BatchMeter, RecordMark, start_cuda
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
 from ekya.gpu.mps.control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import GpuInventory
@@ -27,13 +27,13 @@ class DutyCycleShares:
 
     Attributes:
         inventory: the GPUs.
-        streams: starts CUDA in a job's process.
+        start_cuda: starts CUDA in a job's process.
         clocks: clocks of the buckets; tests pass their own.
         without_cuda: returns whether torch cannot use a GPU.
     """
 
     inventory: GpuInventory
-    streams: Callable[[], GpuStreams] = TorchStreams
+    start_cuda: Callable[[], RecordMark] = start_cuda
     clocks: Clocks | None = None
     without_cuda: Callable[[], bool] = cpu_only_torch
 
@@ -49,7 +49,6 @@ class DutyCycleShares:
             why += "; every job counts the GPU's time on its batches and waits when it has used its share"
         return Capability(
             usable=usable,
-            enforcement="cooperative",
             device="cuda",
             capacity_milli=len(self.inventory.gpus) * FULL_GPU_MILLI if usable else 0,
             step_milli=1,
@@ -66,7 +65,7 @@ class DutyCycleShares:
 
     def attach_job(self, job: ShareJob) -> ShareHandle:
         """Returns a token bucket on the time that the GPU works for the job."""
-        return DutyCycleHandle(self.streams(), job.share_milli, self.clocks)
+        return DutyCycleHandle(self.start_cuda(), job.share_milli, self.clocks)
 
 
 class DutyCycleHandle:
@@ -76,11 +75,26 @@ class DutyCycleHandle:
     So a job uses at most share x time plus the bucket's burst plus two batches. The host waits for the GPU
     only where a job is a whole batch ahead. Concurrent jobs make a batch longer, which is charged to its
     job: the job then gets less than its share, never more.
+
+    Args:
+        record_mark: records marks in the work of the calling thread.
+        share_milli: first share.
+        clocks: clocks of the bucket; tests pass their own.
+        cap_milli: part of the GPU's multiprocessors that the process can use. Time is charged at this part,
+            an upper bound, and no share is above it.
     """
 
-    def __init__(self, streams: GpuStreams, share_milli: int, clocks: Clocks | None = None) -> None:
-        self._bucket = TokenBucket(share_milli, clocks)
-        self._meter = BatchMeter(streams)
+    def __init__(
+        self,
+        record_mark: RecordMark,
+        share_milli: int,
+        clocks: Clocks | None = None,
+        cap_milli: int = FULL_GPU_MILLI,
+    ) -> None:
+        self._cap_milli = cap_milli
+        self._bucket = TokenBucket(min(share_milli, cap_milli), clocks)
+        self._meter = BatchMeter(record_mark)
+        self._released = False
 
     def resize(self, share_milli: int) -> Resized:
         """Sets the share from the next batch on; returns at a batch boundary, as ``TokenBucket.resize`` does.
@@ -88,22 +102,30 @@ class DutyCycleHandle:
         Raises:
             ValueError: the share is negative.
         """
-        return self._bucket.resize(share_milli)
+        resized = self._bucket.resize(min(share_milli, self._cap_milli))
+        if resized.share_milli < share_milli:
+            return replace(resized, note="the job cannot have more than its cap, which stays")
+        return resized
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Context manager around one batch. Does not nest. At share 0 waits for a resize or release."""
-        self._meter.wait_until_under_way(UNDER_WAY)
-        self._bucket.charge_use(self._meter.settle_finished())
+        if not self._released:
+            self._meter.wait_until_under_way(UNDER_WAY)
+        self._charge_finished()
         self._bucket.wait_for_turn()
         with self._bucket.under_way(), self._meter.batch():
             yield
 
     def measured(self) -> Measured:
         """Returns the use; a batch counts once the GPU has finished it."""
-        self._bucket.charge_use(self._meter.settle_finished())
+        self._charge_finished()
         return self._bucket.measured()
 
     def release(self) -> None:
         """Ends every wait; later batches are counted but not delayed."""
+        self._released = True
         self._bucket.release()
+
+    def _charge_finished(self) -> None:
+        self._bucket.charge_use(self._meter.settle_finished() * self._cap_milli // FULL_GPU_MILLI)

@@ -8,8 +8,6 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Capability, ShareBackend
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.backends.duty_cycle import DutyCycleShares
-from ekya.gpu.green.backend import MpsGreenShares
-from ekya.gpu.green.sm_driver import SmReport, read_layouts
 from ekya.gpu.mps.backend import MpsShares
 from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
@@ -24,35 +22,19 @@ class Machine:
         cores: CPU cores that this process may use; can be a fraction in a container.
         inventory: the GPUs.
         find_mps_of: finds MPS.
-        split_sms: asks the driver how it splits the GPUs' multiprocessors.
     """
 
     cores: float
     inventory: GpuInventory
     find_mps_of: FindMps = find_mps
-    split_sms: Callable[[], SmReport] = read_layouts
-
-
-def this_machine() -> Machine:
-    """Returns this machine's properties."""
-    return Machine(cpu_limit(), list_gpus())
-
-
-def _mps(machine: Machine) -> MpsShares:
-    # Actors live for the whole run while their shares change; an MPS percentage cannot change.
-    return MpsShares(machine.inventory, machine.find_mps_of, duty_cycle=True)
 
 
 SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
-    "mps+green": lambda machine: MpsGreenShares(_mps(machine), machine.split_sms),
-    "mps": _mps,
+    "mps": lambda machine: MpsShares(machine.inventory, machine.find_mps_of),
     "duty-cycle": lambda machine: DutyCycleShares(machine.inventory),
     "cpu": lambda machine: CpuShares(machine.cores),
 }
 """Backends by name, in the order in which ``auto`` tries them."""
-
-MPS_BACKENDS = frozenset({"mps+green", "mps"})
-"""Backends under which kernels of several processes run on a GPU at the same time."""
 
 AUTO = "auto"
 
@@ -95,12 +77,12 @@ def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBa
     Raises:
         UserError: no backend has this name, or none that may be used works here.
     """
-    machine = machine or this_machine()
+    machine = machine or Machine(cpu_limit(), list_gpus())
     if name == AUTO:
         return _first_usable(machine)
     if name not in SHARE_BACKENDS:
-        known = ", ".join((AUTO, *SHARE_BACKENDS))
-        raise UserError(f"--shares {name}: there is no such share backend; use one of {known}")
+        known, gone = ", ".join((AUTO, *SHARE_BACKENDS)), " any more" if name == "mps+green" else ""
+        raise UserError(f"--shares {name}: there is no such share backend{gone}; use one of {known}")
     backend = SHARE_BACKENDS[name](machine)
     capability = backend.probe_machine()
     if not capability.usable:

@@ -21,10 +21,6 @@ _GRACE = 1_000_000 * FULL_GPU_MILLI
 """A debt under a millisecond is kept but not waited for, since sleeping is not that precise."""
 
 
-def _wait(changed: threading.Condition, seconds: float | None) -> None:
-    changed.wait(seconds)
-
-
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """Clocks of a bucket; tests pass their own.
@@ -38,7 +34,7 @@ class Clocks:
 
     wall_ns: Callable[[], int] = time.monotonic_ns
     spent_ns: Callable[[], int] = time.thread_time_ns
-    wait: Callable[[threading.Condition, float | None], None] = _wait
+    wait: Callable[[threading.Condition, float | None], object] = threading.Condition.wait
 
 
 class TokenBucket:

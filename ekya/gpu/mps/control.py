@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,6 @@ SERVER = "nvidia-cuda-mps-server"
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
-PID_FILE = f"{CONTROL}.pid"
-LONGEST_NAME = PID_FILE
-"""The longest name of the files that a daemon makes in its folder."""
 
 MAX_SOCKET_BYTES = 107
 """The longest path of a UNIX socket; a longer one makes the daemon unreachable."""
@@ -76,17 +72,15 @@ def driver_folders(maps: Path = _MAPS) -> Iterator[Path]:
 
 
 def is_too_long(pipe: Path) -> bool:
-    """Returns whether the folder's path is too long for a daemon's sockets."""
-    return len(os.fsencode(pipe / LONGEST_NAME)) > MAX_SOCKET_BYTES
+    """Returns whether the folder's path is too long for a daemon's files; its longest name decides."""
+    return len(os.fsencode(pipe / f"{CONTROL}.pid")) > MAX_SOCKET_BYTES
 
 
-def daemon_environment(pipe: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns an environment that selects the daemon in this folder, without other MPS variables."""
-    base = os.environ if base is None else base
+def daemon_environment(pipe: Path) -> dict[str, str]:
+    """Returns this process's environment with the daemon in this folder, without other MPS variables."""
     # A daemon takes an inherited percentage as the default of all its clients.
-    return {name: value for name, value in base.items() if not name.startswith("CUDA_MPS_")} | {
-        PIPE_VARIABLE: str(pipe)
-    }
+    other = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
+    return other | {PIPE_VARIABLE: str(pipe)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +139,7 @@ class MpsControl:
         Raises:
             MpsError: the daemon does not reply in time.
         """
-        give_up_s = time.monotonic() + within_s
-        while True:
-            try:
-                self.servers()
-                return
-            except MpsError:
-                if time.monotonic() >= give_up_s:
-                    raise
-            time.sleep(_POLL_S)
+        _retry(self.servers, within_s)
 
     def require_client(self, pid: int, within_s: float = JOIN_WITHIN_S) -> None:
         """Checks that a process that has a CUDA context is a client of exactly one server here.
@@ -163,24 +149,16 @@ class MpsControl:
         Raises:
             MpsError: the process is no such client, or the daemon does not reply.
         """
-        give_up_s = time.monotonic() + within_s
-        while True:
-            try:
-                servers = self.servers()
-                serving = [server for server in servers if pid in self.clients(server)]
-            except MpsError:
-                # Retried, since many jobs may send requests at the same time, and servers come and go.
-                if time.monotonic() >= give_up_s:
-                    raise
-            else:
-                if len(serving) == 1:
-                    return
-                if time.monotonic() >= give_up_s:
-                    known = f"{len(serving)} of its {len(servers)} servers"
-                    raise MpsError(
-                        f"the MPS daemon at {self.pipe} knows process {pid} on {known}, not on one"
-                    )
-            time.sleep(_POLL_S)
+
+        def check_once() -> None:
+            servers = self.servers()
+            serving = sum(pid in self.clients(server) for server in servers)
+            if serving != 1:
+                known = f"{serving} of its {len(servers)} servers"
+                raise MpsError(f"the MPS daemon at {self.pipe} knows process {pid} on {known}, not on one")
+
+        # Many jobs may send requests at the same time, and servers come and go.
+        _retry(check_once, within_s)
 
     def _numbers(self, command: str) -> tuple[int, ...]:
         words = self._ask(command, self.answer_within_s).split()
@@ -216,3 +194,16 @@ class MpsControl:
 def last_line(text: str) -> str:
     """Returns the last line that is not blank."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _retry(check: Callable[[], object], within_s: float) -> None:
+    """Repeats a check until it raises nothing, or time is up and it raises MpsError."""
+    give_up_s = time.monotonic() + within_s
+    while True:
+        try:
+            check()
+            return
+        except MpsError:
+            if time.monotonic() >= give_up_s:
+                raise
+        time.sleep(_POLL_S)

@@ -1,9 +1,8 @@
-"""Life cycle of one MPS daemon of the current user: start, reliable identification, orderly end.
+"""Life cycle of one MPS daemon of the current user: start, identification, orderly end.
 
 Does not touch the GPU's compute mode, clocks and MIG.
 """
 
-import json
 import logging
 import signal
 import subprocess
@@ -25,22 +24,18 @@ from ekya.gpu.mps.control import (
     last_line,
 )
 from ekya.gpu.mps.folder import DaemonFolder
-from ekya.system.files import write_text_atomic
 from ekya.system.processes import (
     arguments_of,
     environment_of,
-    find_process,
     is_own,
     own_processes,
     runs_executable,
     send_signal,
-    started_s,
     still_runs,
 )
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05
-_CLOCKS_DIFFER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class DaemonLimits:
         force_after_s: for servers to end after ``quit``.
         kill_s: for a signal to take effect.
         health_every_s: interval of health checks.
-        max_restarts: most restarts of a daemon that died.
+        max_restarts: most restarts of a daemon that died or was stopped by a fault.
     """
 
     start_s: float = 15.0
@@ -64,11 +59,6 @@ class DaemonLimits:
     kill_s: float = 3.0
     health_every_s: float = 5.0
     max_restarts: int = 2
-
-    @property
-    def end_s(self) -> float:
-        """Upper bound of the time to end a daemon, with both signals."""
-        return self.drain_s + 2 * self.answer_s + self.force_after_s + 4 * self.kill_s
 
 
 def start_daemon(
@@ -81,80 +71,44 @@ def start_daemon(
     """Starts a daemon for one GPU in its folder, and waits until it replies. Tests pass their own clock.
 
     Raises:
-        MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
-            ``end_daemon`` ends it.
+        MpsError: the daemon does not start, or is not up in time. It may still run; ``end_daemon`` ends it.
     """
-    # By the clock of start times in /proc, which counts suspended time. These are cut to whole ticks, hence
-    # the margin.
-    began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S
     give_up_s = now_s() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
-    why = "it writes no pid file"
-    came, looked = False, None
+    looks_without, why = 0, "no process of it is found"
     while True:
-        pid, before = folder.pid(), looked
-        looked = pid
-        daemon = _by_pid_file(folder, began_s)
+        daemon = find_daemon(folder)
         if daemon is not None:
-            came = True
             try:
                 control.servers()
+                return daemon
             except MpsError as error:
                 why = str(error)
-            else:
-                write_text_atomic(folder.record, json.dumps(_identity(daemon)))
-                return daemon
-        elif came or (pid is not None and pid == before and find_process(pid) is None):
-            # Looked at twice: the first look may have read a number that was only partly written.
+        elif looks_without:
+            # Looked at twice: it forks while it starts, so that the first look may have come between.
             raise MpsError("the MPS daemon died as soon as it was started")
-        elif pid is not None:
-            why = f"process {pid} of its pid file is not a daemon that was just started"
+        looks_without += daemon is None
         if now_s() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
         time.sleep(_POLL_S)
 
 
 def find_daemon(folder: DaemonFolder) -> psutil.Process | None:
-    """Returns the live daemon of a folder, never another process that reuses its PID; None without one."""
-    try:
-        recorded = json.loads(folder.record.read_text())
-        process = find_process(int(recorded["pid"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        # The starting process may have died before it wrote the record.
-        return next(iter(_of_folder(folder, CONTROL)), None)
-    if process is None or _identity(process) != recorded or not is_own(process):
-        return None
-    return process
+    """Returns the live daemon of a folder; None without one.
 
-
-def trouble(control: MpsControl, daemon: psutil.Process | None) -> str | None:
-    """Returns what is wrong with a daemon, as a clause; None where it is healthy.
-
-    Args:
-        control: sends it requests.
-        daemon: its process; None for an external daemon.
+    It is known by the folder in its environment, which no other process of this program has: not by a number
+    in a file, which may be another process's by now.
     """
-    if daemon is not None and not still_runs(daemon):
-        return f"the MPS daemon at {control.pipe} has died"
-    try:
-        servers = control.servers()
-        faulty = next((server for server in servers if control.has_fault(server)), None)
-    except MpsError as error:
-        return str(error)
-    if faulty is not None:
-        return f"server {faulty} of the MPS daemon at {control.pipe} was stopped by a fault of a client"
-    if len(servers) > 1 and daemon is not None:
-        return f"the MPS daemon at {control.pipe} has {len(servers)} servers instead of one"
-    return None
+    return next(iter(_of_folder(folder, CONTROL)), None)
 
 
 def restart_daemon(
     control: MpsControl, folder: DaemonFolder, gpu_uuid: str, limits: DaemonLimits
 ) -> psutil.Process:
-    """Restarts a daemon that died in the same folder, where restarted jobs will look for it.
+    """Starts a daemon again in the same folder, where restarted jobs will look for it.
 
-    Its surviving servers and their clients are ended first. A new daemon would not know them, and two servers
-    on a GPU would not keep their clients apart.
+    What is left of it, its servers and their clients are ended first. A new daemon would not know them, and
+    two servers on a GPU would not keep their clients apart.
 
     Raises:
         MpsError: a surviving process cannot be ended, or as ``start_daemon``.
@@ -174,18 +128,14 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) 
     Raises:
         MpsError: a process cannot be ended; the folder stays.
     """
-    daemon = find_daemon(folder)
-    servers: list[psutil.Process] = []
-    if daemon is not None:
-        servers = _drain(control, limits.drain_s)
+    if find_daemon(folder) is not None:
+        _drain(control, limits.drain_s)
         try:
             control.quit_daemon(limits.force_after_s)
         except MpsError as error:
             _LOG.warning("%s, and is ended by a signal", error)
-    known = [*servers] if daemon is None else [daemon, *servers]
-    # Processes that are neither recorded nor listed are found by the folder in their environment.
-    unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
-    left = [process for process in (*known, *unknown) if not _end(process, limits.kill_s)]
+    remaining = list(_of_folder(folder, CONTROL, SERVER))
+    left = [process for process in remaining if not _end(process, limits.kill_s)]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
@@ -193,10 +143,7 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) 
 
 
 def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> None:
-    environment = daemon_environment(folder.pipe) | {
-        LOG_VARIABLE: str(folder.log),
-        VISIBLE_VARIABLE: gpu_uuid,
-    }
+    own = {LOG_VARIABLE: str(folder.log), VISIBLE_VARIABLE: gpu_uuid}
     said = folder.log / "start.log"
     # A file, since the daemon inherits the output: a pipe would stay open until the daemon ends.
     with said.open("wb") as output:
@@ -209,7 +156,9 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
                 stderr=subprocess.STDOUT,
                 timeout=within_s,
                 check=False,
-                env=environment,
+                env=daemon_environment(folder.pipe) | own,
+                # Ctrl-C signals the terminal's processes, and jobs need the daemon until they have ended.
+                start_new_session=True,
             )
         except subprocess.TimeoutExpired:
             raise MpsError(f"{control.program} -d does not come back within {within_s:g} s") from None
@@ -218,20 +167,6 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
     if started.returncode != 0:
         why = last_line(said.read_text(errors="replace")) or f"exit status {started.returncode}"
         raise MpsError(f"{control.program} -d refuses ({why})")
-
-
-def _by_pid_file(folder: DaemonFolder, began_s: float) -> psutil.Process | None:
-    pid = folder.pid()
-    process = None if pid is None else find_process(pid)
-    if process is None or not (is_own(process) and runs_executable(process, CONTROL)):
-        return None
-    # A stale pid file may name an older process that reuses the number.
-    return process if started_s(process) >= began_s else None
-
-
-def _identity(process: psutil.Process) -> dict[str, float]:
-    """Returns what tells a process from another one with its PID."""
-    return {"pid": process.pid, "started_s": started_s(process)}
 
 
 def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[psutil.Process]:
@@ -245,25 +180,20 @@ def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[psutil.Process]:
             yield process
 
 
-def _drain(control: MpsControl, within_s: float) -> list[psutil.Process]:
-    """Waits until no client is left or time is up; returns the servers."""
+def _drain(control: MpsControl, within_s: float) -> None:
+    """Waits until no client is left or time is up."""
     give_up_s = time.monotonic() + within_s
-    servers: list[psutil.Process] = []
     while True:
         try:
-            pids = control.servers()
-            clients = [client for pid in pids for client in control.clients(pid)]
+            clients = [client for server in control.servers() for client in control.clients(server)]
         except MpsError as error:
             _LOG.warning("%s; its clients are not waited for", error)
-            return servers
-        looked = [find_process(pid) for pid in pids]
-        # A server may have ended since it was listed, and its number be another process's.
-        servers = [one for one in looked if one is not None and runs_executable(one, SERVER)]
+            return
         if not clients:
-            return servers
+            return
         if time.monotonic() >= give_up_s:
             _LOG.warning("the MPS daemon at %s is ended with %d clients", control.pipe, len(clients))
-            return servers
+            return
         time.sleep(_POLL_S)
 
 

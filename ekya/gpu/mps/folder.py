@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ekya.gpu.mps.control import MAX_SOCKET_BYTES, PID_FILE, is_too_long
+from ekya.core.errors import UserError
+from ekya.gpu.mps.control import MAX_SOCKET_BYTES, is_too_long
 
 _PREFIX = "ekya-mps-"
 _ANY_NAME = "x" * 8
@@ -36,28 +37,9 @@ class DaemonFolder:
         """Folder of the daemon's and servers' logs."""
         return self.root / "log"
 
-    @property
-    def record(self) -> Path:
-        """File that names the daemon's process, written by the process that started it."""
-        return self.root / "daemon.json"
-
-    @property
-    def pid_file(self) -> Path:
-        """Pid file, written by the daemon."""
-        return self.pipe / PID_FILE
-
-    def pid(self) -> int | None:
-        """Returns the number in the pid file; None without a file or a valid number."""
-        try:
-            text = self.pid_file.read_text(errors="replace").strip()
-        except OSError:
-            return None
-        return int(text) if text.isascii() and text.isdigit() else None
-
     def clear_remains(self) -> None:
         """Removes all that a dead daemon left except its logs, so that another daemon can use the folder."""
         shutil.rmtree(self.pipe, ignore_errors=True)
-        self.record.unlink(missing_ok=True)
         self.pipe.mkdir(mode=0o700, exist_ok=True)
 
     def remove_folder(self) -> None:
@@ -70,16 +52,18 @@ def temporary_folders() -> tuple[Path, ...]:
     return tuple(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
 
 
-def short_enough(bases: tuple[Path, ...]) -> Path | None:
-    """Returns the first writable base whose socket paths are short enough."""
-    fitting = (base for base in bases if not is_too_long(DaemonFolder(base / (_PREFIX + _ANY_NAME)).pipe))
-    return next((base for base in fitting if os.access(base, os.W_OK | os.X_OK)), None)
+def choose_base(bases: tuple[Path, ...]) -> Path:
+    """Returns the first writable base whose socket paths are short enough.
 
-
-def why_none(bases: tuple[Path, ...]) -> str:
-    """Returns the error message where no base is usable."""
+    Raises:
+        UserError: no base is usable.
+    """
+    for base in bases:
+        pipe = DaemonFolder(base / (_PREFIX + _ANY_NAME)).pipe
+        if not is_too_long(pipe) and os.access(base, os.W_OK | os.X_OK):
+            return base
     named = " or ".join(str(base) for base in bases)
-    return (
+    raise UserError(
         f"an MPS daemon cannot have its folder in {named}: it cannot be written, or its path would be longer "
         f"than the {MAX_SOCKET_BYTES} bytes of a socket; set TMPDIR to a shorter folder"
     )

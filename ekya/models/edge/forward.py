@@ -22,7 +22,7 @@ class ForwardWay:
             layout of the CPU's library (``models/edge/predictor.py``); None keeps torch's layout.
         half: torch's name of the type to compute in if the model's outputs allow it, ``float16`` or
             ``bfloat16`` (``models/edge/predictor.py``); None computes in 32 bits.
-        graphs: record a pass once per level and batch size as a CUDA graph, and replay it from then on
+        graphs: record a pass once per batch size as a CUDA graph, and replay it from then on
             (``models/edge/graphs.py``).
         crops_a_pass: maximum number of crops in one pass.
         images_a_pass: likewise, of images of a detector.

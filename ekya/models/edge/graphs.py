@@ -1,8 +1,7 @@
 """CUDA graphs: record the kernels of a forward pass once and launch them together from then on.
 
-A small model spends more time on launching kernels than on running them. A graph's kernels run on the SMs of
-the stream on which they were recorded, wherever it is launched. So each level, which is a stream, has
-separate graphs, and batches are padded to few sizes, each with a graph.
+A small model spends more time on launching kernels than on running them. Batches are padded to few sizes,
+each with a graph.
 """
 
 import logging
@@ -42,11 +41,8 @@ class Recorded:
 class GraphRecorder(Protocol):
     """Interface of recorders: ``CudaRecorder``, or a test's substitute."""
 
-    def stream(self) -> int:
-        """Returns the address of the calling thread's stream, which is its level."""
-
     def record_pass(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
-        """Records one pass on the calling thread's stream.
+        """Records one pass.
 
         Raises:
             RuntimeError: the pass cannot be recorded.
@@ -54,31 +50,20 @@ class GraphRecorder(Protocol):
 
 
 class CudaRecorder:
-    """Records with torch's CUDA graphs. The graphs of one stream share a memory pool.
+    """Records with torch's CUDA graphs, which share a memory pool."""
 
-    Args:
-        device: torch device of the GPU.
-    """
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._pools: dict[int, object] = {}
-
-    def stream(self) -> int:
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
+    def __init__(self) -> None:
+        self._pool: object = None
 
     def record_pass(self, work: Callable[[Tensor], Tensor], given: Tensor) -> Recorded:
-        """Records one pass on the calling thread's stream, or on another if that is the default stream."""
         for _ in range(_WARM_UPS):
             work(given)
-        address = self.stream()
-        # CUDA cannot record on the default stream, whose address is 0; with None torch takes one of its own.
-        stream = torch.cuda.current_stream(self._device) if address else None
-        # Memory can be shared: graphs of a stream run one after the other, and answers are copied out.
-        pool = self._pools.setdefault(address, _CUDA.graph_pool_handle())
+        # Memory can be shared: graphs run one after the other, and answers are copied out.
+        self._pool = self._pool or _CUDA.graph_pool_handle()
         graph = _CUDA.CUDAGraph()
-        # Other threads may prepare weights meanwhile, which must neither fail nor be recorded.
-        with _CUDA.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        # On a stream of torch's own, since CUDA cannot record on the default one. Other threads may prepare
+        # weights meanwhile, which must neither fail nor be recorded.
+        with _CUDA.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             answers = work(given)
         return Recorded(graph.replay, given, answers)
 
@@ -89,7 +74,7 @@ class Graphs:
     def __init__(self, work: Work, recorder: GraphRecorder) -> None:
         self._work = work
         self._recorder = recorder
-        self._recorded: dict[tuple[int, int, int, int], Recorded] = {}
+        self._recorded: dict[tuple[int, int, int], Recorded] = {}
         self._one_at_a_time = threading.Lock()
         self.refused: str | None = None
         """Why nothing is replayed any more; None while graphs are used."""
@@ -110,9 +95,9 @@ class Graphs:
     def _of(self, crops: Tensor, resolution: int) -> Recorded | None:
         if self.refused is not None:
             return None
-        key = (self._recorder.stream(), padded(len(crops)), crops.shape[1], resolution)
+        key = (padded(len(crops)), crops.shape[1], resolution)
         if key not in self._recorded:
-            given = torch.zeros((key[1], *crops.shape[1:]), dtype=crops.dtype, device=crops.device)
+            given = torch.zeros((key[0], *crops.shape[1:]), dtype=crops.dtype, device=crops.device)
             try:
                 self._recorded[key] = self._recorder.record_pass(lambda of: self._work(of, resolution), given)
             except RuntimeError as error:

@@ -24,8 +24,7 @@ from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, normalised, pool, same_weights, split_at, to_input
 from ekya.models.edge.predictor import Predictor, prepared, resized
-from ekya.system.numeric_check import relative_error
-from ekya.system.numeric_result import MOST_ERROR
+from ekya.system.numeric_check import MOST_ERROR, relative_error
 
 Joined = Callable[[Tensor], Tensor]
 """Maps (K, N, C, h, w), the inputs of each of K modules, to (K, N, D, h', w')."""

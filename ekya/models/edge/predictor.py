@@ -26,8 +26,7 @@ from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.graphs import CudaRecorder, GraphRecorder, Graphs, Work
 from ekya.models.edge.model import EdgeModel, normalised, pool
 from ekya.models.training.labelled import LabelledCrops
-from ekya.system.numeric_check import relative_error
-from ekya.system.numeric_result import MOST_ERROR
+from ekya.system.numeric_check import MOST_ERROR, relative_error
 
 _ONE_DNN: Any = torch.ops.mkldnn  # used by torch's own compiler; it has no public name
 
@@ -168,7 +167,7 @@ class Predictor:
         # Not ``self._pass``: a reference cycle would keep the weights until the next garbage collection.
         self._graphs: Work | None = None
         if self.way.graphs:
-            self._graphs = Graphs(self._pass, recorder or CudaRecorder(device))
+            self._graphs = Graphs(self._pass, recorder or CudaRecorder())
 
     @torch.inference_mode()
     def predict(

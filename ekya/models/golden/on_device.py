@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ekya.models.golden.detections import ON_CPU, RunsOn
-from ekya.system.numeric_check import relative_error
-from ekya.system.numeric_result import MOST_ERROR
+from ekya.system.numeric_check import MOST_ERROR, relative_error
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.optimizer import Recipe, optimizer_of, recipe_of
 from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
-from ekya.system.numeric_check import NumericGate
+from ekya.system.numeric_check import computes_right
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ class Compute:
 def training_precision(
     device: str, scope: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> torch.dtype:
-    """Returns the type for retrainings: bfloat16 on a GPU that supports it and passes the gate, else float32.
+    """Returns the type for retrainings: bfloat16 on a GPU that supports it and computes right, else float32.
 
     A CPU's cores have no unit for bfloat16 and stay with 32 bits.
 
     Args:
         device: torch device.
-        scope: context of the job's share: the gate runs on the part of the GPU where the job will train.
+        scope: context of the job's share.
     """
     if torch.device(device).type != "cuda" or not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float32
@@ -96,12 +96,7 @@ def training_precision(
 
 @lru_cache
 def _precision_of(device: str) -> torch.dtype:
-    return allowed_by(NumericGate(device, (torch.bfloat16,)))
-
-
-def allowed_by(gate: NumericGate) -> torch.dtype:
-    """Returns bfloat16 if its gate is passed, otherwise float32."""
-    return torch.bfloat16 if all(checked.passed for checked in gate.run_checks()) else torch.float32
+    return torch.bfloat16 if computes_right(device, torch.bfloat16) else torch.float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class Processes(StrEnum):
     """Sharing of processes by the streams of a live run; inferences and retrainings never share one."""
 
     AUTO = "auto"
-    """``stream`` on GPUs under MPS, where there is memory for it; ``gpu`` elsewhere."""
+    """``stream`` on GPUs under MPS, where there is memory for it and MPS takes as many; ``gpu`` elsewhere."""
 
     STREAM = "stream"
     """No sharing: each stream has two processes, so that a fault ends one stream's only."""
@@ -51,6 +51,23 @@ def home_of_next(living: Mapping[int, int], capacity_milli: int) -> int:
     """
     free = free_milli_by_gpu(max(capacity_milli, 1), ())
     return max(range(len(free)), key=lambda gpu: (free[gpu] / (living.get(gpu, 0) + 1), -gpu))
+
+
+def most_processes(processes: Processes, homes: Sequence[int]) -> int:
+    """Returns the largest number of processes that a run has on one GPU, guests' not counted.
+
+    These are an inference and a retraining for each stream or for all, a spare inference process, and on one
+    GPU the micro-profiler.
+
+    Args:
+        processes: grouping of streams, not ``auto``.
+        homes: the GPU of every stream.
+    """
+    streams = Counter(homes)
+    return max(
+        2 * (count if processes is Processes.STREAM else 1) + 1 + (gpu == PREPARATION_GPU)
+        for gpu, count in streams.items()
+    )
 
 
 def guests_gpu(capacity_milli: int) -> int:

@@ -58,13 +58,13 @@ class Halves:
         self._limits = [
             sum(free // _slot(level) * _slot(level) for free in self._free) for level in range(LAST_LEVEL + 1)
         ]
-        self._levels = {job: self._level_below(job, share) for job, share in shares.items()}
+        self._levels = {job: self._level_below(share) for job, share in shares.items()}
         self._counts = Counter(self._levels.values())
         places = {job: place for place, job in enumerate(self._levels)}
         while not self._fits():
             job = min(places, key=lambda one: (self._levels[one], -places[one]))
             smaller = self._levels[job] + 1
-            self._move(job, smaller if self._share(job, smaller) > 0 else LAST_LEVEL + 1)
+            self._move(job, smaller if self._share(smaller) > 0 else LAST_LEVEL + 1)
 
     @property
     def spare_milli(self) -> int:
@@ -92,11 +92,11 @@ class Halves:
 
     def share_milli(self, job: Job) -> int:
         """Returns the share of a job; 0 for a job that was not asked for."""
-        return self._share(job, self._levels.get(job, LAST_LEVEL + 1))
+        return self._share(self._levels.get(job, LAST_LEVEL + 1))
 
     def fitting_milli(self, job: Job, wanted_milli: int) -> int | None:
         """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
-        shares = ((level, self._share(job, level)) for level in range(LAST_LEVEL, -1, -1))
+        shares = ((level, self._share(level)) for level in range(LAST_LEVEL, -1, -1))
         level = next((level for level, share in shares if share >= max(wanted_milli, 1)), None)
         if level is None:
             return None
@@ -104,11 +104,11 @@ class Halves:
         self._move(job, level)
         fits = self._fits()
         self._move(job, before)
-        return self._share(job, level) if fits else None
+        return self._share(level) if fits else None
 
     def grow_job(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned."""
-        self._move(job, self._level_below(job, share_milli))
+        self._move(job, self._level_below(share_milli))
 
     def _fits(self) -> bool:
         """Returns whether, for each size, the slots of that size or more fit on the GPUs."""
@@ -120,12 +120,12 @@ class Halves:
         self._levels[job] = level
         self._counts[level] += 1
 
-    def _share(self, job: Job, level: int) -> int:
-        return self._steps.floor_share(job, share_of_level(level)) if level <= LAST_LEVEL else 0
+    def _share(self, level: int) -> int:
+        return self._steps.floor_share(share_of_level(level)) if level <= LAST_LEVEL else 0
 
-    def _level_below(self, job: Job, share_milli: int) -> int:
+    def _level_below(self, share_milli: int) -> int:
         """Returns the level of the largest slot not above a share; the level after the last for none."""
-        fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(job, level) <= share_milli)
+        fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(level) <= share_milli)
         return next(fitting, LAST_LEVEL + 1)
 
 
@@ -165,7 +165,7 @@ class BestFit:
             gpu = self._best_gpu(self._shares[job])
             if gpu is None:
                 gpu = max(range(len(self._free)), key=lambda one: (self._free[one], -one))
-                self._shares[job] = steps.floor_share(job, self._free[gpu])
+                self._shares[job] = steps.floor_share(self._free[gpu])
             self._put(job, gpu, self._shares[job])
 
     @property
@@ -187,7 +187,7 @@ class BestFit:
 
         The job may have to move to another GPU for it.
         """
-        share = self._steps.ceil_share(job, wanted_milli)
+        share = self._steps.ceil_share(wanted_milli)
         most = max((self._free_for(job, gpu) for gpu in range(len(self._free))), default=0)
         return share if share <= min(most, FULL_GPU_MILLI) else None
 

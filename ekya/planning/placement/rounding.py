@@ -1,18 +1,9 @@
 """Rounding of shares to those that jobs can have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ekya.core.gpus import GpuGroups
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
-
-GroupsOf = Callable[[Job], GpuGroups | None]
-"""Groups of multiprocessors that a job can have exclusively; None for a job that is rounded to the step
-instead."""
-
-
-def no_groups(_job: Job) -> None:
-    """Returns None: no job has exclusive multiprocessors."""
 
 
 class ShareSteps:
@@ -20,27 +11,23 @@ class ShareSteps:
 
     Args:
         step_milli: the smallest difference between two shares, 1 to 1000.
-        groups: groups of multiprocessors of a job; where it has these, its shares are whole groups instead.
 
     Raises:
         ValueError: a step outside 1 to 1000.
     """
 
-    def __init__(self, step_milli: int, groups: GroupsOf = no_groups) -> None:
+    def __init__(self, step_milli: int) -> None:
         if not 1 <= step_milli <= FULL_GPU_MILLI:
             raise ValueError(f"a step of {step_milli} thousandths is not between 1 and {FULL_GPU_MILLI}")
         self._step_milli = step_milli
-        self._groups = groups
 
-    def floor_share(self, job: Job, share_milli: int) -> int:
+    def floor_share(self, share_milli: int) -> int:
         """Returns the largest share that is not above this one, of one GPU at most."""
-        share_milli, groups = min(share_milli, FULL_GPU_MILLI), self._groups(job)
-        return self.floor_to_step(share_milli) if groups is None else groups.floor_share(share_milli)
+        return self.floor_to_step(min(share_milli, FULL_GPU_MILLI))
 
-    def ceil_share(self, job: Job, share_milli: int) -> int:
+    def ceil_share(self, share_milli: int) -> int:
         """Returns the smallest share that is not below this one; can be more than a GPU."""
-        groups = self._groups(job)
-        return -self.floor_to_step(-share_milli) if groups is None else groups.ceil_share(share_milli)
+        return -self.floor_to_step(-share_milli)
 
     def floor_to_step(self, milli: int) -> int:
         """Rounds down to the step."""
@@ -67,9 +54,9 @@ def round_down(shares: Mapping[Job, int], steps: ShareSteps, capacity_milli: int
     """
     if capacity_milli < 0 or any(share < 0 for share in shares.values()):
         raise ValueError("shares and capacity cannot be negative")
-    granted = {job: steps.floor_share(job, share) for job, share in shares.items()}
+    granted = {job: steps.floor_share(share) for job, share in shares.items()}
     places = {job: place for place, job in enumerate(granted)}
     while sum(granted.values()) > capacity_milli:
         largest = max(granted, key=lambda job: (granted[job], places[job]))
-        granted[largest] = steps.floor_share(largest, granted[largest] - 1)
+        granted[largest] = steps.floor_share(granted[largest] - 1)
     return granted

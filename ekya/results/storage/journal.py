@@ -153,6 +153,8 @@ def read_steps(path: Path, from_byte: int) -> list[StepRecord]:
 def _header(path: Path, record: Any) -> tuple[str, LoopOptions]:
     if not isinstance(record, dict) or "options" not in record:
         raise UserError(f"{path}: is not a journal of a run (its first line holds no options).")
+    if isinstance(record["options"], dict) and record["options"].get("training_groups"):
+        raise _misfit(path, ValueError("shares of mps+green, which is no backend any more"))
     try:
         return str(record["scheduler"]), _OPTIONS.validate_python(record["options"])
     except (ValidationError, KeyError) as error:

@@ -17,7 +17,6 @@ from ekya.core.weights import LabelBudget
 from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.host_probe import dearest
-from ekya.pipeline.setup import preparation_milli
 from ekya.planning.schedulers.registry import preset_of
 from ekya.planning.sizing.fleet_sizes import MachineSize
 
@@ -139,8 +138,7 @@ def _capacity_event(
     """Returns how a change of the capacity takes effect: processes stay on the GPU where they began."""
     if limits.constants.homes or not (limits.machine.on_cores or changed.gpus <= 1.0):
         return rq.RestartRequested(now_us, f"the fleet has {changed.gpus:g} GPUs from now on")
-    share_milli = preparation_milli(changed, limits.constants.training_groups)
-    return rq.CapacityChanged(now_us, changed.capacity_milli, share_milli)
+    return rq.CapacityChanged(now_us, changed.capacity_milli, changed.preparation.share_milli)
 
 
 def _require_scheduler(changed: FleetConfig) -> None:

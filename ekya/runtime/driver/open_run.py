@@ -9,13 +9,14 @@ from ekya.config.fleet_reading import write_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fit_fleet
 from ekya.control.options import LoopOptions, StreamHome
+from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
-from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
+from ekya.gpu.backends.registry import ChosenBackend
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
-from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu
+from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu, most_processes
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
@@ -85,13 +86,16 @@ class OpenRun:
 
     @property
     def processes(self) -> Processes:
-        """Grouping of streams into processes: as the fleet says, or as this machine's memory allows."""
+        """Grouping of streams into processes: as the fleet says, or as this machine allows."""
         if self.fleet.processes is not Processes.AUTO:
             return self.fleet.processes
         # Two processes for each stream, the micro-profiler's and a spare one.
         needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
         has_room = read_host_memory().free_bytes >= needed_bytes
-        return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
+        # Only MPS, under which the kernels of processes run at the same time, has a limit.
+        limit = self.chosen.capability.most_processes
+        fits = limit is not None and most_processes(Processes.STREAM, self.homes) <= limit
+        return Processes.STREAM if has_room and fits else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Opens the share backend around every process that holds a share, for the run and its guests.
@@ -148,6 +152,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     gave_up: tuple[str, ...] = ()
     if options.resume is None:
         fleet, gave_up = fit_fleet(fleet, host.costs, machine_of(chosen), overload=options.overload)
+        _require_processes(fleet, chosen)
         # All processes of the run read the golden detector's answers alike, also after a resume.
         golden = fleet.golden.model_copy(update={"layout": host.golden_layout or fleet.golden.layout})
         fleet = fleet.model_copy(update={"classes": host.classes, "golden": golden})
@@ -155,6 +160,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         folder = make(options.runs, options.name or fleet.name)
         write_fleet(folder.fleet, fleet)
     else:
+        _require_processes(fleet, chosen)
         folder = RunFolder.open(options.resume)
         streams = tuple(stream.id for stream in fleet.streams)
         resumed = (resume_service if options.endless else resume_run)(folder, streams)
@@ -176,6 +182,20 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
 
 
+def _require_processes(fleet: FleetConfig, chosen: ChosenBackend) -> None:
+    """Refuses a fleet that has a process for each stream, and more of these than a GPU takes."""
+    limit = chosen.capability.most_processes
+    if limit is None or fleet.processes is not Processes.STREAM:
+        return
+    capacity_milli = min(fleet.capacity_milli, chosen.capability.capacity_milli)
+    count = most_processes(fleet.processes, assign_home_gpus(len(fleet.streams), capacity_milli))
+    if count > limit:
+        raise UserError(
+            f"key 'processes': {len(fleet.streams)} streams need {count} processes on one GPU, which takes "
+            f"{limit} under MPS; set 'processes: gpu', whose streams share them, or give more 'gpus'"
+        )
+
+
 def _constants(
     fleet: FleetConfig,
     options: RunOptions,
@@ -190,7 +210,6 @@ def _constants(
         options.seed,
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
-        chosen.capability.groups,
     )
     if resumed is not None:
         trains, infers = resumed.options.training_speed, resumed.options.inference_speed

@@ -83,7 +83,7 @@ class DetectorPredictor:
         self.way = replace(_IN_TORCH, images_a_pass=way.images_a_pass, graphs=way.graphs)
         work: Work = partial(_pass_pixels, self.model)
         if way.graphs:
-            work = Graphs(work, recorder or CudaRecorder(device))
+            work = Graphs(work, recorder or CudaRecorder())
         self._forward: Forward = TorchForward(work, device)
         if torch.device(device).type == "cpu" and way.engine != TORCH:
             self._try_onnxruntime()

@@ -19,12 +19,12 @@ from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
-from ekya.gpu.mps.service import MpsEnvironment, MpsGpu
+from ekya.gpu.mps.service import MpsEnvironment
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 GPUS = GpuInventory(tuple(Gpu(place, "a GPU", 8, 7, f"GPU-{place}") for place in (0, 1)), "600.1", "2 GPUs")
-ROOMS = tuple(MpsGpu(gpu.uuid, Path(f"/pipes/{gpu.index}")) for gpu in GPUS.gpus)
-OPENED = MpsShares(GPUS, duty_cycle=True, environment=MpsEnvironment(Path("/mps"), ROOMS))
+CLIENTS = tuple({PIPE_VARIABLE: f"/pipes/{gpu.index}", VISIBLE_VARIABLE: gpu.uuid} for gpu in GPUS.gpus)
+OPENED = MpsShares(GPUS, environment=MpsEnvironment(Path("/mps"), CLIENTS))
 NODE = FleetNode(NodeName("south"), SiteName("south"), "ray node", 0)
 
 

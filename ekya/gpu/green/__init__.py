@@ -1,1 +1,0 @@
-"""Shares by green contexts: dedicated multiprocessors."""
