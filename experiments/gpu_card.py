@@ -1,18 +1,19 @@
 """Emulated GPU servers: `ekya` beside rules of one line, and the first run on an H200 as it was lost.
 
     python experiments/gpu_card.py --cameras 16 --seeds 11
-    python experiments/gpu_card.py --cameras 48 --seeds 21,22,23,24,25 --ways ekya,uniform,uniform:inference=900
+    python experiments/gpu_card.py --cameras 48 --seeds 21,22,23,24,25 --ways ekya,uniform
 
 A way is a scheduler; `first/` before it plays the first run's beliefs: wall times for GPU times, speed in
-proportion to the share, a process for each camera. Seeds 1 to 9 are for choosing; figures are of seeds from 11 on.
-All ways of a seed have the same frames, and are scored on the objects that none of them labelled. A run whose
-folder is complete is not made again.
+proportion to the share, a process for each camera. Seeds 1 to 9 are for choosing; figures are of seeds from
+11 on. All ways of a seed have the same frames, and are scored on the objects that none of them labelled. What
+has a complete folder is not run again.
 """
 
 import argparse
 import json
 import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def table_of(result: dict[str, Any]) -> list[str]:
             f"{Path(run['folder']).name:34} {100 * run['mean_accuracy']:5.1f}%  due "
             f"{100 * frames['due'] / frames['arrived']:3.0f}% of {frames['arrived']}, of these analysed "
             f"{100 * frames['analysed'] / frames['due']:5.1f}%, late by host {frames['late_host']}, by GPU "
-            f"{frames['late_gpu']}, lost {frames['lost']}; {trained['finished']} of {trained['started']} retrained"
+            f"{frames['late_gpu']}, lost {frames['lost']}; "
+            f"{trained['finished']} of {trained['started']} retrainings finished"
         )
     return lines + [json.dumps(pair) for pair in result["pairs"]]
 
@@ -77,4 +79,4 @@ if __name__ == "__main__":
     options.add_argument("--ways", default=WAYS)
     options.add_argument("--runs", type=Path, default=Path("runs/gpu_card"))
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    print("\n".join(table_of(play_card(options.parse_args()))))
+    sys.stdout.write("\n".join(table_of(play_card(options.parse_args()))) + "\n")

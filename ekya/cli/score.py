@@ -47,7 +47,7 @@ def score(config: ScoreConfig, output: Output) -> None:
     before = json.loads(folder.summary.read_text(encoding="utf-8"))
     fleet = load_fleet(folder.fleet)
     with hold_folder(folder.path), remember_ctrl_c():
-        host = SummaryHost(others=before["host"])
+        host = SummaryHost(golden_device=before["golden"].get("device"), others=before["host"])
         frames = config.frames or sys.maxsize
         finish_run(folder, fleet, before["world"], before["seed"], host, frames)
         report_run(folder.path, output)

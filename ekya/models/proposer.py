@@ -1,5 +1,7 @@
 """Finds the boxes of objects, which the edge model then classifies."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -11,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.detections import ObjectDetector, Proposals, covered_part, nms
+from ekya.models.golden.detections import ON_CPU, ObjectDetector, Proposals, RunsOn, covered_part, nms
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow, MotionRegions
 
@@ -35,6 +37,10 @@ class Proposer(Protocol):
     def free(self) -> bool:
         """True if proposing computes nothing, so that it may be done for every frame."""
 
+    @property
+    def runs_on(self) -> RunsOn:
+        """Where its network runs, if it has one; the rest is the CPU's work."""
+
     def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns the boxes of the objects in a frame."""
 
@@ -45,7 +51,7 @@ class Proposer(Protocol):
 class NoProposals:
     """``Proposer`` for edge models that find the objects themselves."""
 
-    free = True
+    free, runs_on = True, ON_CPU
 
     def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns no boxes."""
@@ -59,7 +65,7 @@ class NoProposals:
 class GivenBoxes:
     """``Proposer`` of the boxes that come with a frame, as in the synthetic city."""
 
-    free = True
+    free, runs_on = True, ON_CPU
 
     def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns the frame's own boxes.
@@ -111,15 +117,21 @@ class DetectorAndMotion:
         max_moving: maximum number of moving regions per frame. On real streets most of them are leaves and
             shadows, and each costs as much to classify as an object does.
         every: the detector runs on every ``every``-th frame; in the others its boxes are tracked.
+        gpu_scope: context of the detector, where it runs on a GPU.
     """
 
     detector: ObjectDetector
     motion: MotionRegions | None = field(default_factory=MotionRegions)
     max_moving: int = 4
     every: int = 1
+    gpu_scope: Callable[[], AbstractContextManager[None]] = nullcontext
     free: ClassVar[bool] = False
     _flow: BoxFlow = field(default_factory=BoxFlow, init=False)
     _since_detected: int = field(default=0, init=False)
+
+    @property
+    def runs_on(self) -> RunsOn:
+        return self.detector.runs_on
 
     def propose_boxes(self, frame: Frame) -> Proposals:
         """Returns ``MAX_BOXES`` at most: the detector's, best first, then moving regions, largest first."""
@@ -153,7 +165,8 @@ class DetectorAndMotion:
         return (detecting + following) // self.every
 
     def _detected(self, picture: NDArray[np.uint8]) -> Proposals:
-        found = self.detector.detect_objects(picture)
+        with self.gpu_scope() if self.runs_on != ON_CPU else nullcontext():
+            found = self.detector.detect_objects(picture)
         boxes = found.boxes[nms(found.boxes, found.scores, None, SAME_BOX_IOU)]
         self._since_detected = 0
         if self.every > 1:

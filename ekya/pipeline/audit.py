@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.objects import SAME_OBJECT_IOU, SURE, iou_matrix, match_image
 from ekya.core.records import FramePrediction
 from ekya.core.units import StreamId
+from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
@@ -152,7 +152,7 @@ def audit(
     golden: Labels,
     settings: PreparationSettings,
     stream: StreamId,
-    scope: Callable[[], AbstractContextManager[None]],
+    scopes: DeviceScopes,
     golden_gpu_s: Callable[[Sequence[Question]], float],
 ) -> AuditCounts:
     """Compares the answers of drawn frames with the golden model, one frame after the other.
@@ -164,7 +164,7 @@ def audit(
         golden: the golden model.
         settings: of the stream; with a budget only as many frames as ``BUDGET_PART`` of it covers.
         stream: its name.
-        scope: of the work on a frame, at the share.
+        scopes: of the work on a frame.
         golden_gpu_s: expected GPU-seconds of the golden model for some questions.
     """
     count = len(drawn.frames)
@@ -173,7 +173,7 @@ def audit(
         count = affordable_count(BUDGET_PART * settings.label_gpu_s, one_gpu_s, count)
     judged = []
     for frame in drawn.frames[:count]:
-        with scope():
+        with scopes.host():
             objects = _objects(frame, golden, stream)
         if objects is not None:
             judged.append(score_audited_frame(frame.answer, objects, settings.task, len(settings.classes)))
@@ -221,7 +221,7 @@ def _objects(frame: DrawnFrame, golden: Labels, stream: StreamId) -> GoldenObjec
     """Returns the objects of a frame by the golden model; None if it knows nothing about the frame."""
     question = _question(frame, stream)
     if frame.boxes is None:
-        found = golden.find_objects(frame.image, question.place, frame.size)
+        (found,) = golden.find_each([question])
         return None if found is None else found.in_areas(frame.areas, frame.size)
     (classes,) = golden.label_boxes([question])
     named = classes >= 0

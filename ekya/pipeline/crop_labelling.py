@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.weights import Compared
+from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.golden.detections import Question
 from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import Examples, LabelledCrops
@@ -14,7 +15,6 @@ from ekya.pipeline.collector import CollectedFrame
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
     LabellingInputs,
-    Scope,
     affordable_count,
     longest_run,
     warn_if_none,
@@ -64,17 +64,17 @@ class CropLabelling:
         return [frame.question for frame in _asked_burst(given)]
 
     def burst(
-        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scope: Scope
+        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scopes: DeviceScopes
     ) -> list[BurstFrame]:
         """Labels a few objects through consecutive frames, and classifies them at each resolution."""
-        labelled = _labelled_burst(given, scope)
+        labelled = _labelled_burst(given, scopes)
         if not labelled:
             return []
         crops = [frame.crops for frame, _ in labelled]
         ends = np.cumsum([len(cut) for cut in crops])[:-1]
         answers = {}
         for resolution in sides_of(configs):
-            with scope():
+            with scopes.scope():
                 classes, _ = given.serving.predict(np.concatenate(crops), resolution)
             answers[resolution] = np.split(classes, ends)
         finest = answers[max(answers)]
@@ -112,12 +112,14 @@ class CropLabelling:
         return None
 
 
-def _labelled_burst(given: LabellingInputs, scope: Scope) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
+def _labelled_burst(
+    given: LabellingInputs, scopes: DeviceScopes
+) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
     """Returns consecutive frames with a few named objects, and their classes; empty if there are none."""
     frames, golden = _asked_burst(given), given.golden
     if not any(len(frame.boxes) for frame in frames):
         return []
-    with scope():
+    with scopes.host():
         classes = golden.label_boxes([frame.question for frame in frames])
     named = [np.flatnonzero((of >= 0) & (of != golden.background)) for of in classes]
     followed = _followed(given, [frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])

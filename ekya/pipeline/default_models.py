@@ -2,7 +2,6 @@
 
 import logging
 import time
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -15,6 +14,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.catalogue import STUDENT, PublishedModel, fetch_model, golden_candidates
 from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.spec import ONNX, GoldenSpec
+from ekya.models.onnx_wheels import onnxruntime_version
 from ekya.pipeline.kept_measurements import MeasurementFile
 from ekya.planning.sizing.choose_sizes import CORES_PART, PREPARATION_MILLI, PREPARATION_PART, WINDOW_S
 from ekya.system.host import cpu_limit, instruction_set, processor_name
@@ -104,6 +104,6 @@ def _key(model: PublishedModel) -> dict[str, str]:
     return {
         "processor": processor_name(),
         "instruction_set": instruction_set(),
-        "onnxruntime": version("onnxruntime"),
+        "onnxruntime": onnxruntime_version(),
         "model": model.name,
     }

@@ -1,7 +1,6 @@
 """Labelling of a window for a detector: the golden one sees whole frames; λ is measured on them."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
 from ekya.core.weights import Compared
+from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
@@ -30,7 +30,6 @@ from ekya.pipeline.inference import Serving
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
     LabellingInputs,
-    Scope,
     affordable_count,
     longest_run,
     warn_if_none,
@@ -87,8 +86,7 @@ class FrameLabelling:
 
     def label(self, given: LabellingInputs, asked: ChosenFrames) -> StreamLabels:
         """Labels the chosen frames, and splits them into training and validation by time."""
-        labelled = [(frame, _found(given.golden, frame)) for frame in asked.frames]
-        kept = [(frame, found) for frame, found in labelled if found is not None]
+        kept = _labelled(given.golden, asked.frames)
         window, side = given.material.window, given.settings.side
         t_us = np.array([frame.t_us for frame, _ in kept], np.int64)
         images = [square_frame(frame.picture, side) for frame, _ in kept]
@@ -114,7 +112,7 @@ class FrameLabelling:
         return [frame.question for frame in _asked_burst(given)]
 
     def burst(
-        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scope: Scope
+        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scopes: DeviceScopes
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and finds their objects at each resolution with the serving model.
 
@@ -122,10 +120,9 @@ class FrameLabelling:
         λ skip at most.
         """
         asked = _asked_burst(given)
-        with scope():
-            golden = [_found(given.golden, frame) for frame in asked]
-        labelled = [(frame, of) for frame, of in zip(asked, golden, strict=True) if of is not None]
-        return measure_burst(given.serving, configs, labelled, scope)
+        with scopes.host():
+            labelled = _labelled(given.golden, asked)
+        return measure_burst(given.serving, configs, labelled, scopes)
 
     def to_compare(
         self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
@@ -182,7 +179,7 @@ def measure_burst(
     serving: Serving,
     configs: Sequence[InferenceConfig],
     labelled: Sequence[tuple[CollectedFrame, GoldenObjects]],
-    scope: Scope = nullcontext,
+    scopes: DeviceScopes = UNCHARGED,
 ) -> list[BurstFrame]:
     """Returns consecutive frames with what λ are measured on; see ``FrameLabelling.burst``.
 
@@ -190,13 +187,13 @@ def measure_burst(
         serving: the model that serves, a detector.
         configs: Λ.
         labelled: the frames, with what the golden detector finds.
-        scope: of each analysis.
+        scopes: of each analysis.
     """
     answers: dict[int, list[Found]] = {}
     for resolution in sides_of(configs):
         answers[resolution] = []
         for frame, _ in labelled:
-            with scope():
+            with scopes.scope():
                 (found,) = serving.predict(square_frame(frame.picture, resolution), resolution)
             answers[resolution].append(found.in_areas(frame.areas))
     finest = answers[max(answers)]
@@ -208,7 +205,7 @@ def measure_burst(
             of.boxes,
             of.classes,
             {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
-            _followed(labelled[at : at + skipped + 1], scope),
+            _followed(labelled[at : at + skipped + 1], scopes),
         )
         for at, (_, of) in enumerate(labelled)
     ]
@@ -227,11 +224,12 @@ def _frames_of(labels: StreamLabels) -> LabelledFrames:
     return labelled
 
 
-def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
-    found = frame.answer
-    if found is None:
-        found = golden.find_objects(frame.picture, frame.question.place, frame.size)
-    return None if found is None else found.in_areas(frame.areas, frame.size)
+def _labelled(golden: Labels, frames: Sequence[CollectedFrame]) -> list[tuple[CollectedFrame, GoldenObjects]]:
+    """Returns frames with their objects, those of which the golden detector knows nothing left out."""
+    asked = [frame for frame in frames if frame.answer is None]
+    found = iter(golden.find_each([replace(frame.question, found=None, size=frame.size) for frame in asked]))
+    answers = [(frame, frame.answer or next(found)) for frame in frames]
+    return [(frame, of.in_areas(frame.areas, frame.size)) for frame, of in answers if of is not None]
 
 
 def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -244,7 +242,7 @@ def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _followed(
-    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]], scope: Scope
+    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]], scopes: DeviceScopes
 ) -> tuple[tuple[NDArray[np.float32], NDArray[np.int64]], ...]:
     """Follows the objects of the first frame into the others; returns their boxes and classes in each."""
     if len(labelled) < 2:
@@ -253,7 +251,7 @@ def _followed(
     height, width = first.picture.shape[:2]
     scale = np.tile(np.array([first.size[0] / width, first.size[1] / height], np.float32), 2)
     followed = []
-    with scope():
+    with scopes.host():
         flow.start_boxes(first.picture, np.asarray(objects.boxes / scale, np.float32))
         for frame, _ in labelled[1:]:
             if not flow.has_size_of(frame.picture):

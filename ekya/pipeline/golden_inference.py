@@ -1,15 +1,17 @@
 """The golden model at work in a live run: in inference, where λ of it are offered, and metered for labels."""
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.host import TYPICAL_FRAME
-from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
+from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
+from ekya.models.golden.detections import ON_CPU, FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import GoldenModel, Labels, open_golden
 from ekya.pipeline.collector import UNNAMED
 from ekya.pipeline.discover_classes import fleet_classes
@@ -23,13 +25,16 @@ class GoldenInference:
 
     Args:
         fleet: with open classes found.
-        scope: context of each analysis; may block before and after it until its share lets it run.
+        scopes: contexts of each analysis; one may block until its share lets it run. Their device is that
+            on which the detector is opened.
+
+    Attributes:
+        runs_on: where the detector runs; on a CPU before it is opened.
     """
 
-    def __init__(
-        self, fleet: FleetConfig, scope: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
-        self._fleet, self._scope = fleet, scope
+    def __init__(self, fleet: FleetConfig, scopes: DeviceScopes = UNCHARGED) -> None:
+        self._fleet, self._scopes = fleet, scopes
+        self.runs_on = ON_CPU
         self._golden: GoldenModel | None = None
         self._lock = threading.Lock()
 
@@ -38,7 +43,7 @@ class GoldenInference:
         with self._lock:
             golden = self._opened()
             # Inside the lock: who waits for another stream's frame has no batch under way.
-            with self._scope():
+            with self._scopes.scope_on(golden.runs_on.device):
                 found = golden.find_objects(image)
         assert found is not None, "a fleet file with λ of it names a detector"
         return found
@@ -60,7 +65,9 @@ class GoldenInference:
     def _opened(self) -> GoldenModel:
         if self._golden is None:
             fleet = self._fleet
-            self._golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+            classes, device = fleet_classes(fleet), self._scopes.device
+            self._golden = open_golden(fleet.golden, classes, fleet.edge.task, device)
+            self.runs_on = self._golden.runs_on
         return self._golden
 
 
@@ -76,14 +83,18 @@ class MeteredGolden:
 
         Args:
             golden: the golden model.
-            clock: seconds of GPU time that it has used.
+            clock: seconds that its device has worked, as ``device_clock`` counts them.
         """
         self.background = golden.background
         """The background class of the golden model."""
         self.finds = golden.finds
         """Whether it finds the objects of an image itself."""
+        self.runs_on = golden.runs_on
+        """Where the golden model computes."""
         self.took_s = 0.0
-        """GPU-seconds of all questions so far."""
+        """Seconds of its device for all questions so far."""
+        self.gpu_scope: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Context of its questions, where it runs on a GPU; what the CPU does around them has another one."""
         self.operations = golden.operations
         """Returns the golden model's operation count for some questions."""
         self._golden = golden
@@ -100,31 +111,31 @@ class MeteredGolden:
         boxes = np.array([[100, 100, 200, 200]], np.float32)
         question = Question(boxes, np.full(_TRIED_ON, 114, np.uint8), None, FramePlace(UNNAMED, 0))
         self._golden.label_boxes([question])
-        self.label_boxes([question])
+        with self._metered([question]):
+            self._golden.label_boxes([question])
 
     def label_boxes(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Labels as the golden model does, and meters the call."""
-        began_s = self._clock()
-        labels = self._golden.label_boxes(items)
-        self.took_s += self._clock() - began_s
-        self._operations += self._golden.operations(items)
-        return labels
+        with self._charged(), self._metered(items):
+            return self._golden.label_boxes(items)
 
-    def find_objects(
-        self,
-        image: NDArray[np.uint8],
-        place: FramePlace | None = None,
-        size: tuple[int, int] | None = None,
-    ) -> GoldenObjects | None:
+    def find_each(self, items: Sequence[Question]) -> Sequence[GoldenObjects | None]:
         """Finds objects as the golden model does, and meters the call."""
-        began_s = self._clock()
-        found = self._golden.find_objects(image, place, size)
-        self.took_s += self._clock() - began_s
-        self._operations += self._golden.operations([Question(_NO_BOXES, image, place=place)])
-        return found
+        with self._charged(), self._metered([replace(item, boxes=_NO_BOXES) for item in items]):
+            return self._golden.find_each(items)
 
     def gpu_s(self, items: Sequence[Question]) -> float:
         """Returns the expected GPU-seconds of these questions at the average speed so far; 0.0 before any."""
         if not self._operations:
             return 0.0
         return self._golden.operations(items) * self.took_s / self._operations
+
+    def _charged(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.runs_on == ON_CPU else self.gpu_scope()
+
+    @contextmanager
+    def _metered(self, items: Sequence[Question]) -> Iterator[None]:
+        began_s = self._clock()
+        yield
+        self.took_s += self._clock() - began_s
+        self._operations += self._golden.operations(items)

@@ -25,6 +25,7 @@ from ekya.core.profile import Family
 from ekya.core.units import StreamId
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.forward import SelfTest
+from ekya.models.onnx_wheels import onnxruntime_version
 from ekya.streams.ingest.credentials import mask_passwords
 from ekya.system.files import user_errors, write_text_atomic
 from ekya.system.host import cpu_limit, instruction_set, processor_name
@@ -43,6 +44,7 @@ class ProbedHost:
         teacher_warnings: about the fleet's golden model, in sentences.
         odd: what is odd in the first frames of its streams, in sentences; not kept for a later start.
         golden_layout: ``golden.layout``, as the first frames of the cameras show it; None if they do not.
+        golden_device: where the golden model runs, for display; None of a label file.
     """
 
     classes: tuple[str, ...]
@@ -51,6 +53,7 @@ class ProbedHost:
     teacher_warnings: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
     golden_layout: str | None = None
+    golden_device: str | None = None
 
     def summary(self) -> dict[str, object]:
         """Returns JSON values for ``host`` in ``summary.json``."""
@@ -98,7 +101,7 @@ _PROBED = TypeAdapter(ProbedHost)
 _BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window", "layout"}
 """Keys of ``golden`` that say how much is labelled or what answers mean, and not what a label costs."""
 
-_LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
+_LIBRARIES = ("torch", "opencv-python-headless")
 
 
 def keep_host(path: Path, host: ProbedHost, fleet: FleetConfig, device: str) -> None:
@@ -152,8 +155,9 @@ def _measured(fleet: FleetConfig, device: str) -> list[object]:
     golden = fleet.golden.model_dump(mode="json", exclude=_BUDGET)
     work = (fleet.edge, fleet.inference, fleet.retraining)
     gpus = [gpu.name for gpu in list_gpus().gpus]
-    machine = [processor_name(), instruction_set(), cpu_limit(), device, gpus]
-    return [*machine, *map(version, _LIBRARIES), golden, *(part.model_dump(mode="json") for part in work)]
+    libraries = [*map(version, _LIBRARIES), onnxruntime_version()]
+    machine = [processor_name(), instruction_set(), cpu_limit(), device, gpus, *libraries]
+    return [*machine, golden, *(part.model_dump(mode="json") for part in work)]
 
 
 class CostProbe:

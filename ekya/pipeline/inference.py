@@ -164,6 +164,7 @@ class FrameSteps:
     Attributes:
         propose: finds the objects of a frame.
         proposes_free: whether that costs nothing.
+        proposes_on: where its network runs.
         collector: the collector.
     """
 
@@ -178,6 +179,7 @@ class FrameSteps:
     ) -> None:
         self.propose = proposer.propose_boxes
         self.proposes_free = proposer.free
+        self.proposes_on = proposer.runs_on
         self.collector = collector
         self._golden = golden
         self._detects = task is Task.DETECT

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.weights import Compared
+from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.labelled import Examples
@@ -22,8 +22,6 @@ _LOG = logging.getLogger(__name__)
 
 SAMPLE_PART = 0.75
 """Part of a label budget for the window's sample; the rest is for the burst on which λ are measured."""
-
-Scope = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +60,7 @@ class Labelling(Protocol):
         """Returns the questions of ``burst`` to the golden model."""
 
     def burst(
-        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scope: Scope
+        self, given: LabellingInputs, configs: Sequence[InferenceConfig], scopes: DeviceScopes
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
 

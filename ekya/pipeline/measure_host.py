@@ -7,7 +7,6 @@ cache, or made and cached.
 
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, cycle, islice, pairwise
@@ -29,11 +28,12 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
+from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.forward import SelfTest
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
-from ekya.models.edge.self_test import choose_way
+from ekya.models.edge.self_test import choose_way, device_clock
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import GoldenModel, learn_layout, open_golden
 from ekya.models.golden.spec import FILE
@@ -68,7 +68,7 @@ class Timer:
     """Times calls on a device: thread CPU time, or wall time until a GPU has finished."""
 
     def __init__(self, device: str) -> None:
-        self._device = device
+        self._clock = device_clock(device)
         self.longest_s = 0.0
         """The longest call so far."""
 
@@ -89,10 +89,7 @@ class Timer:
         return took_s
 
     def _now(self) -> float:
-        if torch.device(self._device).type == "cpu":
-            return time.thread_time()
-        torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return self._clock()
 
 
 def main() -> None:
@@ -127,11 +124,19 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
     shown = chain.from_iterable(zip(*(one.frames for one in sampled.values() if one.frames), strict=False))
     layout = learn_layout(fleet.golden, (frame.image for frame in islice(shown, _LAYOUT_FRAMES)))
     spec = fleet.golden if layout is None else fleet.golden.model_copy(update={"layout": layout})
-    golden = open_golden(spec, fleet_classes(fleet), fleet.edge.task)
+    golden = open_golden(spec, fleet_classes(fleet), fleet.edge.task, device)
     odd = sentences_of(look_at_streams(fleet, streams, sampled, golden))
     tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled, golden)
-    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)), odd, layout)
+    return ProbedHost(
+        fleet_classes(fleet),
+        costs,
+        tested,
+        tuple(teacher_warnings(fleet)),
+        odd,
+        layout,
+        None if fleet.golden.model == FILE else str(golden.runs_on),
+    )
 
 
 def _costs(
@@ -143,7 +148,7 @@ def _costs(
     sampled: dict[StreamId, SampledSource],
     golden: GoldenModel,
 ) -> HostCosts:
-    timer, side = Timer(device), crop_side(fleet)
+    timer, side, scopes = Timer(device), crop_side(fleet), DeviceScopes(device)
     model = base_model(fleet, seed)
     detects = fleet.edge.task is Task.DETECT
     predictor = Predictors(device, tested.way).predictor_for(model)
@@ -159,7 +164,7 @@ def _costs(
     timed = list({id(one): one for one in sampled.values()}.values())[:MOST_SOURCES]
     for stream in fleet.streams:
         if any(sampled.get(stream.id) is one for one in timed):
-            shown, proposer = sampled[stream.id], proposer_for(fleet, stream)
+            shown, proposer = sampled[stream.id], proposer_for(fleet, stream, scopes)
             finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, stream.objects.every, timer)
             known[stream.id] = StreamCosts(
                 shown.fps * stream.play.speed,

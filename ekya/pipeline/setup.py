@@ -17,6 +17,7 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
+from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_from_detections import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
@@ -96,10 +97,10 @@ def typical_images(fleet: FleetConfig) -> float:
     return 1.0 if fleet.edge.task is Task.DETECT else TYPICAL_OBJECTS
 
 
-def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
+def proposer_for(fleet: FleetConfig, stream: StreamConfig, scopes: DeviceScopes = UNCHARGED) -> Proposer:
     """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion.
 
-    Models that detect need no proposals.
+    Models that detect need no proposals. ``scopes`` are of its work; a detector is opened on their device.
     """
     if fleet.edge.task is Task.DETECT:
         return NoProposals()
@@ -113,9 +114,10 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
             "in which they must be found; use a detector, such as fastestdet."
         )
     return DetectorAndMotion(
-        open_detector_of(fleet.golden, PROPOSAL_SCORE),
+        open_detector_of(fleet.golden, PROPOSAL_SCORE, scopes.device),
         MotionRegions() if stream.objects.find is Find.DETECTOR_AND_MOTION else None,
         every=stream.objects.every,
+        gpu_scope=scopes.scope,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.weights import WHOLE, Compared, DoseProbe
+from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -22,7 +23,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.crop_labelling import CropLabelling
 from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
-from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs, Scope
+from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.shadow_gate import NEVER_BACK, why_back
@@ -76,9 +77,9 @@ class StreamPreparation(LabellingInputs):
         """Returns the questions of ``burst`` to the golden model."""
         return self._labelling.burst_questions(self)
 
-    def burst(self, configs: Sequence[InferenceConfig], scope: Scope = nullcontext) -> list[BurstFrame]:
+    def burst(self, configs: Sequence[InferenceConfig], scopes: DeviceScopes = UNCHARGED) -> list[BurstFrame]:
         """Labels consecutive frames, and analyses them at the resolution of each λ; empty without objects."""
-        return self._labelling.burst(self, configs, scope)
+        return self._labelling.burst(self, configs, scopes)
 
     def compare(self, labels: StreamLabels) -> Compared | None:
         """Compares the serving weights with the earlier ones on the labels.
@@ -150,7 +151,7 @@ class StreamPreparation(LabellingInputs):
         family: Family,
         labels: StreamLabels,
         clock: Callable[[], float],
-        scope: Scope = nullcontext,
+        scope: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> MicroProfile:
         """Returns a micro-profile of one family, ready to run (paper §4.3).
 

@@ -148,7 +148,7 @@ def try_models(
     # As the run will have it, and the measurement beside it.
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+    golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task, device)
     way = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet)).way
     student = serving(base_model(fleet, 0), fleet_classes(fleet), Predictors(device, way))
     frame_s = _golden_frame_s(golden, videos[0].runs[0][0])

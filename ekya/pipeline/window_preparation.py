@@ -6,7 +6,6 @@ there, carries out trials, and says what each step has cost: it measures that, o
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -19,13 +18,14 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared, DoseProbe, PooledLabels, SceneOf
+from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
 from ekya.models.training.label_weights import tried_of
 from ekya.models.training.labelled import Examples
 from ekya.models.training.microprofile import MicroProfile
-from ekya.pipeline.labelling import Scope
+from ekya.pipeline.labelling import Asked
 from ekya.pipeline.labels import LabelPool, StreamLabels
 from ekya.pipeline.stream_preparation import StreamPreparation
 from ekya.planning.preparation.steps import (
@@ -88,12 +88,12 @@ class PreparingWorld(Protocol):
 
     Attributes:
         streams: inputs of each stream that is prepared; they change with the weights that are to serve.
-        scope: context in which models run.
+        scopes: contexts in which models run.
         clock: seconds of a whole GPU that trials took so far.
     """
 
     streams: dict[StreamId, StreamPreparation]
-    scope: Scope
+    scopes: DeviceScopes
     clock: Callable[[], float]
 
     def admit_step(self, step: PreparationStep) -> PreparationStep | None:
@@ -164,10 +164,16 @@ class LabelledStream:
         )
 
 
-def label_stream(prepared: StreamPreparation) -> LabelledStream:
+def label_stream(prepared: StreamPreparation, scopes: DeviceScopes = UNCHARGED) -> LabelledStream:
     """Labels a window of a stream and compares its newest weights with the earlier ones."""
-    asked = prepared.select()
-    labels = prepared.label(asked)
+    with scopes.host():
+        asked = prepared.select()
+        labels = prepared.label(asked)
+    with scopes.scope():
+        return _compare_on(prepared, asked, labels)
+
+
+def _compare_on(prepared: StreamPreparation, asked: Asked, labels: StreamLabels) -> LabelledStream:
     images = [len(labels.validation.examples)]
     compared = prepared.compare(labels)
     if compared is not None:
@@ -223,14 +229,14 @@ def profile_inference(
     prepared: StreamPreparation,
     configs: Sequence[InferenceConfig],
     cost_frames: Callable[[Sequence[InferenceConfig], Sequence[BurstFrame]], FrameCosts],
-    scope: Scope = nullcontext,
+    scopes: DeviceScopes = UNCHARGED,
 ) -> tuple[tuple[InferenceOption, ...], StepWork]:
     """Returns each λ's relative accuracy on a labelled burst, and the share it needs (paper §3.1).
 
     Also returns the work that it took.
     """
     questions = prepared.burst_questions()
-    burst = prepared.burst(configs, scope)
+    burst = prepared.burst(configs, scopes)
     frame_gpu_s, following_gpu_s = cost_frames(configs, burst)
     fps, speed = prepared.settings.fps, prepared.settings.inference_speed
     host_part_s = prepared.settings.host_part_s
@@ -290,8 +296,9 @@ class WindowPreparation:
         self, stream: StreamId, scenes: Sequence[SceneOf], labelled: dict[StreamId, Labelled]
     ) -> DoneStep:
         world, checked = self._world, self._memory.teacher_checked
-        with world.scope():
-            made = measure_on_all(label_stream(world.streams[stream]), stream, self._memory.pool)
+        made = label_stream(world.streams[stream], world.scopes)
+        with world.scopes.scope():
+            made = measure_on_all(made, stream, self._memory.pool)
         # The first labels of a camera are to train it soon; the check, as dear as they are, can wait.
         is_first_scene = made.prepared.material.since_us is not None
         may_check = stream not in checked and not is_first_scene
@@ -299,7 +306,7 @@ class WindowPreparation:
             # Before the check: one that fails is not repeated in every window.
             checked.add(stream)
             try:
-                with world.scope():
+                with world.scopes.scope():
                     made = check_teacher(made, stream)
             except Exception as error:
                 world.give_up_step(LabelStep(stream), error)  # the labels stay
@@ -313,7 +320,7 @@ class WindowPreparation:
     def _profile_inference(self, step: InferenceStep) -> DoneStep:
         world, stream, window = self._world, step.stream, self._window
         prepared, costs = world.streams[stream], partial(world.cost_frames, stream)
-        options, work = profile_inference(prepared, step.configs, costs, world.scope)
+        options, work = profile_inference(prepared, step.configs, costs, world.scopes)
         calls = calls_for(prepared.golden, work.questions)
         return DoneStep(
             work,
@@ -331,7 +338,7 @@ class WindowPreparation:
     def _run_trial(self, step: TrialStep, labels: StreamLabels) -> tuple[FamilyCurve, float]:
         """Returns the curve of a family on these labels, and the GPU-seconds of the trial if counted."""
         world = self._world
-        trial = world.streams[step.stream].trial(step.family, labels, world.clock, world.scope)
+        trial = world.streams[step.stream].trial(step.family, labels, world.clock, world.scopes.scope)
         return world.run_trial(step, trial)
 
     def _tell_memory_short(self, step: TrialStep, error: Exception) -> DoneStep:

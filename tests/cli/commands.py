@@ -36,7 +36,7 @@ def run_summary(**changes):
         "balanced_accuracy": 0.7,
         "ap50": None,
         "streams": {CAMERA: stream_summary()},
-        "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
+        "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0, "due": 8},
         "retrainings": {"started": 1, "finished": 1, "failed": 0},
         "reference": None,
         "adaptation": {"labelled": 9, "served": 1, "sentence": None, "missed": False},

@@ -10,8 +10,11 @@ from commands import error_line, live_camera, run_summary, write_fleet
 
 import ekya.simulation.emulated.compare
 from ekya import cli
+from ekya.cli.fleet_from_options import read_fleet, repeat_cameras
+from ekya.cli.run import RunConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.control.loop import first_state
+from ekya.core.errors import UserError
 from ekya.pipeline.setup import loop_options
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import SegmentedJournal
@@ -225,3 +228,13 @@ def test_compare_with_two_seeds_prints_means(comparing, fleet, capfd):
 def test_compare_with_invalid_options_is_refused(comparing, arguments, says, capfd):
     assert cli.main(["compare", *arguments]) == 2
     assert says in error_line(capfd)
+
+
+def test_cameras_are_repeated_with_other_seeds_and_what_is_not_rendered_is_refused(tmp_path):
+    fleet = read_fleet(RunConfig(cameras=6))
+    names = [stream.id for stream in fleet.streams]
+    assert names == ["cam-1", "cam-2", "cam-3", "cam-4", "cam-1-2", "cam-2-2"]
+    assert len({stream.source.seed for stream in fleet.streams}) == 6
+    assert [stream.id for stream in read_fleet(RunConfig(cameras=3)).streams] == names[:3]
+    with pytest.raises(UserError, match="--cameras"):
+        repeat_cameras(load_fleet(write_fleet(tmp_path, **live_camera("rtsp://cam/"))), 2)

@@ -207,7 +207,7 @@ def test_service_failed_restarts_are_counted_and_quoted(fake_mps, one_daemon, ca
 
 
 def test_service_silent_daemon_is_reported_once_and_left_alone(fake_mps, caplog):
-    with mps_service(find_mps(ONE), GPUS[:1], replace(SHORT, answer_s=5.0)):
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         asked = len(fake_mps.asked())
         fake_mps.behave(answers={"get_server_list": "Server: none"})
         wait_until(lambda: len(fake_mps.asked()) > asked + 2)

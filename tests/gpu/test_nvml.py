@@ -1,5 +1,6 @@
 """GPUs of a process, from the driver's list and CUDA_VISIBLE_DEVICES."""
 
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pynvml
@@ -158,6 +159,32 @@ def test_inventory_gpu_without_own_memory_is_listed(tmp_path):
         "Orin, memory shared with the system"
         in examination_as_json(examination)["findings"]["GPU 0"]["found"]
     )
+
+
+@pytest.mark.parametrize(
+    ("wheels", "said"),
+    [
+        (
+            {"onnxruntime"},
+            "ONNX detectors on the CPU, since the installed onnxruntime has no CUDA",
+        ),
+        ({"onnxruntime-gpu"}, "on the GPU, ONNX detectors too, by onnxruntime-gpu 1.31"),
+        ({"onnxruntime", "onnxruntime-gpu"}, "are both installed"),
+    ],
+)
+def test_doctor_says_where_golden_models_run(tmp_path, monkeypatch, wheels, said):
+    def version(name):
+        if name not in wheels:
+            raise PackageNotFoundError(name)
+        return "1.31"
+
+    monkeypatch.setattr("ekya.models.onnx_wheels.version", version)
+    built = SimpleNamespace(cuda="13.0")
+    monkeypatch.setattr("ekya.gpu.backends.duty_cycle.find_torch", lambda: built)
+    for visible, expected in ((None, said), ("-1", "on the CPU")):
+        examination = examine_machine(tmp_path, shown(visible), lambda _: MpsFound(False, "none"))
+        assert (examination.device == "cuda") == (visible is None)
+        assert expected in examination_as_json(examination)["findings"]["Golden models"]["found"]
 
 
 def test_inventory_gpu_without_uuid_uses_its_index():

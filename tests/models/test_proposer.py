@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.detections import Detections
+from ekya.models.golden.detections import ON_CPU, Detections
 from ekya.models.proposer import DetectorAndMotion, ObjectsSpec
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import BoxFlow
@@ -33,6 +33,7 @@ class Watching:
     """Fake detector that finds the patch and records its calls."""
 
     names = ("car",)
+    runs_on = ON_CPU
 
     def __init__(self):
         self.asked = []

@@ -8,7 +8,7 @@ from street import t_us
 
 from ekya.core.objects import SURE
 from ekya.models.edge.detection.read_objects import BoxCandidates
-from ekya.models.golden.detections import Detections
+from ekya.models.golden.detections import ON_CPU, Detections
 from ekya.pipeline.collector import LONGEST_SIDE, CollectedFrame
 from ekya.pipeline.inference import ServingDetector
 from ekya.streams.ingest.pictures import shrink_by_area
@@ -53,9 +53,13 @@ class BrightDetector:
     """Detector of the rectangles, for a golden model."""
 
     names = NAMES
+    runs_on = ON_CPU
 
     def detect_objects(self, image):
         return seen_in(image)
+
+    def detect_each(self, images):
+        return [self.detect_objects(image) for image in images]
 
     def operations_per_frame(self, shape):
         return 1

@@ -1,6 +1,5 @@
 """Tests of audits: frames are drawn evenly from all that arrive, and answers are judged as in scores."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +11,9 @@ from ekya.core.areas import Areas
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import NO_LABELS, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
+from ekya.gpu.backends.backend import UNCHARGED
 from ekya.models.edge.architecture_table import Task
-from ekya.models.golden.detections import GoldenObjects
+from ekya.models.golden.detections import ON_CPU, GoldenObjects
 from ekya.models.golden.golden_from_detections import detector_model
 from ekya.pipeline.audit import (
     BUDGET_PART,
@@ -183,7 +183,7 @@ def drawn(image, answer=None, boxes=None, frame=0):
 
 
 def audited(frames, golden, settings, cost=lambda _: 0.0):
-    return audit(DrawnFrames(100, tuple(frames)), golden, settings, CAM, nullcontext, cost)
+    return audit(DrawnFrames(100, tuple(frames)), golden, settings, CAM, UNCHARGED, cost)
 
 
 CAR_BOX, PERSON_BOX = (10.0, 10.0, 50.0, 40.0), (70.0, 10.0, 90.0, 60.0)
@@ -217,12 +217,12 @@ def test_classifier_of_proposed_boxes_is_audited_on_what_the_golden_detector_fin
 class NamesBoxes:
     """Golden model that names given boxes by their left side, and is not sure of some."""
 
-    background, finds = None, False
+    background, finds, runs_on = None, False, ON_CPU
 
     def label_boxes(self, items):
         return [np.array([-1 if box[0] > 80 else int(box[0] > 60) for box in item.boxes]) for item in items]
 
-    def find_objects(self, *_):
+    def find_each(self, items):
         raise AssertionError("it finds nothing")
 
 
@@ -236,10 +236,10 @@ def test_classifier_of_given_boxes_is_audited_on_those_that_the_golden_model_nam
 class Unknowing(NamesBoxes):
     """Golden model that knows some frames only, as a label file does."""
 
-    def find_objects(self, image, place, size):
+    def find_each(self, items):
         none = np.zeros((0, 4), np.float32)
         known = GoldenObjects(np.array([CAR_BOX], np.float32), np.array([CAR]), none)
-        return known if place.stream == CAM and place.frame == 1 else None
+        return [known if of.place.stream == CAM and of.place.frame == 1 else None for of in items]
 
 
 def test_frames_that_a_label_file_does_not_have_are_left_out():

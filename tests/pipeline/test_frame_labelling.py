@@ -14,6 +14,7 @@ from ekya.core.areas import Areas
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import StreamId
+from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, GoldenObjects, no_detections
 from ekya.models.golden.golden_from_detections import detector_model
@@ -235,7 +236,9 @@ def test_burst_counts_the_same_answers_at_each_resolution():
         yield
 
     burst = [kept(at, CAR, TINY) for at in (0, 2, 3, 4)]
-    frames = prepared([], burst).burst([InferenceConfig(1, SIDE), InferenceConfig(5, 64)], scope)
+    frames = prepared([], burst).burst(
+        [InferenceConfig(1, SIDE), InferenceConfig(5, 64)], DeviceScopes(scope=scope)
+    )
     assert len(frames) == 3, "the longest run"
     for frame in frames:
         assert frame.labels.tolist() == [0, 1]

@@ -8,7 +8,8 @@ import pytest
 
 import ekya.pipeline.golden_inference
 from ekya.core.host import TYPICAL_FRAME
-from ekya.models.golden.detections import GoldenObjects
+from ekya.gpu.backends.backend import DeviceScopes
+from ekya.models.golden.detections import ON_CPU, GoldenObjects
 from ekya.pipeline.golden_inference import GoldenInference
 
 FLEET = SimpleNamespace(golden="golden", edge=SimpleNamespace(task="detect"))
@@ -18,6 +19,8 @@ PICTURE = np.zeros((48, 64, 3), np.uint8)
 
 class World:
     """Golden detector and share, with a log of what happens in order."""
+
+    runs_on = ON_CPU
 
     def __init__(self):
         self.log = []
@@ -42,7 +45,7 @@ class World:
         self.log.append("end")
 
 
-OPEN = ("open", "golden", CLASSES, "detect")
+OPEN = ("open", "golden", CLASSES, "detect", "cpu")
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def world(monkeypatch):
 
 
 def test_find_opens_the_detector_once_before_its_scope(world):
-    golden = GoldenInference(FLEET, world.scope)
+    golden = GoldenInference(FLEET, DeviceScopes(scope=world.scope))
     assert world.log == []
     for _ in range(2):
         assert len(golden.find_objects(PICTURE).boxes) == 0
@@ -63,7 +66,7 @@ def test_find_opens_the_detector_once_before_its_scope(world):
 
 
 def test_warm_up_runs_once_and_waits_for_no_share(world):
-    golden = GoldenInference(FLEET, world.scope)
+    golden = GoldenInference(FLEET, DeviceScopes(scope=world.scope))
     golden.warm_up()
     golden.warm_up()
     assert world.log == [OPEN, ("find", TYPICAL_FRAME)]

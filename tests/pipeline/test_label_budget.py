@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from street import SIDE, collected
 
 from ekya.core.weights import WHOLE, Dose
-from ekya.models.golden.detections import Detections
+from ekya.models.golden.detections import ON_CPU, Detections
 from ekya.models.golden.golden_model import calls_for
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.golden_inference import MeteredGolden
@@ -24,7 +24,7 @@ class Golden:
     """Golden model that costs one operation per box or, as a detector, one per picture not yet analysed."""
 
     def __init__(self, background=None):
-        self.background, self.finds = background, background is not None
+        self.background, self.finds, self.runs_on = background, background is not None, ON_CPU
 
     def label_boxes(self, items):
         return [np.zeros(len(item.boxes), np.int64) for item in items]

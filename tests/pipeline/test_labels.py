@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from street import material, t_us
 
 from ekya.core.objects import DOUBTFUL
-from ekya.models.golden.detections import Detections
+from ekya.models.golden.detections import ON_CPU, Detections
 from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
 from ekya.pipeline.labels import LABELLED_TRACKS, LabelledPart, choose, choose_pictures, label_window
 
@@ -17,7 +17,7 @@ SIDE = 8
 class Golden:
     """Golden model that derives an object's class from its track: the box's left edge."""
 
-    background = None
+    background, runs_on = None, ON_CPU
 
     def __init__(self):
         self.asked = []
@@ -138,7 +138,7 @@ def test_label_window_without_objects_asks_nothing():
 class Detector:
     """Detector that names tracks below ``objects``, is unsure of the next, and calls the rest background."""
 
-    background = 5
+    background, runs_on = 5, ON_CPU
 
     def __init__(self, objects):
         self.objects = objects

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -308,3 +309,28 @@ def shown(examples):
 def test_a_retraining_learns_all_pooled_labels_of_other_streams(model, labels):
     data = data_of(model, labels, ExemplarMemory(), PreparationSettings(POOLING, 4, 10.0, 40, 1), 2)
     assert shown(data.pooled) == [30, 31, 32, 40, 41]
+
+
+def test_card_of_a_gpu_server_is_found_by_its_name_and_an_unknown_one_is_refused_with_the_names():
+    card = load_card(Path("h200"))
+    assert card.gpu.trainers(1) == 6
+    with pytest.raises(UserError, match="jetson_orin"):
+        load_card(Path("h300"))
+
+
+def test_first_run_believed_frames_and_labels_dearer_than_the_card_says():
+    card = load_card(Path("h200"))
+    first = card.as_first_believed()
+    assert first.gpu is None
+    assert first.planned_frame_gpu_s(6, 32) == pytest.approx(card.gpu.first.frame_s)
+    assert first.planned_frame_gpu_s(6, 32) > 10 * card.planned_frame_gpu_s(6, 32)
+    with pytest.raises(ValueError, match="first run"):
+        load_card(Path("t4")).as_first_believed()
+
+
+def test_host_that_binds_is_the_servers_interpreters_or_the_cores():
+    facts = load_card(Path("h200")).gpu
+    interpreters = facts.host_part_s(160.0, 1)
+    assert facts.host_part_s(160.0, 2) == pytest.approx(interpreters / 2)
+    few = replace(facts, cores=3.0)
+    assert few.host_part_s(160.0, 1) > interpreters

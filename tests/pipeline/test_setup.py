@@ -98,7 +98,7 @@ def test_card_charges_for_the_fleets_edge_model():
 
 
 def test_proposer_follows_the_fleet_file(monkeypatch):
-    monkeypatch.setattr("ekya.pipeline.setup.open_detector_of", lambda spec, score: score)
+    monkeypatch.setattr("ekya.pipeline.setup.open_detector_of", lambda *given: given)
     for asked, moving, every in (({}, True, 1), ({"find": "detector", "every": 3}, False, 3)):
         stream = StreamConfig.model_validate(
             {"id": "bus", "source": {"kind": "video", "files": ["bus.mp4"]}, "objects": asked}

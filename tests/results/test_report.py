@@ -80,7 +80,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
                 ],
             }
         },
-        "frames": {"arrived": 100, "analysed": 60, "skipped": 40, "lost": 0},
+        "frames": {"arrived": 100, "analysed": 60, "skipped": 40, "lost": 0, "due": 80},
         "retrainings": {"started": 2, "finished": 1, "failed": 0},
         "profiling_gpu_s": 3.0,
         "labelling_gpu_s": 2.0,
@@ -126,7 +126,7 @@ def test_report_shows_numbers_and_reasons() -> None:
 
 def detecting() -> dict[str, Any]:
     run = summary(task="detect", ap50=0.654)
-    run["golden"] |= {"labelled_frames": 24, "calls": 36, "gpu_share": 0.0125}
+    run["golden"] |= {"labelled_frames": 24, "calls": 36, "gpu_share": 0.0125, "device": "cuda:0 (float16)"}
     run["streams"]["cam-1"]["ap50"] = 0.543
     run["streams"]["cam-1"]["windows"][1]["ap50"] = 0.432
     return run
@@ -166,7 +166,7 @@ def test_tables_of_detectors_show_ap50_instead_of_the_balanced_accuracy() -> Non
     lines = lines_of(run_table(detecting()))
     row = next(line for line in lines if "cam-1" in line)
     assert row.split()[1:3] == ["81.2%", "54.3%"]
-    assert "saw 36 frames for labels and profiles, with 1.2% of the GPUs" in " ".join(
+    assert "saw 36 frames for labels and profiles, with 1.2% of the GPUs, on cuda:0 (float16)" in " ".join(
         line.strip() for line in lines
     )
     (table,) = compare_tables([detecting()])

@@ -31,7 +31,7 @@ def score_of(windows: dict[int, tuple[tuple[int, int], tuple[int, int]]]) -> Str
             for index, (first, second) in windows.items()
         ),
         series=ScoreSeries(NOTHING, NOTHING, NOTHING),
-        frames=FrameCounts(arrived=10, analysed=6, skipped=3, lost=1),
+        frames=FrameCounts(arrived=10, analysed=6, skipped=3, lost=1, due=8, late=2),
         excluded_objects=4,
         called_objects=8,
         false_alarms=2,
@@ -122,7 +122,8 @@ def test_summary_has_exactly_the_documented_fields() -> None:
     assert summary["health"]["streams"] == {"a": [], "b": []}
     assert summary["health"]["sentence"] is None
     assert summary["warnings"] == [{"text": "short of memory", "from": ["scheduler", "inference/a"]}]
-    assert summary["frames"] == {"arrived": 20, "analysed": 12, "skipped": 6, "lost": 2}
+    frames = {"arrived": 20, "analysed": 12, "skipped": 6, "lost": 2, "due": 16}
+    assert summary["frames"] == {**frames, "late_host": 4, "late_gpu": None}
     assert summary["retrainings"] == {"started": 3, "finished": 1, "failed": 1}
     assert summary["profiling_gpu_s"] == 1.234568
     assert summary["host"]["planning_ms"] == {"p50": 2.0, "max": 3.0}
@@ -172,14 +173,22 @@ def test_summary_of_detectors_counts_objects_and_shows_ap50() -> None:
         golden_calls=60,
         labelled_frames=24,
     )
-    summary = build_summary(replace(FACTS, detects=True, history=history), [outcome(B, 0)], {B: found}, {})
+    host = replace(FACTS.host, golden_device="cuda:0 (float16)")
+    facts = replace(FACTS, detects=True, history=history, host=host)
+    summary = build_summary(facts, [outcome(B, 0)], {B: found}, {})
     assert summary["task"] == "detect"
     assert summary["ap50"] == summary["streams"]["b"]["ap50"] == 0.75
     window = summary["streams"]["b"]["windows"][0]
     assert (window["accuracy"], window["ap50"]) == (0.6, 0.75)
     assert summary["streams"]["b"]["counted_objects"] == 6 + 2
     # Two GPUs for 50 seconds.
-    assert summary["golden"] == {"labelled_frames": 24, "calls": 60, "gpu_s": 1.5, "gpu_share": 0.015}
+    assert summary["golden"] == {
+        "device": "cuda:0 (float16)",
+        "labelled_frames": 24,
+        "calls": 60,
+        "gpu_s": 1.5,
+        "gpu_share": 0.015,
+    }
 
 
 def test_summary_of_classifiers_has_neither_ap50_nor_labelled_frames() -> None:

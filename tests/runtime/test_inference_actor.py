@@ -28,7 +28,7 @@ from ekya.gpu.backends.token_bucket import TokenBucket
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor
-from ekya.models.golden.detections import GoldenObjects
+from ekya.models.golden.detections import ON_CPU, GoldenObjects
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
@@ -429,6 +429,7 @@ class Golden:
     """
 
     BOXES = np.array([[4, 2, 30, 14], [40, 0, 70, 16]], np.float32)
+    runs_on = ON_CPU
 
     def __init__(self):
         self.asked = []

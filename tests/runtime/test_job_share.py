@@ -328,3 +328,21 @@ def test_owner_is_charged_only_between_enter_and_leave(handle, use):
     pass_time(handle, 500, 60)
     assert use.measure_owner("c") == Measured(60, 500)
     assert use.measure_owner("b") == Measured(100, 1500)
+
+
+def test_work_on_another_device_is_not_charged_and_ends_with_the_job():
+    handle = Handle()
+    share = JobShare(handle, HALF_IS_EIGHT_TENTHS, 1000, "cuda")
+    with share.scopes.host():
+        handle.used_us = 70
+    assert handle.used_us == 70, "nobody has asked for its use"
+    with share.scopes.scope_on("cuda:0"):
+        pass
+    assert handle.used_us == 0
+    stopping = threading.Thread(target=share.stop_job, daemon=True)
+    stopping.start()
+    wait_until(lambda: share.is_stopped)
+    with pytest.raises(JobStoppedError), share.scopes.host():
+        pytest.fail("a stopped job does not begin work beside its share")
+    share.finish_job()
+    stopping.join(HANG_GUARD_S)

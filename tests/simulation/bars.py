@@ -13,6 +13,7 @@ from ekya.core.units import BASE_VERSION
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import build_edge_model, clone
+from ekya.models.golden.detections import ON_CPU
 from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
@@ -97,7 +98,7 @@ def frames(count):
 class Golden:
     """Golden model that recognises the bars."""
 
-    background = None
+    background, runs_on = None, ON_CPU
     finds = False
 
     def label_boxes(self, items):

@@ -1,7 +1,8 @@
-"""The server of a GPU on virtual time: batches of all that wait, newest first, and what it shares with trainers."""
+"""The server of a GPU on virtual time: batches of all that wait, newest first, beside trainers."""
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -122,18 +123,23 @@ def test_several_trainings_have_as_many_processes_as_cores_allow_and_slow_down_w
 
 
 def test_trainers_by_cores():
-    assert [trainers_per_gpu(cores, gpus) for cores, gpus in ((4, 1), (8, 1), (16, 1), (16, 4))] == [2, 4, 6, 2]
+    assert [trainers_per_gpu(cores, gpus) for cores, gpus in ((4, 1), (8, 1), (16, 1), (16, 4))] == [
+        2,
+        4,
+        6,
+        2,
+    ]
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_cards() if load_card(shipped_cards()[name]).gpu])
+@pytest.mark.parametrize("name", [name for name in shipped_cards() if load_card(Path(name)).gpu])
 def test_each_figure_of_a_shipped_card_says_whether_it_was_measured(name):
     card = load_card(shipped_cards()[name])
     raw = json.loads(shipped_cards()[name].read_text())
     first = raw["gpu"].pop("first", None) or {}
     figures = {*raw, *raw["gpu"], *(f"first.{key}" for key in first)}
     assert set(card.gpu.found) == figures - {"device", "gpu", "found", "first.golden"}
-    with open("docs/gpu_check.json") as file:
-        findings = [finding["name"].lower() for finding in json.load(file)["findings"]]
+    checked = json.loads((Path(__file__).parents[2] / "docs/gpu_check.json").read_text())
+    findings = [finding["name"].lower() for finding in checked["findings"]]
     for text in card.gpu.found.values():
         kind, _, where = text.partition(": ")
         assert kind in ("measured", "assumed") and where

@@ -10,30 +10,36 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.models.golden.class_map import class_of_each
-from ekya.models.golden.detections import FramePlace, Question
+from ekya.models.golden.detections import ON_CPU, FramePlace, Question, RunsOn
 from ekya.streams.ingest.crops import crop_objects
 
-_BATCH = 32
+_BATCH, _GPU_BATCH = 32, 128
 _LEAST = 1e-30
 
 
 class GoldenClassifier:
     """``GoldenModel`` that classifies given boxes; it detects no objects itself."""
 
-    def __init__(self, classes: tuple[str, ...], network: nn.Module, side: int) -> None:
+    def __init__(
+        self, classes: tuple[str, ...], network: nn.Module, side: int, runs_on: RunsOn = ON_CPU
+    ) -> None:
         """Wrap a network.
 
         Args:
             classes: the fleet's.
             network: (N, 3, side, side) float RGB in [0, 1] to (N, classes) logits.
             side: of a crop, pixels.
+            runs_on: where its trunk has been placed.
         """
         self.classes = classes
         self.background = None
         """None: every box is taken for an object."""
         self.finds = False
         """False: it names boxes that are given."""
-        self._network = network.eval()
+        self.runs_on = runs_on
+        """Where it runs."""
+        self._network = network.eval().to(runs_on.device)
+        self._batch = _BATCH if runs_on.device == "cpu" else _GPU_BATCH
         self._side = side
         self._operations_per_crop = 0
 
@@ -50,14 +56,15 @@ class GoldenClassifier:
         if not crops:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         every = np.concatenate(crops)
-        answers = [self._classify(every[at : at + _BATCH]) for at in range(0, len(every), _BATCH)]
+        parts = (every[at : at + self._batch] for at in range(0, len(every), self._batch))
+        answers = [self._classify(part) for part in parts]
         return np.concatenate([of for of, _ in answers]), np.concatenate([sure for _, sure in answers])
 
     def operations(self, items: Sequence[Question]) -> int:
         """Returns the multiplications and additions for all crops."""
         if not self._operations_per_crop:
             with FlopCounterMode(display=False) as counter, torch.no_grad():
-                self._network(torch.zeros(1, 3, self._side, self._side))
+                self._network(torch.zeros(1, 3, self._side, self._side, device=self.runs_on.device))
             self._operations_per_crop = int(counter.get_total_flops())
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
@@ -69,12 +76,16 @@ class GoldenClassifier:
     ) -> None:
         """Returns None: a classifier finds no boxes."""
 
+    def find_each(self, items: Sequence[Question]) -> list[None]:
+        """Returns None for each image."""
+        return [None for _ in items]
+
     def _classify(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        pictures = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2))).float() / 255
+        pictures = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2))).to(self.runs_on.device)
         with torch.inference_mode():
-            scores: Tensor = self._network(pictures)
+            scores: Tensor = self._network(pictures.float() / 255)
         sure = scores.softmax(dim=1).amax(dim=1)
-        return scores.argmax(dim=1).numpy().astype(np.int64), sure.numpy().astype(np.float32)
+        return scores.argmax(dim=1).cpu().numpy().astype(np.int64), sure.cpu().numpy().astype(np.float32)
 
 
 def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:

@@ -3,7 +3,7 @@
 Boxes are x0 y0 x1 y1 in pixels, as in ``ekya.core.objects``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,8 +117,33 @@ class Question:
         return self.image
 
 
+@dataclass(frozen=True, slots=True)
+class RunsOn:
+    """Where an opened golden model computes.
+
+    Attributes:
+        device: torch's name of the device, which need not be the one that was asked for.
+        how: its precision or its engine's provider, if it is not what a CPU has; for display.
+    """
+
+    device: str = "cpu"
+    how: str = ""
+
+    def __str__(self) -> str:
+        """Returns both; a process that sees one GPU calls it ``cuda``."""
+        device = f"{self.device}:0" if self.device == "cuda" else self.device
+        return f"{device} ({self.how})" if self.how else device
+
+
+ON_CPU = RunsOn()
+
+
 class ObjectDetector(Protocol):
     """Interface of detectors, which find and classify objects."""
+
+    @property
+    def runs_on(self) -> RunsOn:
+        """Where it runs."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,6 +151,9 @@ class ObjectDetector(Protocol):
 
     def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image."""
+
+    def detect_each(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Returns the objects of each image, which a GPU analyses in batches."""
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
         """Returns the multiplications and additions for one image of this (H, W, ...) shape."""

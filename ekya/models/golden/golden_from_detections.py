@@ -13,12 +13,14 @@ from ekya.core.objects import BACKGROUND, iou_matrix
 from ekya.core.units import StreamId
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.detections import (
+    ON_CPU,
     Detections,
     FramePlace,
     GoldenObjects,
     ObjectDetector,
     Proposals,
     Question,
+    RunsOn,
     nms,
     no_detections,
 )
@@ -37,8 +39,12 @@ _NO_BOXES = np.zeros((0, 4), np.float32)
 class DetectionSource(Protocol):
     """Source of the detections in an image: a detector, or a label file."""
 
-    def detections(self, item: Question) -> Detections | None:
-        """Returns the detections in the item's image; None if the image was never analysed."""
+    @property
+    def runs_on(self) -> RunsOn:
+        """Where it computes."""
+
+    def detections(self, items: Sequence[Question]) -> Sequence[Detections | None]:
+        """Returns the detections in each item's image; None if the image was never analysed."""
 
     def operations(self, items: Sequence[Question]) -> int:
         """Returns the multiplications and additions for the detections of all items."""
@@ -70,7 +76,9 @@ class DetectionModel:
         Other boxes are ``UNSURE`` if an unsure detection of one of the fleet's classes overlaps them as much,
         or the image was never analysed, else background.
         """
-        return [self._label(item) for item in items]
+        asked = [item for item in items if len(item.boxes)]
+        found = iter(self.source.detections(asked))
+        return [self._label(item, next(found) if len(item.boxes) else None) for item in items]
 
     def operations(self, items: Sequence[Question]) -> int:
         """Returns the multiplications and additions for all images without detections.
@@ -89,20 +97,29 @@ class DetectionModel:
 
         None if boxes are given and only classified, or the image was never analysed.
         """
+        return self.find_each([Question(_NO_BOXES, image, None, place, size)])[0]
+
+    def find_each(self, items: Sequence[Question]) -> list[GoldenObjects | None]:
+        """Returns what ``find_objects`` does of each image; of one with detections, theirs."""
         if not self.finds:
-            return None
-        detections = self.source.detections(Question(_NO_BOXES, image, None, place, size))
-        if detections is None:
-            return None
+            return [None for _ in items]
+        every = self.source.detections(items)
+        return [None if detections is None else self._found(detections) for detections in every]
+
+    @property
+    def runs_on(self) -> RunsOn:
+        """Where its source computes."""
+        return self.source.runs_on
+
+    def _found(self, detections: Detections) -> GoldenObjects:
         found, classes, sure = self._of_fleet(detections)
         # One vehicle may be found as a car and as a truck.
         kept = nms(found.boxes, found.scores, None, _DUPLICATE_IOU)
         found, classes, sure = found.select_rows(kept), classes[kept], sure[kept]
         return GoldenObjects(found.boxes[sure], classes[sure], found.boxes[~sure])
 
-    def _label(self, item: Question) -> NDArray[np.int64]:
+    def _label(self, item: Question, detections: Detections | None) -> NDArray[np.int64]:
         labels = np.full(len(item.boxes), UNSURE, dtype=np.int64)
-        detections = self.source.detections(item) if len(item.boxes) else None
         if detections is None:
             return labels
         found, classes, sure = self._of_fleet(detections)
@@ -127,19 +144,27 @@ class _DetectorSource:
 
     detector: ObjectDetector
 
-    def detections(self, item: Question) -> Detections:
-        if item.found is not None:
-            return item.found
-        found = self.detector.detect_objects(item.picture)
-        if item.size is None:
-            return found
-        height, width = item.picture.shape[:2]
-        scale = np.tile(np.array(item.size, np.float32) / np.array([width, height], np.float32), 2)
-        return replace(found, boxes=(found.boxes * scale).astype(np.float32))
+    @property
+    def runs_on(self) -> RunsOn:
+        return self.detector.runs_on
+
+    def detections(self, items: Sequence[Question]) -> list[Detections]:
+        asked = [item for item in items if item.found is None]
+        found = iter(self.detector.detect_each([item.picture for item in asked]))
+        return [item.found or _in_frame(next(found), item) for item in items]
 
     def operations(self, items: Sequence[Question]) -> int:
         asked = [item.picture for item in items if item.found is None]
         return sum(self.detector.operations_per_frame(image.shape) for image in asked)
+
+
+def _in_frame(found: Detections, item: Question) -> Detections:
+    """Returns what was found in an item's picture in pixels of its frame."""
+    if item.size is None:
+        return found
+    height, width = item.picture.shape[:2]
+    scale = np.tile(np.array(item.size, np.float32) / np.array([width, height], np.float32), 2)
+    return replace(found, boxes=(found.boxes * scale).astype(np.float32))
 
 
 def detector_model(
@@ -173,8 +198,12 @@ class _FileSource:
     """Detections in a label file (``ekya golden label``)."""
 
     labels: LabelFile
+    runs_on: RunsOn = ON_CPU
 
-    def detections(self, item: Question) -> Detections | None:
+    def detections(self, items: Sequence[Question]) -> list[Detections | None]:
+        return [self._of(item) for item in items]
+
+    def _of(self, item: Question) -> Detections | None:
         if item.place is None:
             raise ValueError("labels that were made before are found by stream and frame only")
         return self.labels.labels_at_frame(item.place)
@@ -214,7 +243,7 @@ def label_file_model(
 class LabelFileProposer:
     """``Proposer`` that reads the boxes of a stream from a label file."""
 
-    free = False
+    free, runs_on = False, ON_CPU
 
     def __init__(self, labels: LabelFile, stream: StreamId) -> None:
         self._labels = labels

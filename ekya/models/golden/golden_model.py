@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.class_map import COCO_MAP, class_of_each, coco_names
-from ekya.models.golden.detections import FramePlace, GoldenObjects, ObjectDetector, Question
+from ekya.models.golden.detections import FramePlace, GoldenObjects, ObjectDetector, Question, RunsOn
 from ekya.models.golden.golden_from_detections import detector_model, label_file_model
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.spec import (
@@ -53,21 +53,17 @@ class Labels(Protocol):
     def finds(self) -> bool:
         """True if it finds the objects of an image itself; then its cost is per image, else per box."""
 
+    @property
+    def runs_on(self) -> RunsOn:
+        """Where it computes."""
+
     def label_boxes(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
 
-    def find_objects(
-        self,
-        image: NDArray[np.uint8],
-        place: FramePlace | None = None,
-        size: tuple[int, int] | None = None,
-    ) -> GoldenObjects | None:
-        """Returns the objects of a frame, in its pixels; None from a classifier, or for a frame never seen.
+    def find_each(self, items: Sequence[Question]) -> Sequence[GoldenObjects | None]:
+        """Returns the objects of each frame, in its pixels; boxes of the items do not matter.
 
-        Args:
-            image: (H, W, 3) uint8 BGR, the frame or a smaller copy.
-            place: of the frame; only needed to look up labels in a file.
-            size: width and height of the frame in pixels; None if it is as large as ``image``.
+        None from a classifier, or for a frame never seen.
         """
 
     def operations(self, items: Sequence[Question]) -> int:
@@ -89,14 +85,31 @@ class GoldenModel(Labels, Protocol):
     def classes(self) -> tuple[str, ...]:
         """The fleet's classes, the index space of all labels."""
 
+    def find_objects(
+        self,
+        image: NDArray[np.uint8],
+        place: FramePlace | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> GoldenObjects | None:
+        """Returns what ``find_each`` does of one frame.
 
-def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CLASSIFY) -> GoldenModel:
+        Args:
+            image: (H, W, 3) uint8 BGR, the frame or a smaller copy.
+            place: of the frame; only needed to look up labels in a file.
+            size: width and height of the frame in pixels; None if it is as large as ``image``.
+        """
+
+
+def open_golden(
+    spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CLASSIFY, device: str = "cpu"
+) -> GoldenModel:
     """Opens the golden model that a fleet file names.
 
     Args:
         spec: golden model of the fleet file.
         classes: the fleet's; for a detector that names boxes one is ``background``.
         task: of the edge models that learn from it.
+        device: torch's name of the process's device; ``runs_on`` of the model says where it is then.
 
     Raises:
         UserError: the weights cannot be loaded, have another checksum or do not fit, or the model does not
@@ -109,13 +122,13 @@ def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CL
         class_map = _class_map(spec, labels.head.names)
         return label_file_model(classes, labels, sure, class_map, names_boxes)
     if detector_of(spec) is None and names_boxes:
-        return open_classifier_of(spec, classes)
-    detector = open_detector_of(spec, least)
+        return open_classifier_of(spec, classes, device)
+    detector = open_detector_of(spec, least, device)
     return detector_model(classes, detector, sure, _class_map(spec, detector.names), names_boxes)
 
 
-def open_detector_of(spec: GoldenSpec, min_score: float) -> ObjectDetector:
-    """Opens the network of a golden detector, as ``detector_of`` names it.
+def open_detector_of(spec: GoldenSpec, min_score: float, device: str = "cpu") -> ObjectDetector:
+    """Opens the network of a golden detector, as ``detector_of`` names it, on a torch device.
 
     Raises:
         UserError: the golden model is no detector, or its weights cannot be loaded or have another checksum.
@@ -123,7 +136,7 @@ def open_detector_of(spec: GoldenSpec, min_score: float) -> ObjectDetector:
     name = detector_of(spec)
     if name is None:
         raise UserError(f"key 'golden.model': {spec.model} finds no objects; use a detector, such as {ONNX}.")
-    return open_detector(name, _weights(spec), min_score, spec.layout)
+    return open_detector(name, _weights(spec), min_score, spec.layout, device)
 
 
 def learn_layout(spec: GoldenSpec, images: Iterable[NDArray[np.uint8]]) -> str | None:
@@ -144,9 +157,13 @@ def learn_layout(spec: GoldenSpec, images: Iterable[NDArray[np.uint8]]) -> str |
 
 
 def open_detector(
-    name: str, weights: Path | None, min_score: float = GOLDEN_SCORE, layout: str | None = None
+    name: str,
+    weights: Path | None,
+    min_score: float = GOLDEN_SCORE,
+    layout: str | None = None,
+    device: str = "cpu",
 ) -> ObjectDetector:
-    """Opens a detector by name; ``layout`` is the ``golden.layout`` of an ONNX file.
+    """Opens a detector by name on a torch device; ``layout`` is the ``golden.layout`` of an ONNX file.
 
     Raises:
         UserError: no such name, or the weights cannot be loaded or do not fit.
@@ -154,12 +171,12 @@ def open_detector(
     if name not in DETECTORS:
         raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")
     said = () if layout is None else (layout,)
-    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score, *said)
+    detector: ObjectDetector = imported(DETECTORS[name])(name, weights, min_score, *said, device=device)
     return detector
 
 
-def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
-    """Opens a golden model that classifies boxes with a confidence.
+def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...], device: str = "cpu") -> "GoldenClassifier":
+    """Opens a golden model that classifies boxes with a confidence, on a torch device.
 
     Raises:
         UserError: as ``open_golden``, or the golden model is no classifier.
@@ -167,7 +184,7 @@ def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenCla
     if spec.model not in CLASSIFIERS:
         raise UserError(f"key 'golden.model': {spec.model} names no boxes; use {RESNEXT29} or another.")
     opener = imported(CLASSIFIERS[spec.model].opener)
-    classifier: GoldenClassifier = opener(spec.model, _weights(spec), classes, spec.class_map)
+    classifier: GoldenClassifier = opener(spec.model, _weights(spec), classes, spec.class_map, device)
     return classifier
 
 

@@ -4,7 +4,7 @@ What their answers mean is in ``answer_layout.py``. YOLO networks see the frame 
 networks that answer boxes, scores and labels apart, and FastestDet's, see it stretched to the input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ekya.core.objects import iou_matrix
 from ekya.models.golden.answer_layout import Layout, decide_layout
 from ekya.models.golden.answer_rows import name_one, refused, shapes_in_words
 from ekya.models.golden.checksum import existing
-from ekya.models.golden.detections import Detections, ObjectDetector, suppressed
+from ekya.models.golden.detections import Detections, ObjectDetector, RunsOn, suppressed
 from ekya.models.golden.onnx_file import Answers, OnnxFile, names_of, open_file
 from ekya.models.golden.spec import LAYOUT_WORDS, layout_words
 
@@ -70,7 +70,9 @@ def in_range(picture: NDArray[np.float32], words: Mapping[str, str]) -> NDArray[
     return picture[::-1] if words["colours"] == "bgr" else picture
 
 
-def open_onnx(name: str, weights: Path | None, min_score: float, layout: str = "") -> ObjectDetector:
+def open_onnx(
+    name: str, weights: Path | None, min_score: float, layout: str = "", device: str = "cpu"
+) -> ObjectDetector:
     """Opens a detector from an ONNX file; its layout is determined by running it.
 
     Args:
@@ -78,11 +80,12 @@ def open_onnx(name: str, weights: Path | None, min_score: float, layout: str = "
         weights: the file. Its classes are those of ``names_of``.
         min_score: detections below are dropped.
         layout: words on it, as ``golden.layout`` has them.
+        device: torch's name.
 
     Raises:
         UserError: the file is missing, damaged, or has none of the supported layouts.
     """
-    file = open_file(existing(name, weights))
+    file = open_file(existing(name, weights), device)
     names, said = names_of(file), layout_words(layout)
     noise = _tried(file, said)
     return OnnxDetector(file, names, decide_layout(file, names, said, noise), min_score, said, noise)
@@ -107,6 +110,14 @@ class OnnxDetector:
     _seen: list[Answers] = field(default_factory=list)
     _agreements: dict[str, list[float]] = field(default_factory=dict)
     _operations: int = 0
+
+    @property
+    def runs_on(self) -> RunsOn:
+        return self.file.runs_on
+
+    def detect_each(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Returns the objects of each image, one after the other: most files take one picture."""
+        return [self.detect_objects(image) for image in images]
 
     def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image, at most 300.

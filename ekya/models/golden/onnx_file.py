@@ -1,13 +1,15 @@
-"""An ONNX file of a detector: its inputs, its session, its class names, and what a run of it costs.
+"""An ONNX file of a detector: its inputs, its session on a device, its class names, and a run's cost.
 
 What its answers mean is in ``answer_layout.py``.
 """
 
 import ast
 import json
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import coco_names, listed_names
+from ekya.models.golden.detections import ON_CPU, RunsOn
+from ekya.models.onnx_wheels import why_no_cuda
 
 USUAL_SIDE = 640
 """Side of a dynamic input in pixels: the size that these networks are trained with."""
@@ -39,6 +43,12 @@ _SIZES_TYPES: Mapping[str, type[np.signedinteger[Any]]] = {
 }
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+_MOST_GPU_BYTES = 4 << 30
+"""Upper bound of a session's memory on a GPU, which other jobs share; a detector of 640 pixels takes less."""
+
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxFile:
@@ -51,6 +61,7 @@ class OnnxFile:
         takes_bytes: its pixels are whole numbers to 255.
         channels_last: its picture is (height, width, 3), as in exports of TensorFlow.
         notes: metadata of the file, by key.
+        runs_on: where its session runs.
     """
 
     path: Path
@@ -60,6 +71,7 @@ class OnnxFile:
     takes_bytes: bool
     channels_last: bool
     notes: Mapping[str, str]
+    runs_on: RunsOn
     _session: Any
     _types: Mapping[str, type[np.generic]]
     _batched: bool = True
@@ -84,7 +96,7 @@ class OnnxFile:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             # Weights that a layer has packed for itself are missing among the shapes of its inputs.
             options.add_session_config_entry("session.disable_prepacking", "1")
-            session = onnxruntime.InferenceSession(str(self.path), options, ["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(str(self.path), options, [_CPU])
             black = np.zeros((3, self.height, self.width), np.float32)
             session.run(None, self._feed(black, (self.width, self.height)))
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
@@ -100,14 +112,14 @@ class OnnxFile:
         return {name: np.ascontiguousarray(values[name], of) for name, of in self._types.items()}
 
 
-def open_file(path: Path) -> OnnxFile:
-    """Loads a network and reads the shapes of its inputs.
+def open_file(path: Path, device: str = "cpu") -> OnnxFile:
+    """Loads a network onto a device, as ``open_session`` does, and reads the shapes of its inputs.
 
     Raises:
         UserError: the file is damaged, or its inputs are not one picture, alone or with its frame's size.
     """
     try:
-        session = onnxruntime.InferenceSession(str(path), _options(), ["CPUExecutionProvider"])
+        session = open_session(path, device)
     except Exception as error:  # onnxruntime's exceptions have no other common base.
         raise UserError(
             f"{path}: no ONNX network that onnxruntime can run, named by the key 'weights' "
@@ -137,10 +149,48 @@ def open_file(path: Path) -> OnnxFile:
         pictures[0].type == _BYTES,
         channels_last,
         notes,
+        RunsOn(device, _CUDA) if _CUDA in session.get_providers() else ON_CPU,
         session,
         {**types, **{one.name: _SIZES_TYPES[one.type] for one in sizes}},
         len(shape) == 4,
     )
+
+
+def open_session(path: Path, device: str) -> Any:
+    """Returns a session of a network; on the CPU, and says so, where a GPU is asked for and cannot be had.
+
+    What it has become is in its ``get_providers()``.
+
+    Raises:
+        Exception: onnxruntime cannot run the file.
+    """
+    if device == "cpu":
+        return onnxruntime.InferenceSession(str(path), _options(), [_CPU])
+    session, why = None, why_no_cuda() or "onnxruntime's CUDA provider does not start"
+    if _CUDA in onnxruntime.get_available_providers():
+        # Loads the libraries of CUDA that torch's wheels have brought; older versions look for themselves.
+        getattr(onnxruntime, "preload_dlls", lambda: None)()
+        cuda = {
+            "device_id": int(device.partition(":")[2] or 0),
+            # An exhaustive search is repeated for every new shape.
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "gpu_mem_limit": _MOST_GPU_BYTES,
+            "arena_extend_strategy": "kSameAsRequested",
+        }
+        try:
+            session = onnxruntime.InferenceSession(str(path), _options(), [(_CUDA, cuda), _CPU])
+        except Exception as error:  # onnxruntime's exceptions have no other common base.
+            why = f"{why} ({next(iter(str(error).splitlines()), '')[:160]})"
+    session = session or onnxruntime.InferenceSession(str(path), _options(), [_CPU])
+    if _CUDA not in session.get_providers():
+        _warn_once(why)
+    return session
+
+
+@lru_cache
+def _warn_once(why: str) -> None:
+    """Logs where ONNX detectors run; not again for every stream of a process."""
+    _LOG.warning("the golden detector runs on the CPU although there is a GPU, since %s", why)
 
 
 def names_of(file: OnnxFile) -> tuple[str, ...]:

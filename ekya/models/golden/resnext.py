@@ -15,6 +15,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
+from ekya.models.golden.on_device import place_network
 from ekya.models.weights import differences, read_safetensors
 
 ARCHITECTURE = "resnext29"
@@ -31,7 +32,7 @@ _REMEDY = "make it again with experiments/train_golden.py"
 
 
 def open_resnext29(
-    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None
+    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None, device: str = "cpu"
 ) -> GoldenClassifier:
     """Opens the small golden model of the synthetic city.
 
@@ -40,15 +41,17 @@ def open_resnext29(
         weights: see ``load_resnext29``; None for the shipped ones.
         classes: the fleet's; without a map exactly those of the weights, in their order.
         class_map: file that maps the weights' classes to the fleet's.
+        device: torch's name.
 
     Raises:
         UserError: the weights or the map do not fit.
     """
     file = weights or verified(shipped_path(_SHIPPED))
-    network, names = load_resnext29(file, classes if class_map is None else None)
+    trained, names = load_resnext29(file, classes if class_map is None else None)
+    network, runs_on = place_network(trained, device, (32, 3, _SIDE, _SIDE))
     if class_map is not None:
         network = ByFleetClass(network, grouped(classes, names, class_map, name))
-    return GoldenClassifier(classes, network, _SIDE)
+    return GoldenClassifier(classes, network, _SIDE, runs_on)
 
 
 class _Bottleneck(nn.Module):

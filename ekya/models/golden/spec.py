@@ -35,8 +35,8 @@ class ClassifierEntry:
     """A golden model that classifies given boxes.
 
     Attributes:
-        opener: function of (name, file of weights or None, the fleet's classes, class map or None) that
-            returns a ``GoldenClassifier``.
+        opener: function of (name, file of weights or None, the fleet's classes, class map or None, torch
+            device) that returns a ``GoldenClassifier``.
         operations: multiplications and additions for one object, for use before the model is loaded.
     """
 
@@ -59,7 +59,7 @@ DETECTORS: Mapping[str, str] = {
     "ssdlite320_mobilenet_v3_large": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",
     "retinanet_resnet50_fpn_v2": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",
 }
-"""Functions of (name, file of weights or None, minimum score) that return a ``ObjectDetector``."""
+"""Functions of (name, file of weights or None, minimum score, device) that return a ``ObjectDetector``."""
 
 GOLDEN_NAMES = (*CLASSIFIERS, *DETECTORS, FILE)
 """Every golden model."""

@@ -1,7 +1,9 @@
 """Golden models of torchvision: the paper's ResNeXt-101 (paper §5), and detectors of COCO's classes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +15,11 @@ from torchvision.models import get_model, get_model_weights
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.catalogue import fetch_model, find_model
+from ekya.models.edge.device_memory import free_cache, is_out_of_memory
 from ekya.models.golden.class_map import CLASS_OF_CATEGORY, COCO_CATEGORIES, coco_names
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections
+from ekya.models.golden.on_device import place_network
 from ekya.models.weights import differences, read_state
 
 
@@ -49,11 +53,12 @@ def _fetch(name: str) -> Path:
 
 
 _IMAGENET_SIDE = 224
+_CHECKED, _GPU_BATCH = (2, 3, 320, 320), 16
 _IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
 
 
 def open_resnext101(
-    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None
+    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None, device: str = "cpu"
 ) -> GoldenClassifier:
     """Opens ResNeXt-101 with ImageNet weights, the paper's golden model.
 
@@ -62,6 +67,7 @@ def open_resnext101(
         weights: a local file, or None for torchvision's download.
         classes: the fleet's.
         class_map: file that maps ImageNet's categories to the fleet's classes; None for the shipped one.
+        device: torch's name.
 
     Raises:
         UserError: the weights cannot be loaded or do not fit, or a class has no categories.
@@ -71,8 +77,9 @@ def open_resnext101(
     grouping = grouped(classes, categories, class_map or shipped_path(_IMAGENET_MAP), name)
     network = get_model(name, weights=None)
     load_weights(network, name, weights)
-    mean, std = preset.transforms().mean, preset.transforms().std
-    return GoldenClassifier(classes, ByFleetClass(_Normalised(network, mean, std), grouping), _IMAGENET_SIDE)
+    placed, runs_on = place_network(network, device, (4, 3, _IMAGENET_SIDE, _IMAGENET_SIDE))
+    normalised = _Normalised(placed, preset.transforms().mean, preset.transforms().std)
+    return GoldenClassifier(classes, ByFleetClass(normalised, grouping), _IMAGENET_SIDE, runs_on)
 
 
 class _Normalised(nn.Module):
@@ -91,15 +98,20 @@ class _Normalised(nn.Module):
 
 
 class TorchvisionDetector:
-    """``ObjectDetector`` of torchvision, which resizes, normalises and suppresses itself."""
+    """``ObjectDetector`` of torchvision, which resizes, normalises and suppresses itself.
 
-    def __init__(self, name: str, weights: Path | None, min_score: float = 0.5) -> None:
+    On a GPU it analyses images of one size in batches, and its backbone may compute in half precision; boxes,
+    whose pixels float16 cannot tell apart, are always decoded in float32.
+    """
+
+    def __init__(self, name: str, weights: Path | None, min_score: float = 0.5, device: str = "cpu") -> None:
         """Build the model and load its weights.
 
         Args:
             name: one of ``DETECTORS``.
             weights: a local file, or None for torchvision's download.
             min_score: detections below are dropped.
+            device: torch's name.
 
         Raises:
             UserError: the weights cannot be loaded or do not fit.
@@ -112,19 +124,47 @@ class TorchvisionDetector:
             name, weights=None, weights_backbone=None, num_classes=len(COCO_CATEGORIES)
         )
         load_weights(self._model, name, weights)
-        self._model.eval()
+        self._model.eval().to(device)
+        self._model.backbone, self.runs_on = place_network(self._model.backbone, device, _CHECKED)
+        # One by one on a CPU, so that an answer does not depend on the others of its batch.
+        self._most = 1 if device == "cpu" else _GPU_BATCH
 
     def detect_objects(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image."""
+        (found,) = self._detect([image])
+        return found
+
+    def detect_each(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Returns the objects of each image; images of one size pass together."""
+        found: list[Detections] = []
+        while len(found) < len(images):
+            rest = images[len(found) : len(found) + self._most]
+            # Images of several sizes would be padded, which changes answers.
+            _, alike = next(groupby(rest, lambda image: image.shape))
+            batch = list(alike)
+            try:
+                found += self._detect(batch)
+            except Exception as error:
+                if len(batch) == 1 or not is_out_of_memory(error):
+                    raise
+                self._most = len(batch) // 2
+                free_cache()
+        return found
+
+    def _detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         # ``from_numpy`` refuses negative strides.
-        rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
+        rgb = [np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1)) for image in images]
         with torch.inference_mode():
-            found = self._model([torch.from_numpy(rgb).float() / 255])[0]
-        classes = CLASS_OF_CATEGORY[found["labels"].numpy()]
-        scores = found["scores"].numpy().astype(np.float32)
+            pixels = [torch.from_numpy(image).to(self.runs_on.device) for image in rgb]
+            every = self._model([image.float() / 255 for image in pixels])
+        return [self._read({name: of.cpu().numpy() for name, of in one.items()}) for one in every]
+
+    def _read(self, found: Mapping[str, NDArray[Any]]) -> Detections:
+        classes = CLASS_OF_CATEGORY[found["labels"]]
+        scores = found["scores"].astype(np.float32)
         keep = (classes >= 0) & (scores >= self._min_score)
         order = np.flatnonzero(keep)[np.argsort(-scores[keep], kind="stable")]
-        return Detections(found["boxes"].numpy().astype(np.float32), classes, scores).select_rows(order)
+        return Detections(found["boxes"].astype(np.float32), classes, scores).select_rows(order)
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
         """Returns the operations on noise, counted once per shape.
@@ -136,6 +176,6 @@ class TorchvisionDetector:
             # Seeded, since the count may depend on what is found in the noise.
             noise = torch.rand((3, *size), generator=torch.Generator().manual_seed(0))
             with FlopCounterMode(display=False) as counter, torch.no_grad():
-                self._model([noise])
+                self._model([noise.to(self.runs_on.device)])
             self._operations[size] = int(counter.get_total_flops())
         return self._operations[size]

@@ -28,6 +28,7 @@ class SummaryHost:
         swap_ms: time for which inference could not take a frame, for each hot swap.
         swap_delay_ms: time from the command to serve new weights until they served, for each hot swap; None
             in a world in which the host's clock cannot measure it.
+        golden_device: where the golden model ran, for display; None on virtual time and for a label file.
         late_gpu: frames for which the GPU had no time; None where that is not known.
         others: further JSON values by name, for example ``wall_s`` or ``cpu``; they replace those above.
     """
@@ -35,6 +36,7 @@ class SummaryHost:
     planning_ms: tuple[float, ...] = ()
     swap_ms: tuple[float, ...] = ()
     swap_delay_ms: tuple[float, ...] | None = None
+    golden_device: str | None = None
     late_gpu: int | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
@@ -189,6 +191,7 @@ def _golden(facts: RunFacts) -> dict[str, Any]:
     capacity_gpu_s = facts.gpus * history.span_us / US_PER_S
     return {
         "labelled_frames": history.labelled_frames if facts.detects else None,
+        "device": facts.host.golden_device,
         "calls": history.golden_calls,
         "gpu_s": rounded(history.golden_gpu_s),
         "gpu_share": rounded(history.golden_gpu_s / capacity_gpu_s) if capacity_gpu_s > 0 else None,

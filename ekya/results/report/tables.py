@@ -96,8 +96,10 @@ def _meaning_of(summary: Mapping[str, Any]) -> str:
 
 def _golden_sentence(golden: Mapping[str, Any]) -> str:
     share = format_percent(golden["gpu_share"])
+    where = f", on {golden['device']}" if golden.get("device") else ""
     return (
-        f"The golden detector saw {golden['calls']} frames for labels and profiles, with {share} of the GPUs."
+        f"The golden detector saw {golden['calls']} frames for labels and profiles, with {share} of the "
+        f"GPUs{where}."
     )
 
 

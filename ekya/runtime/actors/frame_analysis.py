@@ -9,8 +9,8 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
 from ekya.core.records import FramePrediction
 from ekya.core.units import ModelVersion, StreamId
-from ekya.gpu.backends.backend import Measured, ShareHandle
-from ekya.models.golden.detections import Proposals
+from ekya.gpu.backends.backend import DeviceScopes, Measured
+from ekya.models.golden.detections import ON_CPU, Proposals, RunsOn
 from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_after, needs_objects
 from ekya.pipeline.frame_costs import FrameCosts, FrameTally
 from ekya.pipeline.golden_inference import GoldenInference
@@ -28,7 +28,7 @@ class InferenceProcess:
     """Parts that the streams of a process share.
 
     Attributes:
-        handle: scope of GPU work that a stream does alone.
+        scopes: contexts of work that a stream does alone.
         share: of which each stream has a part.
         use: GPU use of each stream.
         models: their models.
@@ -36,7 +36,7 @@ class InferenceProcess:
         golden: analyses their frames where λ is of it.
     """
 
-    handle: ShareHandle
+    scopes: DeviceScopes
     share: VersionedShare
     use: SharedUse
     models: ModelBatcher
@@ -94,21 +94,22 @@ class FrameAnalysis:
 
     def _ask_golden(self, frame: Frame, config: InferenceConfig) -> FramePrediction:
         row = self.steps.ask_golden(frame, config, self.version)
-        self._count_use(self.costs.frame_gpu_s[GOLDEN_RESOLUTION])
+        self._count_use(self.process.golden.runs_on, self.costs.frame_gpu_s[GOLDEN_RESOLUTION])
         return row
 
     def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Follows boxes into a frame that λ skips; None if there are none to follow."""
-        with self.process.handle.scope():
+        with self.process.scopes.host():
             followed = self.steps.follow(frame, config, self.version)
         if followed is None:
             return None
-        self._count_use(self.costs.following_gpu_s[config.resolution])
+        self._count_use(ON_CPU, self.costs.following_gpu_s[config.resolution])
         return followed[0]
 
-    def _count_use(self, gpu_s: float) -> None:
-        """Counts work beside the edge model: the process's use is divided by pictures of that model."""
-        self.process.use.count_pictures(self.part, gpu_s / self.costs.object_gpu_s)
+    def _count_use(self, where: RunsOn, gpu_s: float) -> None:
+        """Counts charged work beside the edge model: use is divided by pictures of that model."""
+        if self.process.scopes.charges(where.device):
+            self.process.use.count_pictures(self.part, gpu_s / self.costs.object_gpu_s)
 
     def _propose(self, frame: Frame, due: bool) -> Proposals | None:
         """Proposes the objects of a frame that is analysed or collected."""
@@ -116,9 +117,10 @@ class FrameAnalysis:
             return None
         if self.steps.proposes_free:
             return self.steps.propose(frame)
-        with self.process.handle.scope():
+        # What the proposer does on a GPU has its scope in there.
+        with self.process.scopes.host():
             proposals = self.steps.propose(frame)
-        self.process.use.count_pictures(self.part, 1)
+        self._count_use(self.steps.proposes_on, self.costs.object_gpu_s)
         return proposals
 
 

@@ -11,7 +11,7 @@ import cv2
 from ekya.core.events import Event
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.weights import Dose
-from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.backend import DeviceScopes, ShareJob
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
@@ -191,8 +191,9 @@ class InferenceActor:
                 models = MultiModelPredictor(common.device, common.way)
                 batcher = ModelBatcher(handle.scope, fleet_classes(common.fleet), models)
                 share, use = VersionedShare(handle), SharedUse(handle)
-                golden = GoldenInference(common.fleet, handle.scope)
-                self.shared = InferenceProcess(handle, share, use, batcher, self._mailbox, golden)
+                scopes = DeviceScopes(common.device, handle.scope)
+                golden = GoldenInference(common.fleet, scopes)
+                self.shared = InferenceProcess(scopes, share, use, batcher, self._mailbox, golden)
             return self.shared
 
 

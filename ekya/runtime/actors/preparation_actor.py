@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import cv2
 
@@ -16,6 +17,7 @@ from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.multi_model import Predictors
+from ekya.models.edge.self_test import device_clock
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
@@ -42,6 +44,7 @@ from ekya.system.host import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)
+_JOB = ShareJob("micro-profiler", "preparation", 0, PREPARATION_GPU)
 _OVER = Resized(0, 0, "the preparation is over")
 _ROUNDS = 1_000_000
 """More preparations than a window can have."""
@@ -56,8 +59,12 @@ class PreparationActor:
         self._config = config
         self._costs = dict(config.costs)
         side, architecture = crop_side(config.fleet), config.fleet.edge.model
-        golden = open_golden(config.fleet.golden, fleet_classes(config.fleet), config.fleet.edge.task)
-        self._golden = MeteredGolden(golden, time.thread_time)
+        classes, device = fleet_classes(config.fleet), config.device
+        if device != "cpu":
+            # The golden model starts CUDA, which must find its share's service: attaching waits for that.
+            config.shares.attach_job(replace(_JOB, share_milli=0)).release()
+        golden = open_golden(config.fleet.golden, classes, config.fleet.edge.task, device)
+        self._golden = MeteredGolden(golden, device_clock(golden.runs_on.device))
         if config.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
         # The first use of torch's counter and the edge model imports much, which must not delay a window.
@@ -68,7 +75,7 @@ class PreparationActor:
         predictors = Predictors(config.device, config.way)
         if config.fleet.edge.task is Task.DETECT:
             # So does the first export of a detector: without this the first window has no labels.
-            serving(base_model(config.fleet, config.seed), fleet_classes(config.fleet), predictors)
+            serving(base_model(config.fleet, config.seed), classes, predictors)
         self._models = KnownModels(predictors)
         self._run_begun = threading.Event()
         self._evaluated: dict[StreamId, PreparedWeights] = {}
@@ -105,9 +112,8 @@ class PreparationActor:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
         if command.budget is not None and command.budget.gpu_s is not None:
             self._golden.try_out()  # nothing is known of its cost if no budget was set before
-        share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
-        handle = self._config.shares.attach_job(share_job)
-        share = JobShare(handle, command.training_speed, command.share_milli)
+        handle = self._config.shares.attach_job(replace(_JOB, share_milli=command.share_milli))
+        share = JobShare(handle, command.training_speed, command.share_milli, self._config.device)
         preparation = PreparationJob(command, share, [asked.stream for asked in command.streams])
         if command.round == 0:
             preparation.overdue = self._auditor.waiting_streams()

@@ -165,9 +165,9 @@ class Auditor:
     def _audit(
         self, preparation: PreparationJob, stream: StreamId, settings: PreparationSettings, drawn: DrawnFrames
     ) -> None:
-        scope, golden = preparation.share.batch, self._golden
+        scopes, golden = preparation.share.scopes, self._golden
         try:
-            counts = audit(drawn, golden, settings, stream, scope, golden.gpu_s)
+            counts = audit(drawn, golden, settings, stream, scopes, golden.gpu_s)
         except JobStoppedError:
             self.add_frames(stream, settings, drawn)
             raise

@@ -17,7 +17,6 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.models.training.microprofile import MicroProfile, Price
 from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.inference import Serving, serving
-from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.window_preparation import FrameCosts, LabelMemory, StepCost, WindowPreparation
@@ -128,6 +127,7 @@ class PreparationWork:
     def prepare_streams(self, preparation: PreparationJob) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
         world = _LiveWorld(self, preparation)
+        self.golden.gpu_scope = preparation.share.batch
         window = WindowPreparation(preparation.command.window, world, self._memory)
         while asked := preparation.streams_to_prepare():
             world.hand_in_s = None
@@ -154,16 +154,20 @@ class _LiveWorld:
     def __init__(self, work: PreparationWork, preparation: PreparationJob) -> None:
         self._work, self._preparation = work, preparation
         self.streams = preparation.streams
-        self.scope: Scope = preparation.share.batch
+        self.scopes = preparation.share.scopes
         self.clock = preparation.share.worth_s
         self.hand_in_s: float | None = None
         self._inference_first = preparation.inference_first
         self._golden_before_s = 0.0
 
     def measure_cost(self) -> StepCost:
-        """Returns what was used since the last step, and by the golden model since this one began."""
+        """Returns what was used since the last step, and by the golden model since this one began.
+
+        A golden model on the CPU beside a GPU has used none of it.
+        """
         golden = self._work.golden
         golden_s, self._golden_before_s = golden.took_s - self._golden_before_s, golden.took_s
+        golden_s *= self.scopes.charges(golden.runs_on.device)
         return StepCost(self._preparation.used_s, golden_s)
 
     def admit_step(self, step: PreparationStep) -> PreparationStep | None:

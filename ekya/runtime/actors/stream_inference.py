@@ -89,7 +89,7 @@ class StreamInference:
         setup = stream_setup(common.fleet, config.place, feed.wait_open(), common.seed)
         self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
         self._steps = FrameSteps(
-            proposer_for(common.fleet, self._stream),
+            proposer_for(common.fleet, self._stream, process.scopes),
             setup.collector(),
             self._settings.task,
             process.golden,

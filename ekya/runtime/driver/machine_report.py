@@ -21,6 +21,7 @@ from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
 from ekya.models.catalogue import CATALOGUE, STUDENT, golden_candidates
 from ekya.models.edge.architecture_table import Task
+from ekya.models.onnx_wheels import onnxruntime_version, why_no_cuda
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.planning.sizing.carried_cameras import CarriedCameras, count_carried_cameras
@@ -125,6 +126,7 @@ def examine_machine(
         _decoders(),
         _default_fleet(),
         _models_of_video(),
+        _golden_models(device, measured),
         _forward(device, measured.fleet if measured else _shipped()),
         *(_frames(measured) if measured else ()),
         *((Finding("Cameras", cameras.sentence),) if cameras else ()),
@@ -272,6 +274,18 @@ def _models_of_video() -> Finding:
         "Models of video",
         f"student {student}; golden {best}{', '.join(golden)}; in the cache: {cached or 'none yet'}",
     )
+
+
+def _golden_models(device: str, measured: MeasuredWork | None) -> Finding:
+    """Reports where golden models run, and what is wrong with the installed onnxruntime."""
+    without, wheel = why_no_cuda(), onnxruntime_version()
+    found = "on the CPU"
+    if device != "cpu":
+        onnx = f"too, by {wheel}" if without is None else f"on the CPU, since {without}"
+        found = f"on the GPU, ONNX detectors {onnx}"
+    if measured is not None and measured.host.golden_device is not None:
+        found += f"; that of the measured fleet ran on {measured.host.golden_device}"
+    return Finding("Golden models", found)
 
 
 def installed_versions() -> Mapping[str, str]:

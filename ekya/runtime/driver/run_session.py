@@ -331,7 +331,12 @@ class RunSession:
 
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
-        host = SummaryHost(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
+        host = SummaryHost(
+            tuple(facts.planning_ms),
+            tuple(facts.stalls_ms),
+            golden_device=opened.host.golden_device,
+            others=others,
+        )
         options = opened.options
         summary = finish_run(opened.folder, opened.fleet, "live", options.seed, host, options.score)
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import US_PER_S
-from ekya.gpu.backends.backend import Measured, Resized, ShareHandle
+from ekya.gpu.backends.backend import DeviceScopes, Measured, Resized, ShareHandle
 
 _AGAIN_S = 0.02
 """Interval between two tries of a handle that could not release its share yet."""
@@ -89,10 +89,15 @@ class JobShare:
         handle: of the job.
         speed: speed curve of the job over its share.
         share_milli: initial share of the job.
+        device: torch's name of the share's device.
+
+    Attributes:
+        scopes: contexts of each batch, by the device that computes it; all end with the job.
     """
 
-    def __init__(self, handle: ShareHandle, speed: SpeedCurve, share_milli: int) -> None:
+    def __init__(self, handle: ShareHandle, speed: SpeedCurve, share_milli: int, device: str = "cpu") -> None:
         self.scope = handle.scope
+        self.scopes = DeviceScopes(device, self.batch, self._beside)
         self._handle = handle
         self._share = VersionedShare(handle)
         self._speed = speed
@@ -127,6 +132,12 @@ class JobShare:
                 raise JobStoppedError
             yield
         self._count()
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        if self.is_stopped:
+            raise JobStoppedError
+        yield
 
     def stop_job(self) -> Resized:
         """Stops the job at its next batch, which runs without limit; returns when the job is over."""

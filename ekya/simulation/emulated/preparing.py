@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from statistics import mean
@@ -15,6 +14,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import WHOLE, Dose
+from ekya.gpu.backends.backend import UNCHARGED
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -24,7 +24,6 @@ from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
-from ekya.pipeline.labelling import Scope
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.stream_preparation import StreamPreparation, counted_curve
 from ekya.pipeline.window_preparation import (
@@ -119,7 +118,7 @@ class PreparingWindows:
         self._cameras, self._golden = cameras, golden
         self._card, self._believed = card, card if believed is None else believed
         self._proposer_operations, self._speed = proposer_operations, speed
-        self.scope: Scope = nullcontext
+        self.scopes = UNCHARGED
         self.clock: Callable[[], float] = float  # trials take no time: their cost is counted
         self._window = 0
         self.streams: dict[StreamId, StreamPreparation] = {}
