@@ -36,10 +36,10 @@ demo-video: $(VENV)/.installed ## run recorded cameras for four windows (VIDEO="
 experiments: $(VENV)/.installed ## draw the papers' figures, quickly; ARGS=--full in the papers' size
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
 
-# Whether shares hold on this machine's GPU. Installs nothing: it takes the Python of .venv where there is one, and
-# otherwise $(PYTHON), which must have torch with CUDA; a check that needs more is left out where that is missing.
+# What Ekya does on this machine's GPU; ARGS=--rehearse tries the check on a CPU. Installs nothing: it takes the Python
+# of .venv where there is one, and otherwise $(PYTHON), which must have Ekya's packages and torch with CUDA.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-gpu-check: ## measure whether shares hold on this machine's GPU
+gpu-check: ## measure what Ekya does on this machine's GPU (under 8 minutes)
 	@PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
 
 # A service under random faults: what must hold meanwhile, and how soon it is back. ARGS="--minutes 30 --seed 3".

@@ -1,4 +1,4 @@
-"""Ways to run inference, each beside its baseline; timed by a bench and by `make gpu-check`."""
+"""Ways to run inference, each beside its baseline; timed by a bench."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,6 @@ Call = Callable[[], Scores]
 
 OBJECTS, SIDE = 6, 32
 """Objects of a frame; pixels of a crop's side."""
-
-FRAME_SIDE = 352
-"""Pixels of a frame's side for a detector."""
 
 FRAMES = (1, 2, 4, 8, 16)
 STREAMS = 8

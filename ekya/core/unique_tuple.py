@@ -1,7 +1,4 @@
-"""Lists of values to choose from in a file of settings, and keys that must differ.
-
-Apart from ``configs.py``, since that is imported where there is torch and no pydantic (`make gpu-check`).
-"""
+"""Lists of values to choose from in a file of settings, and keys that must differ."""
 
 from collections import Counter
 from collections.abc import Sequence
