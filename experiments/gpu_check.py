@@ -1,7 +1,7 @@
 """Measures what Ekya does on this machine's GPU: expected and measured values, and a cost card.
 
     make gpu-check
-    make gpu-check ARGS='--only trainers --only server'
+    make gpu-check ARGS='--only trainers'
     make gpu-check ARGS=--resume
     make gpu-check ARGS=--rehearse
 
@@ -25,8 +25,7 @@ from gpu_check_process import Finding, Item, Rig
 
 NO_GPU, UNMET, STOPPED = 2, 1, 130
 OUT, REHEARSED = Path("runs/gpu-check"), Path("runs/gpu-check-rehearsal")
-SLOWER = 10
-"""How much more time a rehearsal has: a CPU may have other work."""
+SLOWER = 10  # in a rehearsal: a CPU may have other work
 
 ITEMS = (
     Item("machine", "gpu_check_host", "describe_machine", 15),

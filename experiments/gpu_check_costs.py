@@ -26,11 +26,9 @@ from ekya.models.training.operations import forward_operations, operations_count
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 CLASSIFIER, OBJECTS, FRAME, FRAME_SIDES, HALF = "resnet18", 6, (360, 640), (352, 96), "half graph"
-SECONDS, WARM_UPS = 0.25, 3
-"""Time for each size of batch and each way, and passes before a recording."""
-
-EVENTS_WITHIN, HALF_ERROR = 1.2, 0.01
-"""Accepted ratio of a graph's wall time to its GPU time, and relative difference of answers in 16 bits."""
+SECONDS, WARM_UPS, EVENTS_WITHIN, HALF_ERROR = 0.25, 3, 1.2, 0.01
+"""Time for each size of batch and each way, and passes before a recording; accepted ratio of a graph's wall
+time to its GPU time, and relative difference of answers in 16 bits."""
 
 PRECISIONS = {EAGER: torch.float32, GRAPH: torch.float32, HALF: torch.float16}
 """Ways that a batch can take, and the type that it is computed in."""

@@ -32,8 +32,7 @@ from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic import KINDS, CitySpec
 from ekya.system.host import cpu_limit
 
-MIB, WITHIN = 1 << 20, 1.2
-"""Accepted ratio of a retraining's memory to its estimate."""
+MIB, WITHIN = 1 << 20, 1.2  # of a retraining's memory to its estimate
 
 
 def describe_machine(rig: Rig) -> Iterator[Finding]:

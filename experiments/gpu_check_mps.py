@@ -25,7 +25,7 @@ TRIED, OK, HEALED_S = 64, "ok", 20.0
 """Clients that are started, more than a GPU takes; what a client says; time to heal."""
 
 _FAULT = b""".version 6.4
-.target sm_70
+.target sm_75
 .address_size 64
 .visible .entry fault() {
     .reg .u64 %address;

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from gpu_check_card import ALONE, CAPPED, FREE, LARGER, SERVING, STEPS, TRAINING
 from gpu_check_costs import CLASSES, CLASSIFIER, FRAME_SIDES, OBJECTS, SIDE
-from gpu_check_mps import mps_clients
+from gpu_check_mps import OK, join_server, mps_clients
 from gpu_check_process import Finding, Rig
 
 from ekya.core.configs import RetrainConfig
@@ -47,19 +47,26 @@ SERVES_MS, PAUSE_MS = 1000.0, 1.0
 Figures, ANSWER_S = dict[str, float], 60.0
 
 
+def begin_work(joins: bool) -> str:
+    """Lets this process take one thread, and makes it a client of MPS if it ``joins``; returns ``OK``."""
+    torch.set_num_threads(1)
+    return join_server() if joins else OK
+
+
 @contextmanager
 def workers(environments: Sequence[Mapping[str, str]]) -> Iterator[list[Pool]]:
     """Starts a process with each environment, all at once, and ends them after the block."""
     # Not by fork: CUDA cannot be used in a child of a process that has started it.
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
-        pools, started = [], []
+        pools, begun = [], []
         for environment in environments:
-            pools.append(stack.enter_context(Pool(1, spawn, torch.set_num_threads, (1,))))
+            pools.append(stack.enter_context(Pool(1, spawn)))
             with patch.dict(os.environ, environment):
-                started.append(pools[-1].submit(os.getpid))
-        for one in started:
-            one.result(ANSWER_S)
+                begun.append(pools[-1].submit(begin_work, bool(environment)))
+        said = {one.result(ANSWER_S) for one in begun}
+        if said != {OK}:
+            raise RuntimeError("; ".join(said))
         yield pools
 
 
@@ -249,11 +256,9 @@ def of_server(architecture: str, rows: Mapping[str, Figures], why: str, refused:
     )
     name = f"{GREEN} of torch for trainers beside a {architecture}"
     expected = f"no help, so they stay out: p99 at least {HELPS:.0%} of that with {chosen}"
-    if GREEN not in rows:
-        yield Finding(name, expected, f"not offered: {refused}", None)
-        return
-    part = rows[GREEN]["p99_ms"] / rows[chosen]["p99_ms"]
-    yield Finding(name, expected, f"{part:.0%} of it", part >= HELPS, {"part": part})
+    part = rows[GREEN]["p99_ms"] / rows[chosen]["p99_ms"] if GREEN in rows else None
+    measured = f"not offered: {refused}" if part is None else f"{part:.0%} of it"
+    yield Finding(name, expected, measured, part if part is None else part >= HELPS, {"part": part})
 
 
 def make_weights(architecture: str, seed: int) -> bytes:
