@@ -28,17 +28,17 @@ OUT, REHEARSED = Path("runs/gpu-check"), Path("runs/gpu-check-rehearsal")
 SLOWER = 10  # in a rehearsal: a CPU may have other work
 
 ITEMS = (
-    Item("machine", "gpu_check_host", "describe_machine", 15),
-    Item("costs", "gpu_check_costs", "measure_costs", 55),
-    Item("trainers", "gpu_check_shares", "measure_trainers", 55),
-    Item("server", "gpu_check_shares", "measure_server", 50),
-    Item("host", "gpu_check_host", "measure_host", 20),
-    Item("memory", "gpu_check_host", "measure_memory", 20),
-    Item("mps", "gpu_check_mps", "check_mps", 40),
-    Item("swap", "gpu_check_shares", "measure_swaps", 25),
-    Item("run-ekya", "gpu_check_run", "run_ekya", 60),
-    Item("run-uniform", "gpu_check_run", "run_uniform", 60),
-    Item("run-many", "gpu_check_run", "run_many", 60),
+    Item("machine", "gpu_check_host", "describe_machine", 12),
+    Item("costs", "gpu_check_costs", "measure_costs", 50),
+    Item("trainers", "gpu_check_shares", "measure_trainers", 50),
+    Item("server", "gpu_check_shares", "measure_server", 45),
+    Item("host", "gpu_check_host", "measure_host", 15),
+    Item("memory", "gpu_check_host", "measure_memory", 15),
+    Item("mps", "gpu_check_mps", "check_mps", 35),
+    Item("swap", "gpu_check_shares", "measure_swaps", 20),
+    Item("run-ekya", "gpu_check_run", "run_ekya", 72),
+    Item("run-uniform", "gpu_check_run", "run_uniform", 72),
+    Item("run-many", "gpu_check_run", "run_many", 72),
 )
 """In the order of what a second of them is worth: those that fill the card come before the runs."""
 

@@ -132,7 +132,7 @@ def green_scope(sms: int) -> Iterator[None]:
 
 def measure_trainers(rig: Rig) -> Iterator[Finding]:
     """Measures K trainers, none capped, and each capped at its part of the GPU."""
-    seconds, counts = rig.pick(1.5, 0.0), rig.pick(TRAINERS, (1, 2))
+    seconds, counts = rig.pick(1.2, 0.0), rig.pick(TRAINERS, (1, 2))
     with mps_clients() as (client, why):
         caps = [] if why else [count for count in counts[1:] for _ in range(count)]
         capped = [{**client, PERCENTAGE: str(100 // count)} for count in caps]
@@ -209,7 +209,7 @@ def _server(architecture: str, side: int, device: str) -> AnyPredictor:
 
 def measure_server(rig: Rig) -> Iterator[Finding]:
     """Measures the server alone, and beside trainers without shares, under caps, and in green contexts."""
-    seconds, count = rig.pick(3.0, 0.2), rig.pick(BESIDE, 1)
+    seconds, count = rig.pick(2.5, 0.2), rig.pick(BESIDE, 1)
     with mps_clients() as (client, why):
         # Priority 1 is below normal.
         cap = {**client, PERCENTAGE: str(100 // BESIDE), "CUDA_MPS_CLIENT_PRIORITY": "1"}
