@@ -71,7 +71,7 @@ def window_view(
             for stream in state.streams
             if stream.status is Status.SERVING
         ),
-        training_speed=options.training_speed,
+        training_speed=options.retraining_speed,
         seed=options.seed,
         previous=previous,
         inference_speed=options.inference_speed,

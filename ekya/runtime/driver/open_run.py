@@ -1,8 +1,9 @@
 """Opens a run: sizes the fleet for this machine, makes or reads the run folder, sets the loop's constants."""
 
 import logging
+from collections import Counter
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import write_fleet
@@ -12,11 +13,21 @@ from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
+from ekya.gpu.mps.backend import TRAINER_CAP_MILLI
+from ekya.gpu.nvml import list_gpus
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
-from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu
+from ekya.planning.placement.homes import (
+    Processes,
+    ProcessRoom,
+    assign_home_gpus,
+    choose_processes,
+    guests_gpu,
+    trainers_per_gpu,
+)
 from ekya.planning.sizing.fleet_sizes import MachineSize
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.resuming import Resumed, resume_run, resume_service
@@ -35,6 +46,26 @@ _PROCESS_BYTES = 3 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class Grouping:
+    """Grouping of a run's streams into processes.
+
+    Attributes:
+        processes: which streams share one.
+        trainers: number of retraining processes that the streams of a GPU share.
+        why: what was chosen and the reason, in one line.
+    """
+
+    processes: Processes
+    trainers: int
+    why: str
+
+    @property
+    def trainer_milli(self) -> int:
+        """The part of a GPU to which each of several trainers is limited; all of it for a single one."""
+        return TRAINER_CAP_MILLI // self.trainers if self.trainers > 1 else FULL_GPU_MILLI
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run that can begin or resume: it has its folder, and no process yet.
 
@@ -46,6 +77,7 @@ class OpenRun:
         host: measured costs of its work on this machine.
         gave_up: sentences on what was given up to fit the machine.
         continue_us: run time at which it begins or continues.
+        grouping: of its streams into processes.
     """
 
     folder: RunFolder
@@ -57,6 +89,7 @@ class OpenRun:
     host: ProbedHost
     gave_up: tuple[str, ...] = ()
     continue_us: int = 0
+    grouping: "Grouping" = field(default_factory=lambda: Grouping(Processes.GPU, 1, ""))
 
     @property
     def gpus(self) -> int:
@@ -82,16 +115,6 @@ class OpenRun:
     def guests_gpu(self) -> int:
         """The GPU for other servers' jobs; its loop lends spare capacity of this GPU."""
         return guests_gpu(self.constants.capacity_milli)
-
-    @property
-    def processes(self) -> Processes:
-        """Grouping of streams into processes: as the fleet says, or as this machine's memory allows."""
-        if self.fleet.processes is not Processes.AUTO:
-            return self.fleet.processes
-        # Two processes for each stream, the micro-profiler's and a spare one.
-        needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
-        has_room = read_host_memory().free_bytes >= needed_bytes
-        return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Opens the share backend around every process that holds a share, for the run and its guests.
@@ -169,8 +192,38 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)
     constants = _constants(fleet, options, chosen, resumed, host)
+    grouping = group_streams(fleet, constants.capacity_milli, chosen)
+    _LOG.info("processes: %s", grouping.why)
+    constants = replace(constants, trainer_milli=grouping.trainer_milli)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
-    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
+    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us, grouping)
+
+
+def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend) -> Grouping:
+    """Returns how streams share processes: as the fleet says, or as this machine allows.
+
+    Args:
+        fleet: with its key ``processes``.
+        capacity_milli: of all GPUs of the run.
+        chosen: share backend.
+    """
+    under_mps, cores = chosen.name in MPS_BACKENDS, cpu_limit()
+    streams_by_gpu = tuple(Counter(assign_home_gpus(len(fleet.streams), capacity_milli)).values())
+    processes, why = fleet.processes, "the fleet file says so"
+    if processes is Processes.AUTO and not chosen.on_gpus:
+        processes, why = Processes.GPU, "cores stand for GPUs"
+    elif processes is Processes.AUTO:
+        gpus = list_gpus().gpus[: len(streams_by_gpu)]
+        gpu_bytes = min((gpu.memory_free_bytes for gpu in gpus if gpu.memory_free_bytes), default=None)
+        room = ProcessRoom(
+            under_mps, cores, read_host_memory().free_bytes, gpu_bytes, _PROCESS_BYTES, CONTEXT_BYTES
+        )
+        processes, why = choose_processes(streams_by_gpu, room)
+    if processes is Processes.STREAM:
+        return Grouping(processes, 1, f"two a camera: {why}")
+    trainers = trainers_per_gpu(streams_by_gpu, cores) if under_mps else 1
+    kinds = "1 for inference and " + (f"{trainers} for retraining" if trainers > 1 else "1 for retraining")
+    return Grouping(processes, trainers, f"{kinds} on each {'GPU' if chosen.on_gpus else 'core'}: {why}")
 
 
 def _constants(
