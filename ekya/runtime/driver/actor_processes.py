@@ -26,8 +26,9 @@ from ekya.system.processes import find_process
 
 _LOG = logging.getLogger(__name__)
 
-_THREADS = 6
-"""Methods of an actor that may run concurrently in one concurrency group."""
+_THREADS, _MOST_THREADS = 6, 48
+"""Methods of an actor that may run concurrently in one concurrency group; on a GPU as many as it has streams,
+which all open their cameras again when their process has died."""
 
 GPU_PART = 0.001
 """GPU fraction that an actor requests from Ray: places it on a node with a GPU, up to a thousand on each.
@@ -93,7 +94,12 @@ def wait_ended(processes: Sequence[Any]) -> None:
 
 
 def make_actor(
-    actor_class: type[Any], name: str, environment: Mapping[str, str], gpu_part: float, *arguments: object
+    actor_class: type[Any],
+    name: str,
+    environment: Mapping[str, str],
+    gpu_part: float,
+    *arguments: object,
+    threads: int = _THREADS,
 ) -> Any:
     """Creates a named actor whose environment is set before its process imports anything.
 
@@ -105,7 +111,7 @@ def make_actor(
         concurrency_groups={EVENTS: 1, SHARES: _THREADS},
         num_cpus=0,
         num_gpus=gpu_part,
-        max_concurrency=_THREADS,
+        max_concurrency=threads,
         max_restarts=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
         runtime_env={"env_vars": {**environment, **ACTOR_VARIABLES}} if environment else {},
@@ -145,7 +151,10 @@ class ProcessTable:
 
     def __init__(self, config: ActorConfig) -> None:
         self._shares, self._server = config.shares, config.server
-        self._gpu_part = GPU_PART if config.device == "cuda" else 0.0
+        on_gpu = config.device == "cuda"
+        self._gpu_part = GPU_PART if on_gpu else 0.0
+        most = max(Counter(config.homes).values(), default=0) if on_gpu else 0
+        self._threads = min(max(_THREADS, most), _MOST_THREADS)
         self._names: Counter[str] = Counter()
         self._processes: dict[Any, ActorProcess] = {}
 
@@ -160,7 +169,8 @@ class ProcessTable:
             mark = AnsweringMark()
             config = replace(config, answering=mark.path)
         environment = self._shares.actor_env(job)
-        actor = make_actor(kind.actor_class(name), name, environment, self._gpu_part, config, *loaded)
+        made = kind.actor_class(name)
+        actor = make_actor(made, name, environment, self._gpu_part, config, *loaded, threads=self._threads)
         self._processes[actor] = ActorProcess(actor.process_id.remote(), mark)
         return actor
 

@@ -332,7 +332,8 @@ class RunSession:
         from ekya.results.finalize import finish_run
 
         opened = self.opened
-        others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
+        chosen = {"processes": opened.grouping.why, "gave_up": list(opened.gave_up)}
+        others = {**facts.summary(), **opened.host.summary(), **chosen}
         host = SummaryHost(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
         options = opened.options
         summary = finish_run(opened.folder, opened.fleet, "live", options.seed, host, options.score)
