@@ -13,6 +13,7 @@ from ekya.core.events import Event
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
@@ -36,6 +37,9 @@ from ekya.system.files import write_bytes_atomic
 from ekya.system.priority import INFERENCE_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)
+
+_SPARE_BYTES = 2 << 30
+"""Free memory of the GPU for a spare process to start CUDA: some three times what that takes."""
 
 
 class InferenceActor:
@@ -99,7 +103,7 @@ class InferenceActor:
     def warm_up(self, weights: bytes) -> None:
         """Runs the slow first forward passes of a model, before any stream is here."""
         common, device, way = self._common, self._common.device, self._common.way
-        if device == "cuda" and common.processes is Processes.GPU:
+        if device == "cuda" and common.processes is Processes.GPU and _has_gpu_memory():
             # All cameras of the GPU would wait for CUDA to start.
             self._attached()
         elif device == "cuda":
@@ -211,6 +215,12 @@ class InferenceActor:
                 golden = GoldenInference(common.fleet, handle.scope)
                 self.shared = InferenceProcess(handle, share, use, batcher, self._mailbox, golden)
             return self.shared
+
+
+def _has_gpu_memory() -> bool:
+    """Returns whether a spare process may use some of the only GPU that this process sees."""
+    gpus = list_gpus().gpus
+    return bool(gpus) and (gpus[0].memory_free_bytes or 0) >= _SPARE_BYTES
 
 
 def _feed_of(config: StreamActorConfig) -> Feed:

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import write_fleet
@@ -89,7 +89,7 @@ class OpenRun:
     host: ProbedHost
     gave_up: tuple[str, ...] = ()
     continue_us: int = 0
-    grouping: "Grouping" = field(default_factory=lambda: Grouping(Processes.GPU, 1, ""))
+    grouping: Grouping = Grouping(Processes.GPU, 1, "")
 
     @property
     def gpus(self) -> int:
@@ -194,7 +194,9 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     constants = _constants(fleet, options, chosen, resumed, host)
     grouping = group_streams(fleet, constants.capacity_milli, chosen)
     _LOG.info("processes: %s", grouping.why)
-    constants = replace(constants, trainer_milli=grouping.trainer_milli)
+    # Of a resumed run as it began: its journal is replayed with that.
+    trainer_milli = grouping.trainer_milli if resumed is None else resumed.options.trainer_milli
+    constants = replace(constants, trainer_milli=trainer_milli)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
     return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us, grouping)
 
