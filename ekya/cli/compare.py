@@ -29,6 +29,7 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
         str, typer.Option(metavar="N,...", help="Seeds: one run of each scheduler for each seed.")
     ] = "0"
     windows: opt.Windows = None
+    cameras: opt.Repeated = None
     card: opt.Card = None
     live: Annotated[
         bool, typer.Option("--live", help="Run on Ray and the wall clock, one scheduler after the other.")
@@ -94,7 +95,13 @@ def _compare_on_virtual_time(
     # Sizes are the same for all, so they leave time for trials if any scheduler of these makes them.
     profilers = {fleet.with_preset(name).preparation.profiler for name in schedulers}
     tried = Profiler.PAPER if Profiler.PAPER in profilers else fleet.preparation.profiler
-    sized = fit_to_card(_with_profiler(fleet, tried), config.card, config.overload, output)
+    sized = fit_to_card(
+        _with_profiler(fleet, tried),
+        config.card,
+        config.overload,
+        output,
+        gpus_asked_for=config.gpus is not None,
+    )
     fleet = _with_profiler(sized, fleet.preparation.profiler)
     return compare(fleet, schedulers, seeds, make_run_options(config, fleet))
 

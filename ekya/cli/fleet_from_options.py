@@ -15,12 +15,13 @@ from ekya.config.fleet_reading import load_fleet, parse_fleet, with_play
 from ekya.config.run_options import RunOptions, require_end, require_needs
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.golden.spec import DETECTORS, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, require_variables
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _OF_VIDEOS = {"golden": "golden", "golden_layout": "golden.layout", "student": "
 
 BASE = "base"
 """Value of ``--student`` for the shipped base detector."""
+
+_NEXT_SEED = 1000
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,6 +71,8 @@ def read_fleet(config: object) -> FleetConfig:
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
         if given.get("offline", False):
             _require_golden_here(fleet)
+    if "cameras" in given:
+        fleet = repeat_cameras(fleet, given["cameras"])
     if fleet.classes is not None:
         # It loads the readers of label files, for which other commands need not wait.
         from ekya.models.golden.golden_model import require_known_classes
@@ -75,6 +80,29 @@ def read_fleet(config: object) -> FleetConfig:
         require_known_classes(fleet.golden, fleet.classes)
     play: dict[str, object] = {option: given[option] for option in ("speed", "loop") if option in given}
     return with_play(fleet, play) if play else fleet
+
+
+def repeat_cameras(fleet: FleetConfig, count: int) -> FleetConfig:
+    """Returns the fleet with this number of cameras: its own in turn, then with other seeds.
+
+    Raises:
+        UserError: a camera is not rendered, so that it would show the same again.
+    """
+    streams = []
+    for number in range(count):
+        times, place = divmod(number, len(fleet.streams))
+        stream = fleet.streams[place]
+        if times:
+            seed = getattr(stream.source, "seed", None)
+            if seed is None:
+                raise UserError(
+                    f"--cameras: {stream.id} is not rendered, and would show the same again; name its "
+                    "copies in the fleet file"
+                )
+            source = stream.source.model_copy(update={"seed": seed + _NEXT_SEED * times})
+            stream = stream.model_copy(update={"id": StreamId(f"{stream.id}-{times + 1}"), "source": source})
+        streams.append(stream)
+    return fleet.model_copy(update={"streams": tuple(streams)})
 
 
 def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetConfig:
@@ -244,12 +272,15 @@ def make_run_options(config: object, fleet: FleetConfig, resume: Path | None = N
     return RunOptions(**{**given, "scheduler": fleet.scheduler, "resume": resume})
 
 
-def fit_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output: Output) -> FleetConfig:
+def fit_to_card(
+    fleet: FleetConfig, card: Path | None, overload: bool, output: Output, *, gpus_asked_for: bool
+) -> FleetConfig:
     """Fits the sizes of a fleet for virtual time and prints what was given up.
 
     Args:
         fleet: as read.
         card: cost card; None takes the shipped one.
+        gpus_asked_for: whether the command names ``gpus``; without, a GPU's card has one.
         overload: whether not even the coarsest inference of all cameras has to fit.
         output: of the command.
 
@@ -258,7 +289,10 @@ def fit_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output: O
     """
     from ekya.pipeline.costs import fitted_by_card, load_card
 
-    fleet, gave_up = fitted_by_card(fleet, overload=overload, card=load_card(card))
+    costs = load_card(card)
+    if costs.gpu is not None and not gpus_asked_for:
+        fleet = fleet.model_copy(update={"gpus": 1.0})
+    fleet, gave_up = fitted_by_card(fleet, overload=overload, card=costs)
     for sentence in gave_up:
         output.print_text(f"Given up: {sentence}")
     return fleet
@@ -306,11 +340,11 @@ def require_credentials(fleet: FleetConfig) -> None:
         UserError: names the first.
     """
     for stream in fleet.streams:
-        if stream.source.live:
+        for key, url in stream.source.urls.items() if isinstance(stream.source, CameraSpec) else ():
             try:
-                require_variables(stream.source.model_dump_json())
+                require_variables(url)
             except UserError as error:
-                raise UserError(f"key 'streams.{stream.id}.source.url': {error}") from None
+                raise UserError(f"key 'streams.{stream.id}.source.{key}': {error}") from None
 
 
 def require_capacity(fleet: FleetConfig, shares: str) -> None:

@@ -39,8 +39,18 @@ Card = Annotated[
     Path | None,
     typer.Option(
         "--card",
-        metavar="FILE",
-        help="Cost card with the durations in virtual time, as ekya calibrate writes it.",
+        metavar="FILE|NAME",
+        help="Cost card with the durations in virtual time, as ekya calibrate writes it, or the name of a "
+        "shipped one: h200, t4, jetson_orin (GPU servers; the card says what was measured), cpu_core.",
+    ),
+]
+Repeated = Annotated[
+    int | None,
+    typer.Option(
+        "--cameras",
+        min=1,
+        metavar="N",
+        help="Repeat the fleet's rendered cameras with other seeds until there are N.",
     ),
 ]
 Cameras = Annotated[

@@ -40,6 +40,7 @@ class RunConfig(opt.FleetOptions, opt.LiveOptions):
     camera: opt.Cameras = None
     clock: opt.RunClock = Clock.WALL
     windows: opt.Windows = None
+    cameras: opt.Repeated = None
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Resume an interrupted run.")] = None
     card: opt.Card = None
     json_to: opt.Json = None
@@ -53,6 +54,7 @@ class RunConfig(opt.FleetOptions, opt.LiveOptions):
     "ekya run --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx --classes person,car",
     "ekya run --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden yolo11x.onnx",
     "ekya run my-fleet.yaml --gpus 2 --windows 20 --name monday",
+    "ekya run --clock virtual --card h200 --cameras 16 --windows 3",
     "ekya run --video north.mp4 --golden yolo11x.onnx --loop --windows 100",
     "ekya run --resume runs/monday",
 )
@@ -142,7 +144,7 @@ def make_runnable(
     require_world(fleet, fleet.scheduler, clock, endless=options.endless)
     fleet = fleet.with_preset(fleet.scheduler)
     if clock is Clock.VIRTUAL:
-        return fit_to_card(fleet, options.card, options.overload, output)
+        return fit_to_card(fleet, options.card, options.overload, output, gpus_asked_for=gpus_asked_for)
     require_credentials(fleet)
     if gpus_asked_for or options.resume is not None:
         require_capacity(fleet, options.shares)

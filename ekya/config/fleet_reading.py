@@ -114,13 +114,14 @@ def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> StreamConfi
     """
     raw = _written(fleet)
     source = values.get("source")
-    url = source.get("url") if isinstance(source, Mapping) else None
-    if isinstance(url, str) and has_password(url):
-        raise UserError(
-            "key 'source.url': it has a password; put that into a variable of the service's environment, say "
-            "CAM_PASSWORD, and write ${CAM_PASSWORD} in its place"
-        )
-    require_variables(str(url))
+    for key in ("url", "url_detect"):
+        url = source.get(key) if isinstance(source, Mapping) else None
+        if isinstance(url, str) and has_password(url):
+            raise UserError(
+                f"key 'source.{key}': it has a password; put that into a variable of the service's "
+                "environment, say CAM_PASSWORD, and write ${CAM_PASSWORD} in its place"
+            )
+        require_variables(str(url))
     larger = parse_fleet({**raw, "streams": [*raw["streams"], dict(values)]}, "the request", (Path(),))
     return larger.stream(StreamId(str(values["id"])))
 
@@ -217,11 +218,13 @@ def _without_passwords(streams: Sequence[StreamConfig]) -> Iterator[StreamConfig
     for stream in streams:
         source = stream.source
         if isinstance(source, CameraSpec):
-            prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", stream.id.upper())
-            while prefix in prefixes:
-                prefix += "_2"
-            prefixes.add(prefix)
-            url, passwords = replace_passwords(source.url, prefix)
-            os.environ.update(passwords)
-            source = source.model_copy(update={"url": url})
+            for key, url in source.urls.items():
+                name = f"{stream.id}{key.removeprefix('url')}"
+                prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+                while prefix in prefixes:
+                    prefix += "_2"
+                prefixes.add(prefix)
+                without, passwords = replace_passwords(url, prefix)
+                os.environ.update(passwords)
+                source = source.model_copy(update={key: without})
         yield stream.model_copy(update={"source": source})

@@ -24,6 +24,7 @@ from ekya.models.proposer import ObjectsSpec
 from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
+from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
 from ekya.streams.ingest.process import SourceSpec
 from ekya.streams.sources import AnySource
@@ -276,6 +277,11 @@ class StreamConfig(FleetSection):
     def areas(self) -> Areas:
         """Where its objects count."""
         return Areas(self.mask, self.zone)
+
+    @property
+    def analysed_url(self) -> str | None:
+        """Key of the URL whose pictures are analysed; None of what is no live camera."""
+        return self.source.analysed_url if isinstance(self.source, CameraSpec) else None
 
     @property
     def played(self) -> SourceSpec:

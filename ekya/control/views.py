@@ -18,6 +18,7 @@ from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes
 from ekya.planning.profiling.history import ProfileHistory
+from ekya.planning.profiling.host_row import fit_to_host
 from ekya.planning.profiling.inference_profile import at_measured_use
 from ekya.planning.profiling.outcomes import Outcomes, learn_outcomes
 from ekya.planning.schedulers.checkpoint_gain import early_part_left
@@ -52,6 +53,11 @@ def window_view(
     """
     terms = {one.stream: one for one in options.terms}
     outcomes = learn_outcomes(histories)
+    streams = tuple(
+        _stream_view(stream, state, options, needs, outcomes, _terms(stream, terms))
+        for stream in state.streams
+        if stream.status is Status.SERVING
+    )
     return WindowView(
         now_us=now_us,
         window_end_us=state.window_end_us,
@@ -59,18 +65,8 @@ def window_view(
         quantum_milli=options.quantum_milli,
         steal_milli=options.steal_milli,
         min_accuracy=options.min_accuracy,
-        streams=tuple(
-            _stream_view(
-                stream,
-                state,
-                options,
-                needs,
-                outcomes,
-                _terms(stream, terms),
-            )
-            for stream in state.streams
-            if stream.status is Status.SERVING
-        ),
+        # Who fixes shares does not plan cores either: its frames are late where they bind.
+        streams=streams if needs.fixed_shares else fit_to_host(streams),
         training_speed=options.retraining_speed,
         seed=options.seed,
         previous=previous,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ekya.core.profile import FamilyCost
-from ekya.core.units import StreamId
+from ekya.core.units import FULL_GPU_MILLI, StreamId
 
 TYPICAL_OBJECTS = 6.0
 """Objects of a typical frame: assumed for a camera until its own number is measured."""
@@ -63,6 +63,8 @@ class HostCosts:
         families: training cost per crop, or per frame, for each family of Γ.
         cores: number of cores that this process may use.
         batch_s: the longest uninterruptible batch of training, labelling or inference.
+        host_part_s: seconds of the whole host, of its cores or its inference servers, for a frame that is
+            analysed, beside the GPU's time; 0.0 where cores are the GPUs.
     """
 
     streams: Mapping[StreamId, StreamCosts]
@@ -70,6 +72,12 @@ class HostCosts:
     families: tuple[FamilyCost, ...]
     cores: float
     batch_s: float = 0.0
+    host_part_s: float = 0.0
+
+    @property
+    def analysing_milli(self) -> float:
+        """Thousandths of the host that analysing every frame of all cameras takes; 0.0 where unknown."""
+        return FULL_GPU_MILLI * self.host_part_s * sum(of.fps for of in self.streams.values())
 
     @property
     def reading_cores(self) -> float:

@@ -4,6 +4,7 @@ Sizes of a fleet are fitted to them where a run is in virtual time.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, field, replace
@@ -19,6 +20,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_FRAME, TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.spec import CLASSIFIERS, FILE, detector_of
@@ -32,6 +34,7 @@ from ekya.models.training.operations import (
     forward_operations,
     training_cost,
 )
+from ekya.pipeline.gpu_facts import MOST_IMAGES, GpuFacts
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.streams.ingest.camera import ASSUMED_FPS
@@ -39,10 +42,16 @@ from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 from ekya.system.files import write_text_atomic
 
-SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
+CARDS = Path(__file__).parent / "cards"
+"""Shipped cards, each named after its file."""
+
+SHIPPED_CARD = CARDS / "cpu_core.json"
 """Card of one core of the machine that the shipped figures were made on, to reproduce them."""
 
 _COUNTED_CROPS = 100
+
+TYPICAL_RESOLUTION = 32
+"""Side of crops in pixels at which cards of GPUs were measured."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -76,6 +85,7 @@ class CostCard:
         planning_us: virtual time that one plan costs.
         others: rates of other edge models. Operations are no measure of time across architectures: a
             convolution on one channel does a tenth as many a second as one on all channels.
+        gpu: of a card of a GPU server, what batches, shares and cores do there; None on a core.
         architecture: the edge model that is charged for.
     """
 
@@ -88,6 +98,7 @@ class CostCard:
     detector_ops_per_s: float
     planning_us: int
     others: Mapping[str, EdgeRates] = field(default_factory=dict)
+    gpu: GpuFacts | None = None
     architecture: str = DEFAULT_ARCHITECTURE
 
     def of(self, architecture: str) -> "CostCard":
@@ -122,6 +133,31 @@ class CostCard:
         passing = passes * self._forward(resolution) / self.inference_ops_per_s if passes else 0.0
         return passing + self.proposing_gpu_s(proposer_operations)
 
+    def planned_frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
+        """Returns ``frame_gpu_s`` with its part of a pass, whose batch fills as more cameras wait."""
+        part_of_pass = 0.0 if self.gpu is None else self.gpu.pass_s / MOST_IMAGES
+        return self.frame_gpu_s(objects, resolution, proposer_operations) + part_of_pass
+
+    def as_first_believed(self) -> "CostCard":
+        """Returns this card with the rates that the first run took wall times for.
+
+        Raises:
+            ValueError: no such run was made with this card.
+        """
+        first = None if self.gpu is None else self.gpu.first
+        if first is None:
+            raise ValueError(f"{self.device}: this card tells of no first run")
+        passing = self._forward(TYPICAL_RESOLUTION)
+        family = Family(trainable_blocks=0, head_width=0, batch_size=16)
+        preparing = _usual_cost(family, TYPICAL_RESOLUTION, self.architecture).preparation
+        return replace(
+            self,
+            inference_ops_per_s=TYPICAL_OBJECTS * passing / first.frame_s,
+            batch_inference_ops_per_s=preparing / _COUNTED_CROPS / first.prepare_s,
+            golden_ops_per_s=CLASSIFIERS[first.golden].operations / first.label_s,
+            gpu=None,
+        )
+
     def proposing_gpu_s(self, operations: int) -> float:
         """Returns the GPU-seconds to find the objects of one frame, before they are classified."""
         return operations / self.detector_ops_per_s
@@ -143,6 +179,8 @@ class CostCard:
         """Writes the card as JSON."""
         values = asdict(self)
         del values["architecture"]  # the fleet chooses the model, not the card
+        if self.gpu is None:
+            del values["gpu"]
         write_text_atomic(path, json.dumps(values, indent=2) + "\n")
 
 
@@ -164,13 +202,16 @@ def price_by(cost: FamilyCost, side: int, architecture: str) -> Price:
     return lambda counted: (prepare_s * counted.preparation, epoch_s * counted.epoch)
 
 
-def load_card(path: Path | None = None) -> CostCard:
-    """Reads a cost card, by default the shipped one.
+def load_card(card: Path | None = None) -> CostCard:
+    """Reads a cost card, by default the shipped one of a core.
+
+    Args:
+        card: a file, or the name of a shipped card.
 
     Raises:
-        UserError: the file is not a cost card.
+        UserError: there is no such card, or the file is none.
     """
-    path = path or SHIPPED_CARD
+    path = _find_card(SHIPPED_CARD if card is None else card)
     try:
         return _CARD.validate_json(path.read_bytes())
     except ValidationError as error:
@@ -178,10 +219,25 @@ def load_card(path: Path | None = None) -> CostCard:
         wrong = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     except OSError as error:
         wrong = str(error)
-    raise UserError(f"{path}: is not a cost card ({wrong}); make one with `ekya calibrate`.")
+    raise UserError(
+        f"{path}: is not a cost card ({wrong}); make one with `ekya calibrate`, or name one "
+        f"of {', '.join(shipped_cards())}."
+    )
 
 
 _CARD = TypeAdapter(CostCard)
+
+
+def shipped_cards() -> dict[str, Path]:
+    """Returns the shipped cards by name."""
+    return {path.stem: path for path in sorted(CARDS.glob("*.json"))}
+
+
+def _find_card(card: Path) -> Path:
+    shipped = shipped_cards()
+    if card.exists() or str(card) not in shipped:
+        return card
+    return shipped[str(card)]
 
 
 def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
@@ -203,7 +259,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
         return StreamCosts(
             fps,
             {
-                resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+                resolution: card.planned_frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
                 for resolution in resolutions_to_measure(fleet)
             }
             | golden,
@@ -215,7 +271,15 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}
     families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
-    return HostCosts(frames, label_gpu_s, families, cores=1.0)
+    if card.gpu is None:
+        return HostCosts(frames, label_gpu_s, families, cores=1.0)
+    part_s = card.gpu.host_part_s(sum(of.fps for of in frames.values()), gpus_of(fleet))
+    return HostCosts(frames, label_gpu_s, families, card.gpu.cores, host_part_s=part_s)
+
+
+def gpus_of(fleet: FleetConfig) -> int:
+    """Returns the number of GPUs of a fleet; a part of one counts."""
+    return math.ceil(fleet.capacity_milli / FULL_GPU_MILLI)
 
 
 def fitted_by_card(

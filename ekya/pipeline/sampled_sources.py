@@ -97,9 +97,11 @@ def _read_source(spec: SourceSpec, classes: tuple[str, ...], labelled: bool) -> 
             return SampledSource(ASSUMED_FPS, ())
         frames: list[Frame] = []
         seen: list[SeenFrame] = []
-        read, opening_s = 0, source.cpu_s
+        read, before_s = 0, 0.0
         motion, ends_s = MotionRegions(), time.monotonic() + (_SEEN_S if labelled else _READ_S)
         for frame, _ in islice(source.frames(), _SEEN_FRAMES if labelled else _FRAMES):
+            # From the first on: decoders take more to begin.
+            before_s = before_s if read else source.cpu_s
             read += 1
             frames += [frame] if len(frames) < _FRAMES else []
             if labelled:
@@ -109,7 +111,7 @@ def _read_source(spec: SourceSpec, classes: tuple[str, ...], labelled: bool) -> 
             if time.monotonic() > ends_s and len(frames) >= _FEWEST:
                 break
         length_s = source.length_s if isinstance(source, SourceProcess) else None
-        reading_s = max(source.cpu_s - opening_s, 0.0) / max(read, 1)
+        reading_s = max(source.cpu_s - before_s, 0.0) / (read - 1) if read > 1 else 0.0
         return SampledSource(fps, tuple(frames), length_s, tuple(seen), reading_s)
 
 

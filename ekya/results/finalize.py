@@ -112,6 +112,7 @@ def finish_run(
         adapts=make_scheduler(scheduler, offered=fleet.retrain_configs()).needs.labels,
         reference=_reference_name(fleet),
         licences=_licences(fleet),
+        analysed_urls={one.id: one.analysed_url for one in fleet.streams if one.analysed_url is not None},
     )
     sampled = {
         stream: SampledAccuracy(

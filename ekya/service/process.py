@@ -217,7 +217,9 @@ class FleetService:
         cameras = {one.stream: KnownCameraTerms(frozen=one.frozen) for one in state.fleet.streams}
         for one in () if self._control is None else self._control.fleet.streams:
             if one.id in cameras:
-                cameras[one.id] = replace(cameras[one.id], weight=one.weight, areas=one.areas)
+                cameras[one.id] = replace(
+                    cameras[one.id], weight=one.weight, areas=one.areas, analysed_url=one.analysed_url
+                )
         scheduler = state.fleet.scheduler or self._run.options.scheduler
         capacity_milli = as_asked(self._run.constants, state.fleet).capacity_milli
         return KnownFleetTerms(capacity_milli, scheduler, cameras)

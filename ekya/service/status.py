@@ -145,6 +145,8 @@ class CameraStatus:
         labels_unix_s: when the newest of them came; None before the first.
         retrainings: numbers by outcome.
         mask, zone: where its objects count, as in the fleet file.
+        analysed_url: key of the fleet file, ``url`` or ``url_detect``, whose pictures are analysed; None of
+            what is no live camera.
     """
 
     id: str
@@ -171,6 +173,7 @@ class CameraStatus:
     retrainings: RetrainingCounts
     mask: tuple[Polygon, ...] = ()
     zone: tuple[Polygon, ...] = ()
+    analysed_url: str | None = None
 
     @property
     def healthy(self) -> bool:

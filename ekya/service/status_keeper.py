@@ -60,6 +60,7 @@ class KnownCameraTerms:
     weight: float = 1.0
     frozen: bool = False
     areas: Areas = WHOLE_PICTURE
+    analysed_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +346,7 @@ class StatusKeeper:
             ),
             mask=terms.areas.mask,
             zone=terms.areas.zone,
+            analysed_url=terms.analysed_url,
         )
 
 

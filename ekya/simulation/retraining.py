@@ -109,6 +109,11 @@ class VirtualRetraining(Generic[ModelT]):
         return self._work is not None
 
     @property
+    def speed_alone(self) -> float:
+        """Speed of the share here, as if nothing else ran; 0 elsewhere, and after its end."""
+        return 0.0 if self._work is None or self._next is None else self._work.speed_alone
+
+    @property
     def due_us(self) -> int | None:
         """Time of the next result; None without one, or while the share is 0."""
         if self._next is None:
@@ -119,6 +124,11 @@ class VirtualRetraining(Generic[ModelT]):
         """Sets the share here from ``now_us`` on; the finished part of the step stays."""
         if self._work is not None:
             self._work.resize(share_milli, now_us)
+
+    def set_pace(self, pace: float, now_us: int) -> None:
+        """Sets the speed here from ``now_us`` on, relative to that of the share alone."""
+        if self._work is not None:
+            self._work.set_pace(pace, now_us)
 
     def delay(self, delay_us: int) -> None:
         """Pauses the work here, for example while a checkpoint is taken."""

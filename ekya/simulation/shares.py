@@ -28,11 +28,17 @@ class ShareWork:
         self._share_milli = share_milli
         self._left_gpu_s = gpu_s
         self._used_gpu_s = 0.0
+        self._pace = 1.0
+
+    @property
+    def speed_alone(self) -> float:
+        """Speed of the share, at pace 1."""
+        return self._speed.speed_at(self._share_milli)
 
     @property
     def due_us(self) -> int | None:
         """End of the current step; None while the share is 0."""
-        speed = self._speed.speed_at(self._share_milli)
+        speed = self.speed_alone * self._pace
         if speed == 0.0:
             return None
         return self._since_us + max(round(self._left_gpu_s / speed * US_PER_S), 1)
@@ -41,6 +47,11 @@ class ShareWork:
         """Sets the share from ``now_us`` on; the finished part of the step stays."""
         self._advance(now_us)
         self._share_milli = share_milli
+
+    def set_pace(self, pace: float, now_us: int) -> None:
+        """Sets the speed from ``now_us`` on, relative to that of the share alone."""
+        self._advance(now_us)
+        self._pace = pace
 
     def delay(self, delay_us: int) -> None:
         """Pauses the work, for example while a checkpoint is taken."""
@@ -59,7 +70,8 @@ class ShareWork:
 
     def _advance(self, now_us: int) -> None:
         passed_us = max(now_us - self._since_us, 0)
-        worked = min(self._left_gpu_s, passed_us / US_PER_S * self._speed.speed_at(self._share_milli))
+        speed = self.speed_alone * self._pace
+        worked = min(self._left_gpu_s, passed_us / US_PER_S * speed)
         self._left_gpu_s -= worked
         self._used_gpu_s += worked
         self._since_us = max(self._since_us, now_us)

@@ -206,10 +206,11 @@ def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path, mo
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = examination_as_json(examination)["findings"]
     what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
-    assert {*what, "Models of video", "Forward passes"} == set(found)
+    assert {*what, "Models of video", "Forward passes", "Decoders"} == set(found)
     taken = "student fastestdet (BSD-3-Clause); golden deimv2-femto (Apache-2.0); in the cache: none yet"
     assert found["Models of video"] == {"found": taken, "fine": True}
     assert examination_as_json(examination)["measured"] == {}
+    assert examination_as_json(examination)["cameras"] is None
     assert json.loads(json.dumps(examination_as_json(examination)))["gpus"] == examination.gpus
 
 
@@ -240,6 +241,8 @@ def test_doctor_with_measure_times_the_shipped_fleet(tmp_path, monkeypatch):
     report = json.loads(report.read_text())
     assert report["measured"]["forward"]["way"] in report["findings"]["Forward passes"]["found"]
     assert report["findings"]["Measured"]["found"].startswith("a frame ")
+    assert report["cameras"]["by_cores"] >= 1
+    assert (report["cameras"]["by_gpu"] is None) == (report["device"] == "cpu")
 
 
 def test_doctor_with_mps_reports_it(tmp_path):

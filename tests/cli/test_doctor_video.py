@@ -64,6 +64,8 @@ def test_doctor_tries_the_models_on_a_video_and_says_what_would_answer(
     assert (facts["student_ms"], facts["golden_ms"]) == (6.0, 10.0)
     assert facts["student_f1"] == 0.0, "the shipped base finds nothing in plain pictures"
     assert set(facts["golden_f1"].values()) == {1.0}, "the car stays where it is"
+    carried = json.loads((tmp_path / "said.json").read_text())["cameras"]
+    assert (carried["by_cores"], carried["resolution"], carried["fps"]) == (None, 352, 10.0), "none was read"
     first = said["cameras"][0]
     assert (first["cameras"], first["by_golden"]) == (1, 1)
     shown = capfd.readouterr().out

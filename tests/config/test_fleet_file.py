@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from ekya.cli.fleet_from_options import make_fleet_of_videos
 from ekya.config.fleet_file import OPEN, FleetConfig
-from ekya.config.fleet_reading import dump_fleet, dump_schema, load_fleet, with_play, write_fleet
+from ekya.config.fleet_reading import dump_fleet, dump_schema, load_fleet, with_play, with_stream, write_fleet
 from ekya.config.fleet_sections import frame_sides
 from ekya.config.run_options import require_end
 from ekya.core.areas import Areas
@@ -616,13 +616,17 @@ def test_fleet_from_videos_puts_cameras_last(folder):
 
 
 def test_load_fleet_moves_passwords_to_the_environment(folder, monkeypatch):
-    for name in ("EKYA_CAM_1_LOGIN", "EKYA_CAM_1_2_LOGIN"):
+    for name in ("EKYA_CAM_1_LOGIN", "EKYA_CAM_1_2_LOGIN", "EKYA_CAM_1_DETECT_LOGIN"):
         monkeypatch.setenv(name, "")  # so that monkeypatch unsets it after the test
     raw = fleet_dict()
     for stream, name in zip(raw["streams"], ("cam-1", "cam_1"), strict=True):
         url = f"rtsp://admin:tops3cret-{name}@10.0.0.5/live"
         stream |= {"id": name, "source": {"kind": "camera", "url": url}}
+    raw["streams"][0]["source"]["url_detect"] = "rtsp://viewer:tops3cret-sub@10.0.0.5/sub"
     fleet = load(folder, raw)
+    assert fleet.streams[0].source.url_detect == "rtsp://${EKYA_CAM_1_DETECT_LOGIN}@10.0.0.5/sub"
+    assert os.environ["EKYA_CAM_1_DETECT_LOGIN"] == "viewer:tops3cret-sub"
+    assert [stream.analysed_url for stream in fleet.streams[:2]] == ["url_detect", "url"]
     assert fleet.streams[0].source.url == "rtsp://${EKYA_CAM_1_LOGIN}@10.0.0.5/live"
     assert fleet.streams[1].source.url == "rtsp://${EKYA_CAM_1_2_LOGIN}@10.0.0.5/live"
     assert os.environ["EKYA_CAM_1_2_LOGIN"] == "admin:tops3cret-cam_1"
@@ -632,11 +636,21 @@ def test_load_fleet_moves_passwords_to_the_environment(folder, monkeypatch):
     assert load_fleet(folder / "again.yaml") == fleet
 
 
+@pytest.mark.parametrize("key", ["url", "url_detect"])
 @pytest.mark.parametrize("url", ["rtsps:/admin:tops3cret@cam/", ["rtsp://admin:tops3cret@cam/"], {"a": 1}])
-def test_load_fleet_with_a_bad_url_hides_its_password(folder, url):
-    said = refusal(folder, changed("streams.cam-2.source", {"kind": "camera", "url": url}))
-    assert said.startswith("streams.cam-2.source.url: ")
+def test_load_fleet_with_a_bad_url_hides_its_password(folder, url, key):
+    source = {"kind": "camera", "url": "rtsp://cam/live", key: url}
+    said = refusal(folder, changed("streams.cam-2.source", source))
+    assert said.startswith(f"streams.cam-2.source.{key}: ")
     assert "tops3cret" not in said
+
+
+@pytest.mark.parametrize("key", ["url", "url_detect"])
+def test_added_camera_has_no_password_in_its_request(folder, key):
+    source = {"kind": "camera", "url": "rtsp://cam/live", key: "rtsp://me:tops3cret@cam/live"}
+    with pytest.raises(UserError, match=f"^key 'source.{key}': it has a password; put that into") as refused:
+        with_stream(load(folder, fleet_dict()), {"id": "gate", "source": source})
+    assert "tops3cret" not in str(refused.value)
 
 
 def test_load_fleet_imports_no_engine() -> None:

@@ -72,6 +72,7 @@ FACTS = RunFacts(
     ),
     damaged={B: 3},
     set_aside={B: "died"},
+    analysed_urls={A: "url_detect"},
     host=SummaryHost(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
     warnings={"short of memory": ["scheduler", "inference/a"]},
 )
@@ -150,6 +151,7 @@ def test_summary_has_exactly_the_documented_fields() -> None:
     assert summary["streams"]["b"]["validation_accuracy"] is None
     assert summary["streams"]["b"]["damaged_frames"] == 3
     assert summary["streams"]["b"]["set_aside"] == "died"
+    assert [summary["streams"][name]["analysed_url"] for name in "ab"] == ["url_detect", None]
     assert [summary["streams"][name]["lost_s"] for name in "ab"] == [0.0, 1.235]
     assert summary["streams"]["b"]["false_alarm_share"] == 0.25
     assert summary["streams"]["a"]["without_retraining"] == 0.123457

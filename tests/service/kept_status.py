@@ -69,7 +69,7 @@ def step_of(run, at):
 def scripted_run(scheduler="ekya", events=EVENTS, **changes):
     """Returns a run of three cameras and four windows, and a keeper that has followed it and a warning."""
     clock = Clock()
-    keeper = make_keeper(clock, **{CAM_2: KnownCameraTerms(2.0, True)})
+    keeper = make_keeper(clock, **{CAM_2: KnownCameraTerms(2.0, True, analysed_url="url_detect")})
 
     def follow(run):
         clock.now_us = run.turns[-1].now_us

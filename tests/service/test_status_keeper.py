@@ -24,6 +24,7 @@ from ekya.core.preparation_events import AccuracyAudited
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.retrainings import OUTCOMES
+from ekya.service.http.page import facts_of
 from ekya.service.status import STEP_BOUNDS_S, RetrainingCounts
 from ekya.service.status_keeper import KEPT_WARNINGS, MOST_SOURCES, OTHERS
 
@@ -75,8 +76,10 @@ def test_status_counts_frames_drifts_labels_and_warnings(ran):
 
 def test_status_has_terms_that_operators_set(ran):
     _, keeper = ran
-    terms = [(camera.weight, camera.frozen) for camera in keeper.status().cameras]
-    assert terms == [(1.0, False), (2.0, True), (1.0, False)]
+    cameras = keeper.status().cameras
+    assert [(one.weight, one.frozen) for one in cameras] == [(1.0, False), (2.0, True), (1.0, False)]
+    shown = [facts_of(one).get("Analysed stream") for one in cameras]
+    assert shown == [None, "the substream, url_detect", None]
 
 
 def test_why_is_the_reason_of_the_last_plan(ran):

@@ -107,6 +107,20 @@ def test_camera_unset_variable_is_user_error(monkeypatch):
         process.wait_open()
 
 
+def test_camera_with_a_substream_opens_that_alone(camera, feed):
+    spec = CameraSpec(url="http://127.0.0.1:9/main", url_detect=camera.url, fps=40)
+    watching = feed(spec)
+    assert watching.wait_open() == 40
+    call_at(watching.start_frames, 0)
+    assert watched(watching, bool)[1] == [None]
+
+
+def test_camera_names_the_key_of_the_url_that_a_variable_makes_no_camera(monkeypatch):
+    monkeypatch.setenv("SUB", "ftp://cam/sub")
+    with pytest.raises(UserError, match=r"^key 'url_detect': this is no "):
+        CameraSpec(url="rtsp://cam/live", url_detect="${SUB}").open(())
+
+
 def test_feed_numbers_frames_and_the_newest_has_pixels(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     assert watching.wait_open() == 40

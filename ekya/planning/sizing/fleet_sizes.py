@@ -166,6 +166,11 @@ def sacrificed_for_fit(
     if machine.on_cores and there is not None and reads_milli > READING_PART * there:
         of = machine.capacity_in_words(there)
         yield f"cores: reading the cameras takes {costs.reading_cores:.2g} of {of}, which models lack"
+    if costs.analysing_milli > FULL_GPU_MILLI:
+        yield (
+            f"cores: to cut and hand over every frame takes {costs.analysing_milli / 10:.0f}% of what the "
+            "cores and the inference servers can do; the GPU is not what binds"
+        )
     if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
         yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
     else:

@@ -86,12 +86,16 @@ class FrameCounts:
         analysed: frames that the model analysed.
         skipped: frames left out because of λ or the share; an earlier frame's boxes answer for them.
         lost: frames that appear in no prediction. A correct run loses none.
+        due: frames that the λ of their time intends to have analysed.
+        late: those of ``due`` that were not: a newer frame came first.
     """
 
     arrived: int
     analysed: int
     skipped: int
     lost: int
+    due: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,11 +275,14 @@ def arrived_frames(predictions: PredictionColumns, decoded: int) -> int:
 def frame_counts(predictions: PredictionColumns, arrived: int) -> FrameCounts:
     """Returns the numbers of frames of a stream of which ``arrived`` frames arrived."""
     analysed = int(np.count_nonzero(predictions.analysed))
+    due = int(np.count_nonzero(predictions.frame % np.maximum(predictions.every, 1) == 0))
     return FrameCounts(
         arrived=arrived,
         analysed=analysed,
         skipped=len(predictions.frame) - analysed,
         lost=arrived - len(predictions.frame),
+        due=due,
+        late=max(due - analysed, 0),
     )
 
 

@@ -8,13 +8,15 @@ from typing import Any
 from ekya.core.events import DriftDetected
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels
-from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
+from ekya.results.metrics.accuracy import FrameCounts, StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.adaptation import judge_adaptation
 from ekya.results.metrics.health import WindowHealth, health_values
 from ekya.results.metrics.promises import promise_values
 from ekya.results.metrics.run_history import RunHistory
 from ekya.results.metrics.scored_sample import margin_of_mean
 from ekya.results.metrics.window_outcomes import WindowOutcome
+
+_COUNTED = ("arrived", "analysed", "skipped", "lost", "due")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,14 @@ class SummaryHost:
         swap_ms: time for which inference could not take a frame, for each hot swap.
         swap_delay_ms: time from the command to serve new weights until they served, for each hot swap; None
             in a world in which the host's clock cannot measure it.
+        late_gpu: frames for which the GPU had no time; None where that is not known.
         others: further JSON values by name, for example ``wall_s`` or ``cpu``; they replace those above.
     """
 
     planning_ms: tuple[float, ...] = ()
     swap_ms: tuple[float, ...] = ()
     swap_delay_ms: tuple[float, ...] | None = None
+    late_gpu: int | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,6 +61,7 @@ class RunFacts:
         adapts: whether its scheduler retrains.
         reference: the golden model that accuracy is agreement with; None where the truth is known.
         licences: of the models that were taken from a catalogue, by name.
+        analysed_urls: keys of the fleet file whose URLs were analysed, of live cameras.
     """
 
     world: str
@@ -75,6 +80,7 @@ class RunFacts:
     adapts: bool = True
     reference: str | None = None
     licences: Mapping[str, str] = field(default_factory=dict)
+    analysed_urls: Mapping[StreamId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +149,7 @@ def build_summary(
             )
             for stream in streams
         },
-        "frames": {
-            name: sum(getattr(scores[stream].frames, name) for stream in streams)
-            for name in ("arrived", "analysed", "skipped", "lost")
-        },
+        "frames": _frames([scores[stream].frames for stream in streams], facts.host.late_gpu),
         "retrainings": facts.history.retraining_counts(),
         "promises": [promise_values(promise) for promise in facts.history.promises],
         "profiling_gpu_s": rounded(facts.history.profiling_gpu_s),
@@ -192,6 +195,12 @@ def _golden(facts: RunFacts) -> dict[str, Any]:
     }
 
 
+def _frames(counts: Sequence[FrameCounts], late_gpu: int | None) -> dict[str, int | None]:
+    total = {name: sum(getattr(one, name) for one in counts) for name in _COUNTED}
+    late = sum(one.late for one in counts)
+    return {**total, "late_host": late - (late_gpu or 0), "late_gpu": late_gpu}
+
+
 def _stream(
     facts: RunFacts,
     stream: StreamId,
@@ -216,6 +225,7 @@ def _stream(
         "damaged_frames": facts.damaged.get(stream, 0),
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
+        "analysed_url": facts.analysed_urls.get(stream),
         "drifts": [drift_values(drift) for drift in facts.history.drifts if drift.stream == stream],
         "pooled": [
             pooled_values(event.t_us, event.pooled)

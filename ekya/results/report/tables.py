@@ -62,7 +62,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     )
     frames = summary["frames"]
     table.caption = (
-        f"{frames['arrived']} frames arrived, {frames['analysed']} analysed, {frames['skipped']} skipped, "
+        f"{frames['arrived']} frames arrived, {frames['analysed']} of {frames['due']} due were analysed, "
         f"{frames['lost']} lost\nBase model: not retrained. Shares: of a GPU, on average"
     )
     if after_0:

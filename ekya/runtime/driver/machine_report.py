@@ -3,7 +3,7 @@
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,8 +23,10 @@ from ekya.models.catalogue import CATALOGUE, STUDENT, golden_candidates
 from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
+from ekya.planning.sizing.carried_cameras import CarriedCameras, count_carried_cameras
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
 from ekya.runtime.driver.local_ray import fit_object_store
+from ekya.streams.ingest.hardware import probe_hardware
 from ekya.system.host import cpu_limit, instruction_set, processor_name, read_host_memory
 
 ACTOR_BYTES = 800_000_000
@@ -66,6 +68,7 @@ class Examination:
         reasons: why these, and why not more; one sentence each.
         measured: measurements of this machine, in the format of ``host`` in ``summary.json``; empty if none
             were made.
+        cameras: how many like those that were measured it carries; None if none were.
     """
 
     findings: tuple[Finding, ...]
@@ -74,6 +77,7 @@ class Examination:
     gpus: float
     reasons: tuple[str, ...]
     measured: Mapping[str, object] = field(default_factory=dict)
+    cameras: CarriedCameras | None = None
 
     @property
     def fine(self) -> bool:
@@ -99,6 +103,10 @@ def examine_machine(
     cores = cpu_limit()
     machine = Machine(cores, inventory, find_mps_of)
     chosen = choose_backend(machine=machine)
+    device, cameras = chosen.capability.device, None
+    if measured:
+        gpus = 0 if device == "cpu" else chosen.capability.capacity_milli // FULL_GPU_MILLI
+        cameras = count_carried_cameras(measured.host.costs, gpus)
     findings = (
         Finding(
             "CPU",
@@ -114,18 +122,21 @@ def examine_machine(
         _package("Ray", "ray"),
         _torch(),
         _package("OpenCV", "opencv-python-headless"),
+        _decoders(),
         _default_fleet(),
         _models_of_video(),
-        _forward(chosen.capability.device, measured.fleet if measured else _shipped()),
+        _forward(device, measured.fleet if measured else _shipped()),
         *(_frames(measured) if measured else ()),
+        *((Finding("Cameras", cameras.sentence),) if cameras else ()),
     )
     return Examination(
         findings,
         chosen.name,
-        chosen.capability.device,
+        device,
         chosen.capability.capacity_milli / FULL_GPU_MILLI,
-        (*chosen.reasons, *_limits(chosen.capability.device, inventory)),
+        (*chosen.reasons, *_limits(device, inventory)),
         measured.host.summary() if measured else {},
+        cameras,
     )
 
 
@@ -174,6 +185,14 @@ def _package(what: str, name: str) -> Finding:
         return Finding(what, version(name))
     except PackageNotFoundError:
         return Finding(what, f"{name} is not installed; install Ekya again", False)
+
+
+def _decoders() -> Finding:
+    """Reports which hardware can decode video, by the key ``decoder`` of a camera or a video."""
+    found = probe_hardware()
+    there = ", ".join(kind for kind, why in found.items() if not why)
+    missing = "; ".join(why for why in found.values() if why)
+    return Finding("Decoders", f"cpu{f', {there}' if there else ''}{f'; not {missing}' if missing else ''}")
 
 
 def _torch() -> Finding:
@@ -268,6 +287,7 @@ def installed_versions() -> Mapping[str, str]:
 
 def examination_as_json(examination: Examination) -> Mapping[str, object]:
     """Returns the examination as JSON values."""
+    cameras = examination.cameras
     return {
         "fine": examination.fine,
         "shares": examination.shares,
@@ -278,4 +298,5 @@ def examination_as_json(examination: Examination) -> Mapping[str, object]:
             finding.what: {"found": finding.found, "fine": finding.fine} for finding in examination.findings
         },
         "measured": examination.measured,
+        "cameras": None if cameras is None else {**asdict(cameras), "limit": cameras.limit},
     }

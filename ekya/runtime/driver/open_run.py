@@ -191,6 +191,9 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         _LOG.warning("%s", warning)
     _LOG.info("forward passes: %s", host.self_test.way)
     _LOG.info("shares: %s", chosen.why)
+    substreams = [stream.id for stream in fleet.streams if stream.analysed_url == "url_detect"]
+    if substreams:
+        _LOG.info("analysed is the substream, url_detect, of %s", ", ".join(substreams))
     constants = _constants(fleet, options, chosen, resumed, host)
     grouping = group_streams(fleet, constants.capacity_milli, chosen)
     _LOG.info("processes: %s", grouping.why)

@@ -108,7 +108,9 @@ def facts_of(camera: CameraStatus) -> dict[str, str]:
     frames = "every frame" if camera.every == 1 else f"one frame of {camera.every}"
     share = percent(camera.frames_analysed / camera.frames_due) if camera.frames_due else UNKNOWN
     inference = f"{gpus(camera.inference_share_milli)} GPU, {frames} {by}"
+    substream = {"Analysed stream": "the substream, url_detect"}
     return {
+        **(substream if camera.analysed_url == "url_detect" else {}),
         "Accuracy": percent(camera.accuracy),
         "Audited accuracy": "not known yet" if camera.audited is None else _audit(camera.audited),
         "Model": f"version {camera.model_version}{', frozen' if camera.frozen else ''}",

@@ -12,7 +12,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.events import Event, Warned
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCurve
-from ekya.core.speed import LINEAR
+from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.device_memory import is_out_of_memory
@@ -54,7 +54,7 @@ def cost_of_frames(
     followed: float,
     configs: Sequence[InferenceConfig],
 ) -> FrameCosts:
-    """Returns what frames cost under these λ, by a cost card.
+    """Returns what a plan takes frames to cost under these λ, by a cost card.
 
     Args:
         golden: the golden model.
@@ -64,7 +64,9 @@ def cost_of_frames(
         followed: boxes that are followed from one frame into the next.
         configs: λ.
     """
-    frame_gpu_s = {side: card.frame_gpu_s(objects, side, proposer_operations) for side in sides_of(configs)}
+    frame_gpu_s = {
+        side: card.planned_frame_gpu_s(objects, side, proposer_operations) for side in sides_of(configs)
+    }
     following_gpu_s: dict[int, float] = {}
     if any(config.by_golden for config in configs):
         following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(followed)
@@ -101,6 +103,8 @@ class PreparingWindows:
         golden: labels samples.
         card: costs of all work.
         proposer_operations: counted operations of proposing objects in one frame.
+        speed: of a preparation at its share.
+        believed: what a plan takes frames to cost by; None for ``card``.
     """
 
     def __init__(
@@ -109,9 +113,12 @@ class PreparingWindows:
         golden: Labels,
         card: CostCard,
         proposer_operations: int,
+        speed: SpeedCurve = LINEAR,
+        believed: CostCard | None = None,
     ) -> None:
-        self._cameras, self._golden, self._card = cameras, golden, card
-        self._proposer_operations = proposer_operations
+        self._cameras, self._golden = cameras, golden
+        self._card, self._believed = card, card if believed is None else believed
+        self._proposer_operations, self._speed = proposer_operations, speed
         self.scope: Scope = nullcontext
         self.clock: Callable[[], float] = float  # trials take no time: their cost is counted
         self._window = 0
@@ -133,7 +140,7 @@ class PreparingWindows:
             prepared = self.preparation_inputs(camera, command.window, now_us, asked.since_us, asked.dose)
             settings = prepared.settings.with_label_budget(command.budget)
             self.streams[asked.stream] = replace(prepared, settings=settings)
-        speed = LINEAR.speed_at(command.share_milli)
+        speed = self._speed.speed_at(command.share_milli)
         return self._charge(preparation.prepare_streams(command.streams), speed)
 
     def end_preparation(self) -> None:
@@ -194,7 +201,7 @@ class PreparingWindows:
     ) -> FrameCosts:
         objects = self.streams[stream].material.mean_objects
         operations, followed = self._proposer_operations, boxes_in(burst)
-        return cost_of_frames(self._golden, self._card, operations, objects, followed, configs)
+        return cost_of_frames(self._golden, self._believed, operations, objects, followed, configs)
 
     def run_trial(self, step: TrialStep, trial: MicroProfile) -> tuple[FamilyCurve, float]:
         return counted_curve(trial, self._card)

@@ -5,7 +5,8 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import write_fleet
 from ekya.config.run_options import RunOptions
 from ekya.control.loop import Observer, run_loop
-from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
+from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions, StreamHome
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
@@ -32,7 +33,7 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.costs import CostCard, load_card
+from ekya.pipeline.costs import CostCard, gpus_of, load_card
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.first_look import warn_before_run
 from ekya.pipeline.golden_inference import GoldenInference
@@ -48,6 +49,7 @@ from ekya.pipeline.setup import (
     script_cues,
     stream_setup,
 )
+from ekya.planning.placement.homes import assign_home_gpus
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
@@ -58,6 +60,7 @@ from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.machines import Core, FirstRunGpu, GpuServers, Machine
 from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
@@ -77,6 +80,9 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     folder = RunFolder.create_numbered(options.runs, options.name or fleet.name)
     with open_screen(console) as show:
         watcher = ProgressObserver(show, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
+        if card.gpu is not None:
+            measured, assumed = card.gpu.count_found()
+            _LOG.info("card: %s; %d of its figures measured, %d assumed", card.device, measured, assumed)
         log_script = ScriptLogger(script_cues(fleet))
 
         def observe(batch: Batch, step: StepResult) -> None:
@@ -88,10 +94,52 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     return folder.path
 
 
+class Belief(Enum):
+    """What the planner believes of a GPU's card."""
+
+    CARD = auto()
+    """What the card says, with one inference server a GPU."""
+
+    FIRST = auto()
+    """What the first run did: wall times, speed in proportion to the share, and a process for each camera."""
+
+
 def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptions:
-    """Returns the loop's constants: shares in thousandths, and the GPUs of the fleet file."""
+    """Returns the loop's constants: shares in thousandths, and the GPUs of the fleet file.
+
+    Args:
+        fleet: to run.
+        card: as the planner believes it.
+        seed: of all random draws.
+    """
     families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
-    return loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
+    options = loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
+    if card.gpu is None:
+        return options
+    gpus = gpus_of(fleet)
+    homes = tuple(StreamHome(stream, gpu) for stream, gpu in _homes(fleet).items()) if gpus > 1 else ()
+    return replace(options, homes=homes, training_speed=card.gpu.curve_among_others(gpus))
+
+
+def _homes(fleet: FleetConfig) -> dict[StreamId, int]:
+    homes = assign_home_gpus(len(fleet.streams), fleet.capacity_milli)
+    return {stream.id: gpu for stream, gpu in zip(fleet.streams, homes, strict=True)}
+
+
+def _true_and_believed(card: CostCard, belief: Belief) -> tuple[CostCard, CostCard]:
+    """Returns what work costs, and what the planner believes; in the first run a CPU labelled."""
+    if belief is Belief.CARD:
+        return card, card
+    believed = card.as_first_believed()
+    return replace(card, golden_ops_per_s=believed.golden_ops_per_s), believed
+
+
+def _machine(fleet: FleetConfig, card: CostCard, belief: Belief, fps: float) -> Machine:
+    if card.gpu is None:
+        return Core()
+    if belief is Belief.FIRST and card.gpu.first is not None:
+        return FirstRunGpu(card.gpu.first)
+    return GpuServers(card.gpu, _homes(fleet), fps)
 
 
 def emulate(
@@ -101,6 +149,7 @@ def emulate(
     seed: int,
     observe: Observer,
     card: CostCard | None = None,
+    belief: Belief = Belief.CARD,
 ) -> dict[str, Any]:
     """Makes one run of the emulated world in a new folder, with ``card`` or the shipped cost card.
 
@@ -108,7 +157,7 @@ def emulate(
         KeyboardInterrupt: after Ctrl-C; what happened until then is measured and written.
     """
     stopped = False
-    with open_emulated(folder, fleet, scheduler, seed, card) as run:
+    with open_emulated(folder, fleet, scheduler, seed, card, belief) as run:
         try:
             run_loop(run.executor, run.journal, run.plan, run.scheduler.needs, run.options, observe)
         except KeyboardInterrupt:
@@ -122,16 +171,21 @@ def emulate(
 
 @contextmanager
 def open_emulated(
-    folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard | None = None
+    folder: RunFolder,
+    fleet: FleetConfig,
+    scheduler: str,
+    seed: int,
+    card: CostCard | None = None,
+    belief: Belief = Belief.CARD,
 ) -> Iterator["EmulatedRun"]:
     """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
     # Sums depend on the number of threads, and two runs have to give the same bytes.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_fleet(folder.fleet, fleet)
-    card = (card or load_card()).of(fleet.edge.model)
+    true, believed = _true_and_believed((card or load_card()).of(fleet.edge.model), belief)
     chosen = make_scheduler(scheduler)
-    constants = emulated_options(fleet, card, seed)
+    constants = emulated_options(fleet, believed, seed)
     classes = fleet_classes(fleet)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))
@@ -143,6 +197,8 @@ def open_emulated(
             for stream in fleet.streams
         }
         cameras: dict[StreamId, EmulatedCamera] = {}
+        all_fps = sum(_fps_of(source) for source in sources.values())
+        host_part_s = 0.0 if believed.gpu is None else believed.gpu.host_part_s(all_fps, gpus_of(fleet))
         operations = []
         analyses = GoldenInference(fleet)
         for place, (stream, source) in enumerate(sources.items()):
@@ -150,18 +206,28 @@ def open_emulated(
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
             frames = FrameRecord(folder, stream)
             cameras[stream], counted = _camera(
-                fleet, place, source, seed, card, base, frames, models, analyses
+                fleet, place, source, seed, true, believed, base, frames, models, analyses, host_part_s
             )
             operations.append(counted)
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes, fleet.edge.task)
         world = EmulatedWorld(
-            cameras, golden, card, max(operations), fleet.capacity_milli, fleet.drift.notice
+            cameras,
+            golden,
+            true,
+            max(operations),
+            fleet.capacity_milli,
+            fleet.drift.notice,
+            _machine(fleet, true, belief, all_fps),
+            believed,
         )
         executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
-        yield EmulatedRun(folder, fleet, executor, journal, chosen, constants, card.planning_us)
+        run = EmulatedRun(folder, fleet, executor, journal, chosen, constants, true.planning_us)
+        yield run
         world.finish(executor.now_us)
+        if true.gpu is not None:
+            run.late_gpu = sum(camera.inference.late_gpu for camera in cameras.values())
         finest = InferenceConfig(1, max(fleet.inference.resolutions))
         for stream, camera in cameras.items():
             source = sources[stream]
@@ -179,6 +245,7 @@ class EmulatedRun:
         folder, fleet: of the run.
         executor, journal, scheduler, options: for its loop.
         planning_us: charge for a plan.
+        late_gpu: frames that a GPU's server had no time for; None on a core.
     """
 
     folder: RunFolder
@@ -188,6 +255,7 @@ class EmulatedRun:
     scheduler: Scheduler
     options: LoopOptions
     planning_us: int
+    late_gpu: int | None = None
     _took_ms: list[float] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
 
@@ -203,7 +271,7 @@ class EmulatedRun:
         """Scores the run and returns its summary, after the block of ``open_emulated``."""
         took_s = time.monotonic() - self._began_s
         others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
-        host = SummaryHost(planning_ms=tuple(self._took_ms), others=others)
+        host = SummaryHost(planning_ms=tuple(self._took_ms), late_gpu=self.late_gpu, others=others)
         return finish_run(self.folder, self.fleet, "emulated", self.options.seed, host)
 
 
@@ -212,15 +280,18 @@ def _camera(
     place: int,
     source: SourceProcess,
     seed: int,
-    card: CostCard,
+    true: CostCard,
+    believed: CostCard,
     base: EdgeModel,
     frames: FrameRecord,
     models: ModelRecord,
     golden: GoldenInference,
+    host_part_s: float,
 ) -> tuple[EmulatedCamera, int]:
     """Returns a camera, and the counted operations of proposing the objects of its first frame."""
     stream = fleet.streams[place]
     setup = stream_setup(fleet, place, _fps_of(source), seed)
+    setup = replace(setup, settings=replace(setup.settings, host_part_s=host_part_s))
     proposer = proposer_for(fleet, stream)
     arriving = source.frames()
     first = next(arriving, None)
@@ -229,19 +300,19 @@ def _camera(
     steps = FrameSteps(proposer, setup.collector(), settings.task, golden, drift_monitor(fleet))
     prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
-        resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+        resolution: believed.planned_frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
         for resolution in fleet.inference.resolutions
     }
     following_gpu_s: dict[int, float] = {}
     if fleet.inference.golden_every:
-        costs[GOLDEN_RESOLUTION] = card.proposing_gpu_s(golden.operations())
-        following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(TYPICAL_OBJECTS)
+        costs[GOLDEN_RESOLUTION] = believed.proposing_gpu_s(golden.operations())
+        following_gpu_s[GOLDEN_RESOLUTION] = believed.following_gpu_s(TYPICAL_OBJECTS)
     camera = EmulatedCamera(
         settings=settings,
         inference=EmulatedStream(
             chain([first] if first else [], arriving),
             steps,
-            card,
+            true,
             base,
             prepare,
             costs.get(GOLDEN_RESOLUTION, 0.0),
@@ -255,6 +326,7 @@ def _camera(
             settings.fps,
             costs,
             following_gpu_s=following_gpu_s,
+            host_part_s=host_part_s,
         ),
         version=BASE_VERSION,
         memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),

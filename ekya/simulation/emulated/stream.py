@@ -1,4 +1,4 @@
-"""One camera and its inference on virtual time: at its frame rate, at its share, newest frame first."""
+"""One camera and its inference on virtual time: at its frame rate, newest frame first."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import DriftDetected
 from ekya.core.records import FramePrediction, FrameReference
-from ekya.core.speed import LINEAR
-from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.model import EdgeModel
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_in_order, needs_objects
 from ekya.pipeline.inference import FrameSteps, Proposed, Serving, analyse
+from ekya.simulation.emulated.frame_queues import FrameQueue, FrameWork, queue_of_core
 from ekya.streams.ingest.frame import Frame, Truth
 
 _ANALYSE_AT_ONCE = 16
@@ -24,7 +24,7 @@ _ANALYSE_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+class WaitingFrame:
     """Frame to be analysed or followed next, with the operations of proposing its boxes."""
 
     frame: Frame
@@ -32,9 +32,15 @@ class _Waiting:
     proposer_operations: int
     way: FrameWay
 
+    @property
+    def t_us(self) -> int:
+        return self.frame.t_us
+
 
 class EmulatedStream:
-    """Frames arrive, are analysed within the share, and all get an answer.
+    """Frames arrive, are analysed when their queue says so, and all get an answer.
+
+    The queue is a core's, unless ``use_queue`` sets another before the first frame arrives.
 
     Args:
         frames: the camera.
@@ -47,6 +53,7 @@ class EmulatedStream:
     Attributes:
         serving: the serving model.
         arrived: number of frames so far.
+        late_gpu: number of frames that waited for the GPU when a newer one came.
     """
 
     def __init__(
@@ -67,28 +74,48 @@ class EmulatedStream:
         self._card, self._golden_gpu_s = card, golden_gpu_s
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
-        self._busy_until_us = -1
-        self._waiting: _Waiting | None = None
+        self._waiting: WaitingFrame | None = None
+        self._taken: list[WaitingFrame] = []
         self._to_analyse: list[Proposed] = []
         self._rows: dict[int, FramePrediction] = {}
         self._references: list[FrameReference] = []
         self._used_gpu_s = 0.0
-        self.arrived = 0
+        self.arrived = self.late_gpu = 0
+        self.use_queue(queue_of_core())
 
     @property
     def ended(self) -> bool:
         """True after the camera's last frame."""
         return self._next is None
 
+    @property
+    def next_us(self) -> int | None:
+        """When the next frame arrives; None after the last."""
+        return None if self._next is None else self._next[0].t_us
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a frame waits to be analysed, and the stream has a share."""
+        return self._waiting is not None and self._share_milli > 0
+
+    @property
+    def share_milli(self) -> int:
+        """The share for inference."""
+        return self._share_milli
+
+    @property
+    def every(self) -> int:
+        """How many frames λ takes one of."""
+        return self._config.every
+
+    def use_queue(self, queue: FrameQueue[WaitingFrame]) -> None:
+        """Sets the queue that says when frames are analysed."""
+        self._queue = queue
+        queue.add_stream(self)
+
     def advance(self, now_us: int) -> None:
         """Processes everything before ``now_us``: arriving frames, and analyses that begin or end."""
-        # A frame of now_us is left: what is set at that time holds for it.
-        while self._next is not None and self._next[0].t_us < now_us:
-            frame, truth = self._next
-            self._next = next(self._frames, None)
-            self._work_until(frame.t_us)
-            self._arrive(frame, truth)
-        self._work_until(now_us)
+        self._queue.advance(now_us)
 
     def configure(self, config: InferenceConfig, share_milli: int, now_us: int) -> None:
         """Sets λ and share from ``now_us`` on; the frame in analysis keeps the old ones."""
@@ -96,9 +123,8 @@ class EmulatedStream:
         if config != self._config:
             # The frames so far belong to the λ before.
             self._analyse()
-        # A frame that has waited without a share begins now, and not when it arrived.
         if self._share_milli == 0:
-            self._busy_until_us = max(self._busy_until_us, now_us)
+            self._queue.resume(now_us)
         self._config, self._share_milli = config, share_milli
 
     def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
@@ -134,15 +160,20 @@ class EmulatedStream:
 
     def take_rows(self) -> tuple[list[FramePrediction], list[FrameReference]]:
         """Returns and drops predictions and references of the frames so far, in order."""
-        if self._waiting is not None:
-            self._pass_over(self._waiting.frame)
-            self._waiting = None
+        for waiting in (*self._taken, *([] if self._waiting is None else [self._waiting])):
+            self._pass_over(waiting.frame)
+        self._taken, self._waiting = [], None
         self._analyse()
         rows = [self._rows[frame] for frame in sorted(self._rows)]
         references, self._rows, self._references = self._references, {}, []
         return rows, references
 
-    def _arrive(self, frame: Frame, truth: Truth | None) -> None:
+    def arrive(self) -> None:
+        """Lets the next frame arrive; it takes the place of the one that waits."""
+        if self._next is None:
+            return
+        frame, truth = self._next
+        self._next = next(self._frames, None)
         self.arrived += 1
         if truth is not None:
             self._references.append(truth.to_reference(frame.index, frame.t_us))
@@ -171,27 +202,39 @@ class EmulatedStream:
             return
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
-        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations, way)
-        self._work_until(frame.t_us)
+        self._waiting = WaitingFrame(frame, proposals.boxes, proposer_operations, way)
 
-    def _work_until(self, t_us: int) -> None:
-        """Ends analyses up to ``t_us`` and begins the next ones."""
-        while self._busy_until_us <= t_us:
-            if self._waiting is None or self._share_milli == 0:
-                return
-            waiting, self._waiting = self._waiting, None
-            if waiting.way is FrameWay.ANALYSE:
-                self._begin(waiting)
-            else:
-                self._follow(waiting.frame)
+    def take_waiting(self) -> WaitingFrame:
+        """Takes the frame that waits.
 
-    def _begin(self, waiting: _Waiting) -> None:
+        Raises:
+            LookupError: none does.
+        """
+        if self._waiting is None:
+            raise LookupError("no frame waits")
+        waiting, self._waiting = self._waiting, None
+        self._taken.append(waiting)
+        return waiting
+
+    def give_up(self, waiting: WaitingFrame) -> None:
+        """Passes a frame over for which the GPU had no time."""
+        self._taken.remove(waiting)
+        self.late_gpu += int(waiting.way is FrameWay.ANALYSE)
+        self._pass_over(waiting.frame)
+
+    def begin(self, waiting: WaitingFrame) -> FrameWork:
+        """Analyses a frame, or follows boxes into it; returns what that costs."""
+        self._taken.remove(waiting)
+        work = self._analysing(waiting) if waiting.way is FrameWay.ANALYSE else self._following(waiting)
+        self._used_gpu_s += work.gpu_s
+        return work
+
+    def _analysing(self, waiting: WaitingFrame) -> FrameWork:
         frame, boxes = waiting.frame, waiting.boxes
         if self._config.by_golden:
             self._analyse()  # of an earlier λ, whose boxes are older
             self._rows[frame.index] = self._steps.ask_golden(frame, self._config, self._version)
-            self._occupy(frame, self._golden_gpu_s)
-            return
+            return FrameWork(self._golden_gpu_s, 1)
         ready = self._steps.cut(frame, boxes, self._config.resolution)
         self._to_analyse.append(ready)
         if len(self._to_analyse) >= _ANALYSE_AT_ONCE:
@@ -199,23 +242,17 @@ class EmulatedStream:
         gpu_s = self._card.frame_gpu_s(
             len(ready.images), self._config.resolution, waiting.proposer_operations
         )
-        self._occupy(frame, gpu_s)
         self._steps.answered(frame.index)
+        return FrameWork(gpu_s, len(ready.images))
 
-    def _follow(self, frame: Frame) -> None:
+    def _following(self, waiting: WaitingFrame) -> FrameWork:
         self._analyse()  # boxes are followed from the last analysed frame
-        followed = self._steps.follow(frame, self._config, self._version)
+        followed = self._steps.follow(waiting.frame, self._config, self._version)
         if followed is None:
-            self._pass_over(frame)
-            return
-        self._rows[frame.index], operations = followed
-        self._occupy(frame, self._card.proposing_gpu_s(operations))
-
-    def _occupy(self, frame: Frame, gpu_s: float) -> None:
-        """Charges the work on a frame, which begins when it is there and the share is free."""
-        self._used_gpu_s += gpu_s
-        begun_us = max(frame.t_us, self._busy_until_us)
-        self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed_at(self._share_milli) * US_PER_S)
+            self._pass_over(waiting.frame)
+            return FrameWork(0.0, 0)
+        self._rows[waiting.frame.index], operations = followed
+        return FrameWork(self._card.proposing_gpu_s(operations), 1)
 
     def _pass_over(self, frame: Frame) -> None:
         self._rows[frame.index] = self._steps.skip(frame.index, frame.t_us, self._config, self._version)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, inference_holder
-from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
@@ -20,6 +19,7 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.stream_preparation import retraining_of
 from ekya.planning.adaptation.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.machines import Core, Machine
 from ekya.simulation.emulated.preparing import PreparingWindows
 from ekya.simulation.executor import Due, PreparedStep
 from ekya.simulation.retraining import Checkpoint, DoesNotFitError, EpochEnd, TrainingStep, VirtualRetraining
@@ -43,6 +43,8 @@ class EmulatedWorld:
         proposer_operations: counted operations of proposing objects in one frame.
         capacity_milli: all GPUs together.
         notices: whether drift is reported.
+        machine: that all runs on; None for a core.
+        believed: what a plan takes frames to cost by; None for ``card``.
     """
 
     def __init__(
@@ -53,15 +55,24 @@ class EmulatedWorld:
         proposer_operations: int,
         capacity_milli: int,
         notices: bool = False,
+        machine: Machine | None = None,
+        believed: CostCard | None = None,
     ) -> None:
+        self._machine = Core() if machine is None else machine
         self.streams: Sequence[StreamId] = sorted(cameras)
         self.retrainings: dict[StreamId, VirtualRetraining[EdgeModel]] = {}
-        self.training_speed = LINEAR
+        self.training_speed = self._machine.training_speed
         self.shares = InstantShares(capacity_milli)
         self._cameras = dict(sorted(cameras.items()))
+        self._inference = {stream: camera.inference for stream, camera in self._cameras.items()}
+        for stream, inference in self._inference.items():
+            inference.use_queue(self._machine.queue_for(stream))
         self._golden = golden
         self._card = card
-        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations)
+        self._prepares = False
+        self._preparing = PreparingWindows(
+            cameras, golden, card, proposer_operations, self.training_speed, believed
+        )
         self._now_us = 0
         self._measured_us = 0
         self._notices, self._noticed_us = notices, 0
@@ -74,6 +85,7 @@ class EmulatedWorld:
 
     def pending_acts(self) -> Iterator[Due]:
         """Yields at a time first the script, then measurements, and what is noticed of frames."""
+        self._set_load()
         if self._script:
             yield self._script[0].t_us, -2, self._follow_script
         yield self._measured_us + MEASURE_EVERY_US, -1, self._measure
@@ -91,9 +103,11 @@ class EmulatedWorld:
     def prepare(
         self, command: cmd.BeginPreparation, now_us: int
     ) -> tuple[list[ev.Event], Iterator[PreparedStep]]:
+        self._prepares = True
         return [], self._preparing.start_preparation(command, now_us)
 
     def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
+        self._prepares = False
         self._preparing.end_preparation()
 
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
@@ -145,6 +159,15 @@ class EmulatedWorld:
             camera.inference.advance(now_us)
             camera.frames.add(*camera.inference.take_rows())
             camera.frames.flush()
+
+    def _set_load(self) -> None:
+        """Tells the machine what runs from now on; retrainings go on at the pace that is left to them."""
+        speeds = {
+            stream: one.speed_alone for stream, one in self.retrainings.items() if one.speed_alone > 0.0
+        }
+        self._machine.set_load(self._inference, speeds, self._prepares)
+        for stream in speeds:
+            self.retrainings[stream].set_pace(self._machine.pace_of(stream), self._now_us)
 
     def _follow_script(self, t_us: int) -> Iterator[ev.Event]:
         """Yields the script's events up to ``t_us``, except of streams that have ended."""

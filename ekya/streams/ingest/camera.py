@@ -19,6 +19,7 @@ from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import fill_in_url, mask_passwords
 from ekya.streams.ingest.decoding import VideoInput
 from ekya.streams.ingest.frame import LiveSource, Sight, Silence
+from ekya.streams.ingest.hardware import DecoderName, HardwareDecoder
 from ekya.streams.ingest.pictures import UnreadableError
 
 FIRST_DELAY_S = 0.5
@@ -46,6 +47,11 @@ class CameraSpec(BaseModel):
     Attributes:
         url: an ``rtsp://``, ``rtsps://``, ``http://`` or ``https://`` URL, or ``/dev/videoN``.
             ``${NAME}`` stands for the environment variable of that name.
+        url_detect: URL of the camera's substream of low resolution. With it that one is opened for all that
+            Ekya does, analysis, labels and recording, and ``url`` is only noted.
+        decoder: what decodes the video: ``cpu``, or NVDEC by ``cuda``, or ``vaapi``; ``auto`` is the one of
+            these that this machine has. Hardware has to show on the first frames that it gives the same
+            pictures for less processor time; otherwise the CPU decodes, and a warning says why.
         fps: frames a second; None measures the rate, and assumes ``ASSUMED_FPS`` if the camera cannot be
             reached at the start.
         stall_s: seconds without a frame after which the camera counts as lost.
@@ -59,16 +65,28 @@ class CameraSpec(BaseModel):
 
     kind: Literal["camera"] = "camera"
     url: str
+    url_detect: str | None = None
+    decoder: DecoderName = "cpu"
     fps: float | None = Field(default=None, gt=0, le=_SANE_FPS[1])
     stall_s: float = Field(default=5.0, ge=0.5, le=60.0)
     max_side: int = Field(default=640, ge=32)
 
-    @field_validator("url")
+    @field_validator("url", "url_detect")
     @classmethod
-    def _is_a_camera(cls, url: str) -> str:
-        if not _UNKNOWN.match(url):
+    def _is_a_camera(cls, url: str | None) -> str | None:
+        if url is not None and not _UNKNOWN.match(url):
             _check(url)
         return url
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The URLs by their keys."""
+        return {"url": self.url} | ({} if self.url_detect is None else {"url_detect": self.url_detect})
+
+    @property
+    def analysed_url(self) -> str:
+        """Key of the URL that is opened."""
+        return "url" if self.url_detect is None else "url_detect"
 
     def open(self, classes: tuple[str, ...]) -> LiveSource:
         """Opens the camera; ``classes`` is not used, since a camera has no truth.
@@ -78,12 +96,14 @@ class CameraSpec(BaseModel):
         Raises:
             UserError: the URL names an environment variable that is not set.
         """
-        address = fill_in_url(self.url)
+        key = self.analysed_url
+        address = fill_in_url(url := self.urls[key])
         try:
             _check(address)
         except ValueError as error:
-            raise UserError(f"key 'url': {mask_passwords(str(error), self.url)}") from None
-        source = CameraSource(address, self.fps, self.stall_s, self.max_side)
+            raise UserError(f"key '{key}': {mask_passwords(str(error), url)}") from None
+        hardware = HardwareDecoder(self.decoder)
+        source = CameraSource(address, self.fps, self.stall_s, self.max_side, hardware=hardware)
         source.connect_camera()
         return source
 
@@ -108,6 +128,7 @@ class CameraSource:
         address: URL with credentials; must not be logged or shown.
         declared_fps, stall_s, max_side: as in ``CameraSpec``.
         now_s: monotonic clock; tests pass their own.
+        hardware: that may decode it.
     """
 
     address: str = field(repr=False)
@@ -115,6 +136,7 @@ class CameraSource:
     stall_s: float
     max_side: int
     now_s: Callable[[], float] = field(default=time.monotonic, repr=False)
+    hardware: HardwareDecoder | None = field(default=None, repr=False)
     _video: VideoInput | None = field(default=None, init=False, repr=False)
     _measured_fps: float | None = field(default=None, init=False)
     _reason: str = field(default="no connection was tried yet", init=False)
@@ -173,7 +195,14 @@ class CameraSource:
         options = dict(one.split(";", 1) for one in given.split("|") if ";" in one)
         try:
             kind = "v4l2" if is_device else None
-            return VideoInput(self.address, self.max_side, timeout_s=self.stall_s, options=options, kind=kind)
+            return VideoInput(
+                self.address,
+                self.max_side,
+                timeout_s=self.stall_s,
+                options=options,
+                kind=kind,
+                hardware=self.hardware,
+            )
         except UnreadableError:
             self._reason = "the camera answers and gives no video; check login, path and codec"
             return None

@@ -8,12 +8,16 @@ from fractions import Fraction
 import av
 import cv2
 import numpy as np
+from av.packet import Packet
 from av.stream import Disposition
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
+from ekya.streams.ingest.hardware import DecoderTrial, HardwareDecoder
 from ekya.streams.ingest.pictures import UnreadableError, size_within
 
 # A damaged stretch gives one error after another, and so may the end: there every further try fails at once.
@@ -23,6 +27,8 @@ _TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTA
 _SANE_RATIO = (0.25, 4.0)
 _STILL = Disposition.attached_pic | Disposition.still_image | Disposition.timed_thumbnails
 _LONGEST_GAP_S, _LONGEST_GAP_FRAMES = 10.0, 10
+# Otherwise chroma that hardware gives interleaved would be scaled in another way than software's.
+_PLANAR = {"nv12": "yuv420p", "p010le": "yuv420p10le"}
 
 
 class VideoInput:
@@ -43,6 +49,7 @@ class VideoInput:
         timeout_s: float | None = None,
         options: dict[str, str] | None = None,
         kind: str | None = None,
+        hardware: HardwareDecoder | None = None,
     ) -> None:
         """Opens a video.
 
@@ -53,6 +60,8 @@ class VideoInput:
             timeout_s: seconds without a frame after which it is taken to have ended; None waits for ever.
             options: FFmpeg's, of the container.
             kind: FFmpeg's name of the format; None finds it out.
+            hardware: decodes it if that is proven, or proves so on the first frames; None for software. It
+                cannot seek.
 
         Raises:
             UnreadableError: it cannot be opened, or has no video.
@@ -79,8 +88,14 @@ class VideoInput:
         self._tick_s = float(self.track.time_base or 1)
         self._packets = self._file.demux(self.track)
         self._decoded: deque[VideoFrame] = deque()
-        self._scaler = VideoReformatter()
+        self._scaler, self._planar = VideoReformatter(), VideoReformatter()
         self._ratio: tuple[Fraction | None, float] | None = None
+        self._decoder: VideoCodecContext = self.track.codec_context
+        self._hardware, self._behind = hardware, 0
+        self._trial: DecoderTrial | None = None
+        decoder = hardware.open_decoder(self.track) if hardware is not None else None
+        if hardware is not None and decoder is not None:
+            self._choose_decoder(hardware, decoder)
 
     @property
     def rate(self) -> float:
@@ -122,7 +137,7 @@ class VideoInput:
                 packet = None if is_late or failed > _MOST_FAILURES else next(self._packets, None)
                 if packet is None:
                     return None
-                self._decoded.extend(packet.decode())
+                self._decoded.extend(self._decode(packet))
             except av.FFmpegError as error:
                 if isinstance(error, BlockingIOError):  # a device that has no frame yet
                     time.sleep(0.005)
@@ -147,6 +162,9 @@ class VideoInput:
         ratio = self._pixel_ratio() if self._square_pixels else 1.0
         width, height = round(frame.width * max(ratio, 1.0)), round(frame.height / min(ratio, 1.0))
         width, height = size_within(width, height, self._max_side)
+        planar = _PLANAR.get(frame.format.name)
+        if planar is not None:
+            frame = self._planar.reformat(frame, format=planar, threads=1)
         # One pass converts and scales. By area, as other pictures are scaled down.
         made = self._scaler.reformat(frame, width, height, "bgr24", interpolation="AREA", threads=1)
         plane, strides = made.planes[0], (made.planes[0].line_size, 3, 1)
@@ -159,9 +177,38 @@ class VideoInput:
         """Closes file or connection. May be called twice."""
         self._file.close()
 
+    def _choose_decoder(self, hardware: HardwareDecoder, decoder: VideoCodecContext) -> None:
+        """Decodes by hardware if that is proven; otherwise tries it on the first frames, and keeps them."""
+        if hardware.proven:
+            self._decoder = decoder
+            return
+        tried = self._trial = DecoderTrial(hardware, decoder, self.picture_of)
+        shown = []
+        while not tried.over and (frame := self.next_frame()) is not None:
+            shown.append(frame)
+        self._decoded.extendleft(reversed(shown))
+        self._trial = None
+        if hardware.proven:
+            self._decoder, self._behind = decoder, tried.behind
+            self._decoded.extend(tried.ahead)
+
+    def _decode(self, packet: "Packet[VideoStream]") -> list[VideoFrame]:
+        if self._trial is not None and not self._trial.over:
+            return self._trial.decode_packet(packet)
+        frames: list[VideoFrame] = []
+        try:
+            frames = self._decoder.decode(packet)
+        finally:
+            if self._hardware is not None and self._hardware.proven:
+                self._hardware.note_packet(bool(frames))
+                self._decoder = self._decoder if self._hardware.proven else self.track.codec_context
+        passed_over = min(self._behind, len(frames))
+        self._behind -= passed_over
+        return frames[passed_over:]
+
     def _pixel_ratio(self) -> float:
         """Returns the width of a pixel over its height: the container's, until the stream itself changes."""
-        now = self.track.codec_context.sample_aspect_ratio
+        now = self._decoder.sample_aspect_ratio
         if self._ratio is None or now != self._ratio[0]:
             ratio = float((now if self._ratio else self.track.sample_aspect_ratio) or 1)
             self._ratio = now, ratio if _SANE_RATIO[0] <= ratio <= _SANE_RATIO[1] else 1.0

@@ -141,7 +141,7 @@ class SourceProcess:
                 stderr=self._errors,
                 pass_fds=(self._memory, child_pipe),
                 start_new_session=True,  # only the parent handles Ctrl-C
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | _KEPT_MEMORY,
+                env=_child_environment(),
             )
         finally:
             # While this process held the child's end, the child's death would not end the pipe.
@@ -387,6 +387,12 @@ def probe_source(spec: SourceSpec, classes: tuple[str, ...], timeout_s: float = 
     """
     with SourceProcess(spec, classes) as process:
         return process.wait_open(timeout_s)
+
+
+def _child_environment() -> dict[str, str]:
+    # A decoder on the GPU is no MPS client: their number has a limit, and the fault of one ends all.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | _KEPT_MEMORY
 
 
 def _in_words(code: int) -> str:

@@ -24,6 +24,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.decoding import FrameClock, VideoInput
 from ekya.streams.ingest.frame import Frame, StreamSource, Truth
+from ekya.streams.ingest.hardware import DecoderName, HardwareDecoder
 from ekya.streams.ingest.pictures import UnreadableError
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class VideoSpec(BaseModel):
         max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
         square_pixels: stretch pictures whose pixels are not square, as players do; without it boxes are in
             the pixels that are stored.
+        decoder: as of a camera. With another than ``cpu`` two runs need not be the same bit by bit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,6 +57,7 @@ class VideoSpec(BaseModel):
     files: tuple[Path, ...] = Field(min_length=1)
     max_side: int = Field(default=640, ge=32)
     square_pixels: bool = True
+    decoder: DecoderName = "cpu"
 
     def open(self, classes: tuple[str, ...]) -> "VideoSource":
         """Opens the video; ``classes`` is not used, since a video has no truth.
@@ -65,10 +68,17 @@ class VideoSpec(BaseModel):
         Raises:
             UserError: a file is missing or not a video.
         """
-        return VideoSource(self, tuple(self._examine_file(file) for file in self.files))
+        facts, hardware = (
+            tuple(self._examine_file(file) for file in self.files),
+            HardwareDecoder(self.decoder),
+        )
+        if self.decoder != "cpu":
+            # Tried now: what that takes is no part of what a frame takes.
+            self.open_file(self.files[0], hardware).close()
+        return VideoSource(self, facts, hardware)
 
-    def open_file(self, file: Path) -> VideoInput:
-        """Opens one of the files.
+    def open_file(self, file: Path, hardware: HardwareDecoder | None = None) -> VideoInput:
+        """Opens one of the files, for seeking unless ``hardware`` may decode it.
 
         Raises:
             UserError: it is missing or not a video.
@@ -76,7 +86,9 @@ class VideoSpec(BaseModel):
         if not file.is_file():
             raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
         try:
-            return VideoInput(f"file:{file}", self.max_side, square_pixels=self.square_pixels)
+            return VideoInput(
+                f"file:{file}", self.max_side, square_pixels=self.square_pixels, hardware=hardware
+            )
         except UnreadableError as error:
             raise UserError(f"{file}: {error}{_REMEDY}") from None
 
@@ -131,11 +143,13 @@ class VideoSource:
     Attributes:
         spec: files, and how large their pictures are.
         facts: of each file.
+        hardware: that may decode them.
         damaged: number of frames of the current pass that could not be decoded.
     """
 
     spec: VideoSpec
     facts: tuple[FileFacts, ...]
+    hardware: HardwareDecoder
     damaged: int = field(default=0, init=False)
 
     @property
@@ -155,7 +169,7 @@ class VideoSource:
         index = file_start_us = 0
         for file, facts in zip(self.spec.files, self.facts, strict=True):
             clock, came, damaged_before = FrameClock(facts.rate, facts.stamped), 0, self.damaged
-            with closing(self.spec.open_file(file)) as video:
+            with closing(self.spec.open_file(file, self.hardware)) as video:
                 for stamp_s, frame in video.frames(facts.mixed_up):
                     self.damaged = damaged_before + video.damaged
                     t_us = file_start_us + clock.next_us(stamp_s)
@@ -205,8 +219,9 @@ class SpreadVideoSpec(BaseModel):
     run_frames: int = Field(ge=1)
 
     def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """Opens the video as ``VideoSpec`` does; ``classes`` is not used."""
-        return SpreadVideoSource(self.video.open(classes), self.runs, self.run_frames)
+        """Opens the video as ``VideoSpec`` does, for the CPU; ``classes`` is not used."""
+        video = self.video.model_copy(update={"decoder": "cpu"})
+        return SpreadVideoSource(video.open(classes), self.runs, self.run_frames)
 
 
 @dataclass(eq=False)

@@ -1,0 +1,117 @@
+"""What a cost card says of a GPU server beside the rates of its work: batches, shares, cores.
+
+A figure of a card was measured or is assumed, and the card says which (``found``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from ekya.core.speed import SpeedCurve
+from ekya.core.units import FULL_GPU_MILLI
+
+FEWEST_TRAINERS, MOST_TRAINERS = 2, 6
+"""Processes that train on one GPU, by the cores that there are for each GPU."""
+
+MOST_IMAGES, MOST_CROPS = 16, 128
+"""Frames, and crops, that an inference server analyses in one batch."""
+
+USABLE_PART = 0.95
+"""Part of the host's time that planned frames may take: above it some are late."""
+
+LEAST_CORES = 0.5
+"""Cores that inference has whatever reading and training take: the system shares them fairly."""
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class FirstBelief:
+    """What a run believed of this GPU that took wall time for GPU time, with a process for each camera.
+
+    Attributes:
+        frame_s, label_s: to analyse a typical frame, and to label an object, as the clock told.
+        golden: the golden model, a key of ``CLASSIFIERS``.
+        prepare_s: to pass a training's crop, with its copies, through the frozen blocks, in small batches.
+        process_frame_s: (share_milli, seconds) that a frame was charged in a process of its own.
+        overlap: the same, in a fleet, over one process alone on the GPU.
+        training_speed: (share_milli, speed) of a retraining at its share, as in ``SpeedCurve``.
+    """
+
+    frame_s: float
+    label_s: float
+    golden: str
+    prepare_s: float
+    process_frame_s: tuple[tuple[int, float], ...]
+    overlap: float
+    training_speed: tuple[tuple[int, float], ...]
+
+    def charged_frame_s(self, share_milli: int) -> float:
+        """Returns the seconds that a frame was charged at a share."""
+        points = self.process_frame_s
+        below = [point for point in points if point[0] <= share_milli]
+        return self.overlap * (below[-1] if below else points[0])[1]
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class GpuFacts:
+    """A GPU server, as far as the emulated world needs to know it.
+
+    The rates of its card are of work that fills the GPU: what a batch costs beside is here.
+
+    Attributes:
+        cores: of the server, for all of its GPUs.
+        pass_s: seconds of a pass beside the operations of its images: launches, and kernels that are never
+            full.
+        beside_training: speed of inference while a retraining or a preparation runs on the same GPU.
+        training_speed: (share_milli, speed) of a retraining at its share, as in ``SpeedCurve``.
+        reading_s: seconds of a core to read a frame, in a process of its camera.
+        frame_s: seconds of the inference server's interpreter for a frame that is analysed.
+        first: what the first run believed; None where no such run was made.
+        found: for each figure of the card, ``measured: WHERE`` or ``assumed: WHY``.
+    """
+
+    cores: float
+    pass_s: float
+    beside_training: float
+    training_speed: tuple[tuple[int, float], ...]
+    reading_s: float
+    frame_s: float
+    first: FirstBelief | None = None
+    found: Mapping[str, str] = field(default_factory=dict)
+
+    def trainers(self, gpus: int) -> int:
+        """Returns the number of processes that train on each GPU."""
+        return trainers_per_gpu(self.cores, gpus)
+
+    def host_part_s(self, fps: float, gpus: int) -> float:
+        """Returns the seconds of the whole host that a frame takes which is analysed.
+
+        What binds is the cores that reading and training leave, or the interpreters of the inference servers.
+
+        Args:
+            fps: frames a second of all cameras together.
+            gpus: number of GPUs, each with a server.
+        """
+        left = self.cores - fps * self.reading_s - gpus * self.trainers(gpus)
+        return self.frame_s / (USABLE_PART * min(max(left, LEAST_CORES), gpus))
+
+    def curve(self) -> SpeedCurve:
+        """Returns the speed of a retraining alone at its share."""
+        return SpeedCurve(self.training_speed)
+
+    def curve_among_others(self, gpus: int) -> SpeedCurve:
+        """Returns the speed of a retraining at its share while others have the rest of the GPU."""
+        most = self.trainers(gpus)
+        points = [(milli, min(speed, most * milli / FULL_GPU_MILLI)) for milli, speed in self.training_speed]
+        return SpeedCurve(tuple(points))
+
+    def count_found(self) -> tuple[int, int]:
+        """Returns how many figures of the card were measured, and how many are assumed."""
+        measured = sum(text.startswith("measured:") for text in self.found.values())
+        return measured, len(self.found) - measured
+
+
+def trainers_per_gpu(cores: float, gpus: int) -> int:
+    """Returns the number of processes that train on each GPU of a server with these cores."""
+    return min(max(int(cores / (2 * max(gpus, 1))), FEWEST_TRAINERS), MOST_TRAINERS)
