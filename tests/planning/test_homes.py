@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ekya.planning.placement.homes import Processes, ProcessRoom, choose_processes, trainers_per_gpu
+from ekya.planning.placement.homes import Processes, ProcessRoom, choose_processes
 
 GIB = 1 << 30
 ROOM = ProcessRoom(
@@ -36,11 +34,3 @@ def test_streams_share_processes_where_anything_lacks_for_two_each(streams_by_gp
 def test_each_stream_has_its_processes_where_all_suffices():
     for streams_by_gpu, more in (((8,), {}), ((23,), {"cores": 46}), ((4, 4), {"gpu_bytes": None})):
         assert choose_processes(streams_by_gpu, replace(ROOM, **more))[0] is Processes.STREAM
-
-
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=4), st.floats(0.5, 128))
-def test_trainers_are_two_to_six_and_never_more_than_streams(streams_by_gpu, cores):
-    count = trainers_per_gpu(streams_by_gpu, cores)
-    assert min(2, max(streams_by_gpu)) <= count <= min(6, max(streams_by_gpu))
-    assert count <= max(2, cores / 2 / len(streams_by_gpu))
-    assert trainers_per_gpu(streams_by_gpu, 2 * cores) >= count

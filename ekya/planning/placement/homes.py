@@ -28,9 +28,6 @@ class Processes(StrEnum):
     whose models run in one batch, and one for retraining, or two to six under MPS."""
 
 
-MOST_TRAINERS = 6
-"""Upper bound on the trainers of a GPU: more would have too few multiprocessors each."""
-
 OTHER_PROCESSES = 2
 """Processes on a GPU beside those of its streams: micro-profiler and spare inference."""
 
@@ -91,19 +88,6 @@ def choose_processes(streams_by_gpu: Sequence[int], room: ProcessRoom) -> tuple[
 
 def _in_gib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.0f} GiB"
-
-
-def trainers_per_gpu(streams_by_gpu: Sequence[int], cores: float) -> int:
-    """Returns the number of trainers of a GPU under MPS: the slots into which its retrainings are put.
-
-    A trainer launches kernels from one core; half of the cores are left to frames.
-
-    Args:
-        streams_by_gpu: number of streams at home on each GPU; more trainers would never work.
-        cores: CPU cores.
-    """
-    by_cores = max(2, int(cores // (2 * max(len(streams_by_gpu), 1))))
-    return max(1, min(MOST_TRAINERS, by_cores, max(streams_by_gpu, default=0)))
 
 
 def assign_home_gpus(streams: int, capacity_milli: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
 from ekya.gpu.mps.backend import TRAINER_CAP_MILLI
 from ekya.gpu.nvml import list_gpus
+from ekya.pipeline.gpu_facts import trainers_per_gpu
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
@@ -24,7 +25,6 @@ from ekya.planning.placement.homes import (
     assign_home_gpus,
     choose_processes,
     guests_gpu,
-    trainers_per_gpu,
 )
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
@@ -226,9 +226,13 @@ def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend
         processes, why = choose_processes(streams_by_gpu, room)
     if processes is Processes.STREAM:
         return Grouping(processes, 1, f"two a camera: {why}")
-    trainers = trainers_per_gpu(streams_by_gpu, cores) if under_mps else 1
-    kinds = "1 for inference and " + (f"{trainers} for retraining" if trainers > 1 else "1 for retraining")
-    return Grouping(processes, trainers, f"{kinds} on each {'GPU' if chosen.on_gpus else 'core'}: {why}")
+    trainers, place = 1, "GPU" if chosen.on_gpus else "core"
+    if under_mps:
+        # More than streams would never work.
+        trainers = min(trainers_per_gpu(cores, len(streams_by_gpu)), max(streams_by_gpu, default=1))
+    return Grouping(
+        processes, trainers, f"1 for inference and {trainers} for retraining on each {place}: {why}"
+    )
 
 
 def _constants(
