@@ -10,6 +10,8 @@ for the other sides the plain network is exported from the student: the same lay
 probabilities. They take turns, a frame each, and each round gives ratios to the bare network; torch takes
 turns with the bare network alone.
 
+*Cameras*: a frame of each of four cameras with the same weights, one by one and in one pass, in both engines.
+
 *New weights*: from a model to the boxes of its first frame, as in a hot swap. The first of a process imports
 onnxruntime and exports the network.
 
@@ -25,6 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, Any
@@ -49,7 +52,7 @@ from ekya.models.edge.architecture_table import FASTESTDET, INPUT_MEAN, INPUT_SC
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
-from ekya.models.edge.forward import PLAIN, TORCH, ForwardWay
+from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import prepared
 from ekya.models.training.frames import FrameObjects, LabelledFrames
@@ -64,6 +67,7 @@ FILE_SIDE = 352
 
 BARE, OURS, SUPPRESSED, IN_TORCH = "bare", "ours", "ours, suppressed", "torch"
 FILE = "published file"
+CAMERAS = 4
 
 FRAMES, BATCH, OBJECTS = 24, 8, 5
 PARTS: Mapping[str, int] = {"heads": 0, "heads and neck": 1, "everything": 5}
@@ -184,6 +188,17 @@ def frame_rows(
     # Apart: torch's pass empties the caches, at the cost of whatever follows it.
     apart = {against: calls[against], IN_TORCH: lambda: in_torch.predict(image, side)}
     return [*rows, compared(apart, rounds, against)[1]]
+
+
+def camera_rows(model: EdgeModel, side: int, image: NDArray[np.uint8], rounds: int) -> list[Row]:
+    """Times frames of several cameras, one by one and in one pass; times are of a frame."""
+    images, rows = np.repeat(image, CAMERAS, axis=0), []
+    for engine in (ONNXRUNTIME, TORCH):
+        calls: dict[str, Call] = {}
+        for way in (ForwardWay(engine=engine), ForwardWay(engine=engine, images_a_pass=CAMERAS)):
+            calls[str(way)] = partial(DetectorPredictor(model, way=way).predict, images, side)
+        rows += compared(calls, rounds, str(ForwardWay(engine=engine)), CAMERAS)
+    return rows
 
 
 def compared(
@@ -346,6 +361,7 @@ def main(
     with open_output(json_to) as out:
         swap = swap_of(models, image)
         frames = {side: frame_rows(models[0], file, side, image, rounds) for side in asked}
+        cameras = {side: camera_rows(models[0], side, image, max(3, rounds // 5)) for side in asked}
         training = training_rows(models[0], asked[0], max(3, rounds // 5), seed)
         out.write_json(
             {
@@ -354,6 +370,7 @@ def main(
                 "rounds": rounds,
                 "seed": seed,
                 "frames": {str(side): [asdict(row) for row in rows] for side, rows in frames.items()},
+                "cameras": {str(side): [asdict(row) for row in rows] for side, rows in cameras.items()},
                 "swap": asdict(swap),
                 "training": [asdict(row) for row in training],
             }
@@ -364,6 +381,7 @@ def main(
 
         for side, rows in frames.items():
             show(f"A frame at {side} pixels, ratio to {rows[0].name}", rows)
+            show(f"A frame of {CAMERAS} cameras at {side} pixels, ratio to one by one", cameras[side])
         out.console.print(
             f"New weights serve in {swap.engine} after {swap.next_s:.2f} s (by the wall clock "
             f"{swap.next_wall_s:.2f}), the first of a process after {swap.first_s:.2f} s "

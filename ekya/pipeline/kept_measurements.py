@@ -18,7 +18,7 @@ from ekya.core.speed import LINEAR, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.architecture_table import Task, task_of
-from ekya.models.edge.forward import SelfTest
+from ekya.models.edge.forward import MOST_IMAGES, SelfTest
 from ekya.planning.profiling.speed_curves import among_others
 from ekya.system.files import cache_folder, user_errors, write_text_atomic
 from ekya.system.host import instruction_set, processor_name
@@ -113,10 +113,14 @@ def self_test_key(device: str, architecture: str, sides: Sequence[int]) -> dict[
         "instruction_set": instruction_set(),
         "gpu": gpus[0].name if gpus else "",
         "torch": version("torch"),
-        **({"onnxruntime": version("onnxruntime")} if task_of(architecture) is Task.DETECT else {}),
+        **(_of_detector() if task_of(architecture) is Task.DETECT else {}),
         "architecture": architecture,
         "sides": " ".join(str(side) for side in sorted(sides)),
     }
+
+
+def _of_detector() -> dict[str, str]:
+    return {"onnxruntime": version("onnxruntime"), "images": str(MOST_IMAGES)}
 
 
 SPEEDS = MeasurementFile("speeds", TypeAdapter(ModelSpeeds), "ekya speeds")

@@ -32,6 +32,12 @@ def test_bench_detect_compares_every_way_with_the_plain_network(models):
     assert all(0 < row.low <= row.ratio <= row.high and row.ms > 0 for row in rows.values())
 
 
+def test_bench_detect_compares_cameras_in_one_pass_with_one_by_one(models):
+    rows = bench.camera_rows(models[0], SIDE, np.zeros((1, SIDE, SIDE, 3), np.uint8), rounds=3)
+    assert [row.name for row in rows[:2]] == ["onnxruntime", "onnxruntime, 4 images a pass"]
+    assert [row.ratio for row in rows[::2]] == [1.0, 1.0]
+
+
 def test_bench_detect_ratio_is_of_calls_of_one_round():
     def takes(seconds):
         def call():

@@ -94,16 +94,24 @@ def test_predictor_is_a_copy_that_training_does_not_change() -> None:
         model.load_state_dict(changed.state_dict())
 
 
-@pytest.mark.parametrize("way", [PLAIN, IN_TORCH])
-def test_answers_do_not_depend_on_the_batch(way: ForwardWay) -> None:
-    predictor, shown = DetectorPredictor(detector(3), way=way), images(3, 2)
-    together = predictor.predict(shown, 64)
-    for at in range(3):
-        alone = predictor.predict(shown[at : at + 1], 64)
-        np.testing.assert_array_equal(alone.boxes[0], together.boxes[at])
-        np.testing.assert_array_equal(alone.scores[0], together.scores[at])
-        np.testing.assert_array_equal(alone.outputs[0], together.outputs[at])
-    none = predictor.predict(shown[:0], 64)
+def test_images_pass_in_batches_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[int] = []
+
+    class Counted(module.OnnxForward):
+        def __call__(self, images: NDArray[np.uint8]) -> BoxCandidates:
+            passed.append(len(images))
+            return super().__call__(images)
+
+    monkeypatch.setattr(module, "OnnxForward", Counted)
+    model, shown = detector(3), images(7, 2)
+    one_by_one, in_batches = (
+        DetectorPredictor(model, way=way) for way in (PLAIN, replace(PLAIN, images_a_pass=3))
+    )
+    passed.clear()
+    alone, together = one_by_one.predict(shown, 64), in_batches.predict(shown, 64)
+    assert passed == [1] * 7 + [3, 3, 1]
+    assert differs(alone, together) < 1e-5
+    none = in_batches.predict(shown[:0], 64)
     assert [len(array) for array in (none.boxes, none.scores, none.outputs)] == [0, 0, 0]
 
 
@@ -154,6 +162,28 @@ def test_weights_that_are_no_numbers_find_nothing() -> None:
     assert [len(of.boxes) for of in found] == [0, 0]
 
 
+@pytest.mark.parametrize("own_heads", [False, True])
+def test_detectors_of_several_cameras_pass_what_they_share_once(own_heads: bool) -> None:
+    models = [detector(8) for _ in range(3)]
+    if own_heads:
+        for place, model in enumerate(models):
+            with torch.no_grad():
+                model.head.objectness[0].weight.mul_(2 + place)
+    call = MultiModelPredictor("cpu", replace(IN_TORCH, images_a_pass=16))
+    predictors = [call.predictors.predictor_for(model) for model in models]
+    passed: list[tuple[str, int]] = []
+    heads = {id(one.model.head): one.model.head for one in predictors}
+    for name, part in [("stem", predictors[0].model.blocks[0]), *(("head", head) for head in heads.values())]:
+        part.register_forward_hook(lambda _part, given, _out, name=name: passed.append((name, len(given[0]))))
+    shown = [images(1 + place, place) for place in range(3)]
+    answers = call.predict([Request(*of, SIDE) for of in zip(predictors, shown, strict=True)])
+    assert passed == [("stem", 6), *([("head", 1), ("head", 2), ("head", 3)] if own_heads else [("head", 6)])]
+    for model, of, answer in zip(models, shown, answers, strict=True):
+        expected = DetectorPredictor(model, way=IN_TORCH).predict(of, SIDE)
+        assert answer.boxes.shape == expected.boxes.shape
+        assert differs(answer, expected) < 1e-5
+
+
 def test_requests_to_detectors_and_classifiers_are_answered_in_order(fresh_model: EdgeModel) -> None:
     call = MultiModelPredictor("cpu", replace(PLAIN, grouped=True))
     models = [detector(6), fresh_model, detector(7), clone(fresh_model)]
@@ -191,14 +221,15 @@ def test_ways_of_classifiers_refuse_detectors() -> None:
     model = detector(9)
     with pytest.raises(ValueError, match="fastestdet detects"):
         Predictor(model)
-    with pytest.raises(ValueError, match="detectors run one by one"):
+    with pytest.raises(ValueError, match="detectors are not joined"):
         BatchedPredictor([model, model])
     with pytest.raises(ValueError, match="only classifiers share"):
         SharedTrunk.from_crops(model, 0, images(1, 0), SIDE)
 
 
-def test_self_test_of_a_detector_reports_its_engine() -> None:
+def test_self_test_of_a_detector_reports_its_engine_and_the_batch_it_tried() -> None:
     found = choose_way(FASTESTDET, "cpu", (64, SIDE))
     assert found.way.engine == ONNXRUNTIME
-    assert [(tried.way, tried.refused) for tried in found.tried] == [(found.way, "")]
+    assert [str(tried.way) for tried in found.tried] == ["onnxruntime", "onnxruntime, 4 images a pass"]
+    assert [len(tried.times) for tried in found.tried] == [1, 2]
     assert 0 < found.chosen_ms < found.plain_ms

@@ -18,6 +18,7 @@ from ekya.core.profile import Family
 from ekya.models.edge.architecture_table import DETECTORS, Task, block_names, task_of
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.detection.read_objects import found_in
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to_input
@@ -136,13 +137,18 @@ def test_detector_answers_alike_in_both_engines(models, name: str) -> None:
 def test_detector_predictor_answers_a_frame_alike_in_any_batch(
     models, training, name: str, engine: str
 ) -> None:
-    predictor = DetectorPredictor(models[name], way=ForwardWay(engine=engine))
-    together = predictor.predict(training.images, SIDE)
-    for at, image in enumerate(training.images):
-        alone = predictor.predict(image[None], SIDE)
-        np.testing.assert_array_equal(alone.boxes[0], together.boxes[at])
-        np.testing.assert_array_equal(alone.scores[0], together.scores[at])
-        np.testing.assert_array_equal(alone.outputs[0], together.outputs[at])
+    one_by_one, in_batches = (
+        DetectorPredictor(models[name], way=ForwardWay(engine=engine, images_a_pass=images))
+        for images in (1, 4)
+    )
+    alone, together = (of.predict(training.images, SIDE) for of in (one_by_one, in_batches))
+    np.testing.assert_allclose(together.boxes, alone.boxes, atol=1e-5)
+    np.testing.assert_allclose(together.scores, alone.scores, atol=1e-5)
+    in_fleet = np.arange(len(OUTPUTS))
+    objects = [found_in(of, in_fleet) for of in (together, alone)]
+    assert any(len(found.classes) for found in objects[0])
+    for found, expected in zip(*objects, strict=True):
+        np.testing.assert_array_equal(found.classes, expected.classes)
 
 
 @every_detector

@@ -1,15 +1,18 @@
 """Tests that recorded passes answer like direct ones; the fake recorder repeats the work as CUDA would."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from other_weights import every_detector_lived_in
 from torch import Tensor
 
-from ekya.models.edge.forward import ForwardWay
+from ekya.models.edge.architecture_table import DETECTORS
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.graphs import CudaRecorder, Graphs, Recorded, padded
 from ekya.models.edge.predictor import Predictor
 
@@ -107,6 +110,21 @@ def test_predictor_with_graphs_predicts_as_without(tiny_model, make_bars) -> Non
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
     assert recorder.replayed == 3
     assert predictor.predict(crops[:0], 24)[0].shape == (0,)
+
+
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_detector_with_graphs_has_one_for_each_side_and_padded_batch(name) -> None:
+    recorder, model = Repeats(), every_detector_lived_in()[name]
+    way = ForwardWay(engine=TORCH, images_a_pass=16)
+    recorded = DetectorPredictor(model, "cpu", replace(way, graphs=True), recorder)
+    plain = DetectorPredictor(model, "cpu", way)
+    assert "CUDA graphs" in str(recorded.way)
+    for count, side in ((3, 64), (4, 64), (1, 64), (18, 64), (1, 96)):
+        images = np.random.default_rng(count).integers(0, 256, (count, side, side, 3)).astype(np.uint8)
+        found, expected = (of.predict(images, side) for of in (recorded, plain))
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+        np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-5)
+    assert [shape[:2] for _, shape in recorder.recorded] == [(4, 64), (1, 64), (16, 64), (2, 64), (1, 96)]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs cannot be recorded")

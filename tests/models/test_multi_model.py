@@ -156,6 +156,19 @@ def test_predictors_share_blocks_that_no_retraining_changed(tiny_model, make_bar
             np.testing.assert_allclose(confidence, sure, atol=1e-5)
 
 
+def test_predictors_of_equal_models_are_one(tiny_model) -> None:
+    predictors = Predictors()
+    models = [
+        tiny_model,
+        tiny_model,
+        retrained(tiny_model, 0, 1),
+        adapt(tiny_model, tiny_model.classes, 8, 1),
+    ]
+    one, same, *others = (predictors.predictor_for(sent(model)) for model in models)
+    assert one is same
+    assert len({one, *others}) == 3
+
+
 def test_predictors_share_a_changed_block_with_the_next_model(tiny_model) -> None:
     predictors = Predictors()
     base, first = (

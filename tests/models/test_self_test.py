@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from ekya.models.edge import self_test
-from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.architecture_table import FASTESTDET
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, ForwardWay
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
 
@@ -52,6 +54,33 @@ def test_choose_way_is_the_fastest_by_its_clock(tiny_model, monkeypatch, faster,
     monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
     found = choose_way("tiny", "cpu", (32, 24), budget_s=math.inf)
     assert found.way == replace(PLAIN, **expected)
+
+
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        ({32: 0.7, 64: 1.04}, 4),
+        ({32: 0.7, 64: 1.06}, 1),
+        ({32: 0.96, 64: 0.9}, 1),
+    ],
+)
+def test_choose_way_of_a_detector_batches_where_no_side_is_slower(monkeypatch, took, expected) -> None:
+    """``took``: parts of the time of frames one by one, by side."""
+    now_s = [0.0]
+
+    class Timed(DetectorPredictor):
+        def __init__(self, model, device, way=PLAIN):
+            super().__init__(model, device, replace(way, images_a_pass=1))
+            self.told = way.images_a_pass
+
+        def predict(self, images, resolution):
+            now_s[0] += 1e-3 * (took[resolution] if self.told > 1 else 1.0)
+            return super().predict(images[:1], resolution)
+
+    monkeypatch.setattr(self_test, "DetectorPredictor", Timed)
+    monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
+    found = choose_way(FASTESTDET, "cpu", (64, 32), budget_s=math.inf)
+    assert found.way == ForwardWay(engine=ONNXRUNTIME, images_a_pass=expected)
 
 
 def test_choose_way_wrong_scores_are_refused(tiny_model, monkeypatch) -> None:

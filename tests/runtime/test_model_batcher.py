@@ -111,6 +111,26 @@ def test_classify_during_a_call_shares_the_next_one(models):
     assert models.calls == [[0], [1, 2, 3]]
 
 
+def test_classify_more_than_a_call_takes_answers_the_newest_first(models):
+    batcher = batcher_of(models)
+    models.may.clear()
+
+    def ask_many(number):
+        return batcher.answer_images(CAM, np.full(60, number), 32)[0][0][0]
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(ask_many, 0)]
+        wait_until(lambda: models.calls)
+        for number in (1, 2, 3, 4):
+            answers.append(pool.submit(ask_many, number))
+            wait_until(lambda number=number: batcher.queued == number)
+        models.may.set()
+        assert [answer.result(HANG_GUARD_S) for answer in answers] == [0, 1, 2, 3, 4]
+    # The thread that makes the call has its own answer, so it is one of the two.
+    assert [len(numbers) for numbers in models.calls[:2]] == [1, 2]
+    assert 4 in models.calls[1]
+
+
 def test_classify_before_the_scope_opens_shares_the_call(models):
     gate = Gate()
     batcher = batcher_of(models, gate)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 TORCH, ONNXRUNTIME = "torch", "onnxruntime"
 """Engines of detectors; classifiers always run in torch."""
 
+MOST_CROPS, MOST_IMAGES = 128, 16
+"""Most crops, or images of a detector, in one call for several cameras; bounds the memory of activations."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardWay:
@@ -22,6 +25,7 @@ class ForwardWay:
         graphs: record a pass once per level and batch size as a CUDA graph, and replay it from then on
             (``models/edge/graphs.py``).
         crops_a_pass: maximum number of crops in one pass.
+        images_a_pass: likewise, of images of a detector.
         grouped: join different blocks of several models in one call into grouped convolutions
             (``models/edge/multi_model.py``), where that is possible; otherwise these run one after the other.
         engine: library that runs a detector, ``TORCH`` or ``ONNXRUNTIME``; None is the fastest that works.
@@ -32,6 +36,7 @@ class ForwardWay:
     half: str | None = None
     graphs: bool = False
     crops_a_pass: int = 32
+    images_a_pass: int = 1
     grouped: bool = False
     engine: str | None = None
 
@@ -44,6 +49,7 @@ class ForwardWay:
             self.half or "",
             "CUDA graphs" if self.graphs else "",
             f"{self.crops_a_pass} crops a pass" if self.crops_a_pass != PLAIN.crops_a_pass else "",
+            f"{self.images_a_pass} images a pass" if self.images_a_pass != PLAIN.images_a_pass else "",
             "models grouped" if self.grouped else "",
         ]
         return ", ".join(part for part in parts if part) or "plain"

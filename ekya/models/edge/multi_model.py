@@ -1,9 +1,9 @@
 """Runs several models in one call, each on its own crops or all on the same, while models are hot swapped.
 
-Blocks that models share run once, on all crops in one ordinary batch, as those that no retraining trains. The
-others run model by model, or are joined into grouped convolutions, for which the models of a call must have
-the same architecture. Heads may differ in width and in classes, and always run one by one, since they cost
-next to nothing.
+Equal models are one. Blocks that models share, as those that no retraining trains, run once, on all crops or
+images in one ordinary batch; of detectors only in torch and without graphs. The others run model by model, or
+are joined into grouped convolutions, for which the models of a call must be classifiers of one architecture.
+Heads may differ in width and in classes, and always run one by one, since a classifier's cost nothing.
 """
 
 import copy
@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import accumulate, pairwise, takewhile
 from weakref import WeakSet
 
 import numpy as np
@@ -23,7 +23,7 @@ from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.read_objects import BoxCandidates
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, normalised, pool, same_weights, split_at, to_input
-from ekya.models.edge.predictor import Predictor, on_device, prepared, resized
+from ekya.models.edge.predictor import Predictor, prepared, resized
 from ekya.system.numeric_check import relative_error
 from ekya.system.numeric_result import MOST_ERROR
 
@@ -50,7 +50,7 @@ class BatchedPredictor:
         if len(architectures) != 1:
             raise ValueError(f"models of one architecture run together, not of {sorted(architectures)}")
         if models[0].detector is not None:
-            raise ValueError(f"{models[0].architecture} detects; detectors run one by one")
+            raise ValueError(f"{models[0].architecture} detects; detectors are not joined")
         self._device = device
         self.shared_blocks = common_blocks(models)
         shared = list(models[0].blocks)[: self.shared_blocks]
@@ -245,17 +245,17 @@ class Predictors:
         self._made: WeakSet[AnyPredictor] = WeakSet()
 
     def predictor_for(self, model: EdgeModel) -> AnyPredictor:
-        """Returns a predictor of a model that must not change any more.
+        """Returns a predictor of a model that must not change any more; equal models have the same one.
 
         Blocks of earlier models with the same weights, on the same device, replace the model's blocks.
         """
         with self._making:
             ready = self._share_blocks(model)
-            predictor: AnyPredictor
-            if model.detector is None:
-                predictor = Predictor(model, self.device, self.way, ready=ready)
-            else:
-                predictor = DetectorPredictor(model, self.device, self.way, ready)
+            made = next((one for one in self._made if _is_same(one.source, model)), None)
+            if made is not None:
+                return made
+            of_task = Predictor if model.detector is None else DetectorPredictor
+            predictor: AnyPredictor = of_task(model, self.device, self.way, ready=ready)
             self._made.add(predictor)
         return predictor
 
@@ -274,6 +274,12 @@ class Predictors:
             if like.dtype == torch.float32:
                 ready[id(model.blocks[at])] = like.model.blocks[at]
         return ready
+
+
+def _is_same(source: EdgeModel, model: EdgeModel) -> bool:
+    """Returns whether a model, whose equal blocks were replaced by the source's, answers as the source."""
+    outputs = [(of.architecture, of.classes, of.head_width, *of.blocks) for of in (source, model)]
+    return outputs[0] == outputs[1] and _is_like(source.head, model.head)
 
 
 def _is_like(one: nn.Module, other: nn.Module) -> bool:
@@ -301,10 +307,10 @@ class _Joined:
 class MultiModelPredictor:
     """Gives the same answers as each model alone. Any thread may add; one thread at a time may predict.
 
-    Blocks that several classifiers share run once, on the crops of all of these. From the first different
-    block on, each runs separately or, if the way says so, all are joined. A request names the predictor, and
-    so the weights, that serves its owner. So owners need not hot-swap at the same moment: while a join is not
-    ready, a predictor that is missing in it runs separately. Detectors always run separately.
+    Requests to one predictor are one batch. Blocks that several models share run once, on the images of all
+    of these. From the first different block on, each runs separately or, if the way says so, all are joined.
+    A request names the predictor, and so the weights, that serves its owner. So owners need not hot-swap at
+    the same moment: while a join is not ready, a predictor that is missing in it runs separately.
 
     Attributes:
         predictors: makes the predictors of all requests, with shared blocks.
@@ -333,27 +339,25 @@ class MultiModelPredictor:
         """Returns the answer to each request, in order."""
         # Read once: another thread may replace it during the call.
         joined = self._joined
-        kinds: dict[Hashable, list[int]] = {}
-        for place, one in enumerate(requests):
-            alone = len(one.crops) == 0 or (joined is not None and one.predictor not in joined.places)
-            kind = place if alone else (type(one.predictor), one.resolution, one.predictor.dtype)
-            kinds.setdefault(kind, []).append(place)
+        same = _places_by(lambda one: (one.predictor, one.resolution, one.crops.shape[1:]), requests)
+        batches = [_one_batch([requests[place] for place in places]) for places in same]
         answers: dict[int, Answer] = {}
-        for places in kinds.values():
-            found = self._together([requests[place] for place in places], joined)
-            answers.update(zip(places, found, strict=True))
+        for kind in _places_by(lambda one: _kind_of(one, joined), batches):
+            found = self._together([batches[at] for at in kind], joined)
+            for at, answer in zip(kind, found, strict=True):
+                counts = [len(requests[place].crops) for place in same[at]]
+                answers.update(zip(same[at], _split(answer, counts), strict=True))
         return [answers[place] for place in range(len(requests))]
 
     def _together(self, requests: Sequence[Request], joined: _Joined | None) -> Sequence[Answer]:
-        """Answers requests of one resolution and type together."""
+        """Answers requests of one kind, to different predictors, together."""
         first, *others = requests
-        if not others or isinstance(first.predictor, DetectorPredictor):
-            return [one.predictor.predict(one.crops, one.resolution) for one in requests]
+        if not others:
+            return [first.predictor.predict(first.crops, first.resolution)]
         if joined is None:
-            pixels = on_device(np.concatenate([one.crops for one in requests]), self.predictors.device)
-            images = first.predictor.images(pixels, first.resolution)
-            best = [of.max(dim=1) for of in _scores(requests, images)]
-            return [(index.cpu().numpy(), sure.cpu().numpy()) for sure, index in best]
+            together = np.concatenate([one.crops for one in requests])
+            images = first.predictor.load_images(together, first.resolution)
+            return first.predictor.read_scores(_scores(requests, images))
         crops = [first.crops[:0]] * len(joined.places)
         for one in requests:
             crops[joined.places[one.predictor]] = one.crops
@@ -362,7 +366,8 @@ class MultiModelPredictor:
 
     def _join(self) -> None:
         """Joins classifiers if the way says so and there are several; if that fails, they run separately."""
-        newest = [one for one in self._newest.values() if not isinstance(one, DetectorPredictor)]
+        owned = dict.fromkeys(self._newest.values())
+        newest = [one for one in owned if not isinstance(one, DetectorPredictor)]
         way = self.predictors.way
         self._joined = None
         if not way.grouped or len(newest) < 2:
@@ -376,33 +381,66 @@ class MultiModelPredictor:
         self._joined = _Joined(together, {predictor: place for place, predictor in enumerate(newest)})
 
 
+def _places_by(key: Callable[[Request], Hashable], requests: Sequence[Request]) -> list[list[int]]:
+    """Returns the places of the requests that have one key, for each key."""
+    groups: dict[Hashable, list[int]] = {}
+    for place, one in enumerate(requests):
+        groups.setdefault(key(one), []).append(place)
+    return list(groups.values())
+
+
+def _kind_of(request: Request, joined: _Joined | None) -> Hashable:
+    """Returns what requests that are answered together have in common."""
+    predictor, images = request.predictor, request.crops
+    if joined is not None and predictor not in joined.places:
+        return request
+    if len(images) == 0 or not predictor.shares_blocks:
+        return request
+    return type(predictor), predictor.dtype, request.resolution, images.shape[1:]
+
+
+def _one_batch(requests: Sequence[Request]) -> Request:
+    """Returns requests to one predictor as one."""
+    first, *others = requests
+    if not others:
+        return first
+    return replace(first, crops=np.concatenate([one.crops for one in requests]))
+
+
+def _split(answer: Answer, counts: Sequence[int]) -> list[Answer]:
+    """Returns the parts of an answer to this many images each."""
+    parts = [slice(*of) for of in pairwise(accumulate(counts, initial=0))]
+    if isinstance(answer, BoxCandidates):
+        return [answer.select_images(part) for part in parts]
+    classes, confidence = answer
+    return [(classes[part], confidence[part]) for part in parts]
+
+
 def _scores(requests: Sequence[Request], images: Tensor, at: int = 0) -> list[Tensor]:
-    """Returns (n, C) float32 for each request; their models share all blocks before ``at``.
+    """Returns (n, …) float32 scores for each request; their models share all blocks before ``at``.
 
     Args:
         requests: at least one.
-        images: (Σn, …), inputs of block ``at`` for the crops of all requests, in order.
-        at: index of a block, or the number of blocks.
+        images: (Σn, …), inputs of block ``at`` for the images of all requests, in order.
+        at: index of a block; the head follows the last one.
     """
     # Where source blocks are equal, so are the prepared ones: those of the first request stand for all.
-    blocks = requests[0].predictor.model.blocks
-    while at < len(blocks) and len({_block_of(one, at) for one in requests}) == 1:
-        images = blocks[at](images)
+    first = requests[0].predictor
+    blocks = first.model.blocks
+    while at <= len(blocks) and len({_part_of(one, at) for one in requests}) == 1:
+        images = blocks[at](images) if at < len(blocks) else first.score_maps(images)
         at += 1
     parts = torch.split(images, [len(one.crops) for one in requests])
-    if at == len(blocks):
-        heads = [one.predictor.model.head for one in requests]
-        return [head(pool(part)).float().softmax(dim=1) for head, part in zip(heads, parts, strict=True)]
-    groups: dict[nn.Module, list[int]] = {}
-    for place, one in enumerate(requests):
-        groups.setdefault(_block_of(one, at), []).append(place)
+    if at > len(blocks):
+        return list(parts)
     scores: dict[int, Tensor] = {}
-    for places in groups.values():
+    for places in _places_by(lambda one: _part_of(one, at), requests):
         inputs = torch.cat([parts[place] for place in places])
         scores.update(zip(places, _scores([requests[place] for place in places], inputs, at), strict=True))
     return [scores[place] for place in range(len(requests))]
 
 
-def _block_of(request: Request, at: int) -> nn.Module:
-    """Returns the source's block, which equal models share; prepared ones in 16 bits are not shared."""
-    return request.predictor.source.blocks[at]
+def _part_of(request: Request, at: int) -> nn.Module:
+    """Returns the source's block, which equal models share, or head; halved ones are not shared."""
+    source = request.predictor.source
+    return source.blocks[at] if at < len(source.blocks) else source.head

@@ -10,7 +10,7 @@ found this faster (``models/edge/self_test.py``).
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -24,7 +24,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.graphs import CudaRecorder, GraphRecorder, Graphs, Work
-from ekya.models.edge.model import EdgeModel, normalised
+from ekya.models.edge.model import EdgeModel, normalised, pool
 from ekya.models.training.labelled import LabelledCrops
 from ekya.system.numeric_check import relative_error
 from ekya.system.numeric_result import MOST_ERROR
@@ -142,6 +142,9 @@ class Predictor:
         classes: names, in the order of the outputs.
     """
 
+    shares_blocks = True
+    """Whether equal blocks of several models may run once, on the crops of all."""
+
     def __init__(
         self,
         model: EdgeModel,
@@ -185,25 +188,37 @@ class Predictor:
         # All passes are launched before the first result is waited for.
         answer = self._graphs or self._pass
         scores = torch.cat([answer(part, resolution) for part in self._parts(crops)])
-        best, index = scores.max(dim=1)
-        return index.cpu().numpy(), best.cpu().numpy()
+        return self.read_scores([scores])[0]
+
+    def load_images(self, crops: NDArray[np.uint8], resolution: int) -> Tensor:
+        """Converts (N, S, S, 3) uint8 RGB to the first block's input (N, 3, resolution, resolution)."""
+        return self._images(on_device(crops, self._device), resolution)
+
+    def score_maps(self, maps: Tensor) -> Tensor:
+        """Maps (N, F, h, w), the last block's output, to scores (N, C) float32."""
+        # Probabilities are computed in 32 bits even if the logits are in half precision.
+        scores: Tensor = self.model.head(pool(maps)).float().softmax(dim=1)
+        return scores
+
+    def read_scores(self, scores: Sequence[Tensor]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Returns the answers in what ``score_maps`` returned, on the host."""
+        # All are launched before the first is waited for.
+        best = [one.max(dim=1) for one in scores]
+        return [(index.cpu().numpy(), sure.cpu().numpy()) for sure, index in best]
 
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
         """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_a_pass`` at a time."""
         for start in range(0, len(crops), self.way.crops_a_pass):
             yield on_device(crops[start : start + self.way.crops_a_pass], self._device)
 
-    def images(self, pixels: Tensor, resolution: int) -> Tensor:
-        """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""
+    def _images(self, pixels: Tensor, resolution: int) -> Tensor:
         # Cast last: pixels are scaled and resized in 32 bits.
         images = resized(normalised(pixels), resolution).to(self.dtype)
         return images if self.way.channels_last else images.contiguous()
 
     def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
         """Maps (n, S, S, 3) uint8 to scores (n, C) float32."""
-        logits: Tensor = self.model(self.images(pixels, resolution))
-        # Probabilities are computed in 32 bits even if the logits are in half precision.
-        return logits.float().softmax(dim=1)
+        return self.score_maps(self.model.maps(self._images(pixels, resolution)))
 
     @torch.inference_mode()
     def _lay_out(self, crops: int, side: int) -> None:

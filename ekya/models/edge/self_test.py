@@ -1,8 +1,8 @@
 """Chooses how forward passes run on this device: correct answers first, then speed compared with plain.
 
 What is faster depends on the processor's instruction set, on the GPU and on the versions of libraries, and
-results of one machine do not hold for another. So every way but plain is tested. Of a detector only the
-engine can be chosen, and its predictor does so; this is reported, and timed against torch.
+results of one machine do not hold for another. So every way but plain is tested. A detector's predictor takes
+its engine itself; this is reported, and timed against torch.
 """
 
 import time
@@ -17,9 +17,19 @@ from numpy.typing import NDArray
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.architecture_table import Task, task_of
 from ekya.models.edge.detection.predictor import DetectorPredictor
-from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay, SelfTest, Tried
+from ekya.models.edge.detection.read_objects import BoxCandidates
+from ekya.models.edge.forward import (
+    MOST_CROPS,
+    MOST_IMAGES,
+    ONNXRUNTIME,
+    PLAIN,
+    TORCH,
+    ForwardWay,
+    SelfTest,
+    Tried,
+)
 from ekya.models.edge.model import build_edge_model
-from ekya.models.edge.multi_model import MultiModelPredictor, Request
+from ekya.models.edge.multi_model import Answer, AnyPredictor, MultiModelPredictor, Request
 from ekya.models.edge.predictor import Predictor, can_pack
 from ekya.system.numeric_result import MOST_ERROR
 
@@ -36,7 +46,9 @@ _TYPICAL_CROPS = round(TYPICAL_OBJECTS)
 _MANY_CROPS = 24
 """Crops of a crowded frame, or of several streams' frames in one call."""
 
-_FULL_PASS = 128
+_CAMERAS = 4
+"""Frames in a typical call of a detector for several cameras, and on a CPU in a batch: its cache is small."""
+
 _ROUNDING = 1e-3
 """Upper bound of the difference of scores in 32 bits that the order of additions makes."""
 
@@ -57,57 +69,50 @@ def choose_way(architecture: str, device: str, sides: Sequence[int], budget_s: f
         architecture: of the edge model, a key of ``EDGE_MODELS``; its weights do not matter.
         device: torch device.
         sides: resolutions of Λ in pixels.
-        budget_s: time limit of the whole test; that of a detector needs none.
+        budget_s: time limit of the whole test.
     """
-    if task_of(architecture) is Task.DETECT:
-        return _test_of_detector(architecture, device, max(sides))
     return _SelfTest(architecture, device, sides, budget_s).run()
-
-
-def _test_of_detector(architecture: str, device: str, side: int) -> SelfTest:
-    began_s = time.perf_counter()
-    model = build_edge_model(_CLASSES, 0, 0, architecture)
-    plain = DetectorPredictor(model, device, ForwardWay(engine=TORCH))
-    chosen = DetectorPredictor(model, device)
-    image = np.random.default_rng(0).integers(0, 256, (1, side, side, 3), np.uint8)
-    clock = _clock_of(device)
-    took: list[tuple[float, float]] = []
-    # The first pass of each is slow, and is not counted.
-    for _ in range(1 + _LEAST_ROUNDS):
-        times = [clock()]
-        for ask in (plain, chosen):
-            ask.predict(image, side)
-            times.append(clock())
-        took.append((times[1] - times[0], times[2] - times[1]))
-    plain_s, chosen_s = (median(own) for own in zip(*took[1:], strict=True))
-    tried = [Tried(chosen.way, (round(chosen_s / plain_s, 3),), "")] if chosen.way != plain.way else []
-    if not tried and torch.device(device).type == "cpu":
-        tried.append(Tried(ForwardWay(engine=ONNXRUNTIME), (), "it failed; a warning says why"))
-    return SelfTest(chosen.way, plain_s * 1e3, chosen_s * 1e3, tuple(tried), time.perf_counter() - began_s)
 
 
 class _SelfTest:
     def __init__(self, architecture: str, device: str, sides: Sequence[int], budget_s: float) -> None:
         self._device = device
         self._sides = sorted(sides, reverse=True)
+        self._detects = task_of(architecture) is Task.DETECT
         # Models are grouped on a GPU only, and building them takes longer than all other trials.
-        count = 1 if self._on_cpu else _MODELS
+        count = 1 if self._on_cpu or self._detects else _MODELS
         self._models = [build_edge_model(_CLASSES, 0, seed, architecture) for seed in range(count)]
         self._began_s = time.perf_counter()
-        self._ends_s = self._began_s + budget_s
-        side = self._sides[0]
-        self._crops = np.random.default_rng(0).integers(0, 256, (_FULL_PASS, side, side, 3), np.uint8)
-        self._way = PLAIN
+        self._plain = ForwardWay(engine=TORCH) if self._detects else PLAIN
+        # A detector's first predictor of a process exports the network.
+        self._way = DetectorPredictor(self._models[0], device).way if self._detects else PLAIN
+        self._ends_s = time.perf_counter() + budget_s
+        side, most = self._sides[0], MOST_IMAGES if self._detects else MOST_CROPS
+        self._crops = np.random.default_rng(0).integers(0, 256, (most, side, side, 3), np.uint8)
         self._tried: list[Tried] = []
 
     def run(self) -> SelfTest:
+        engine = self._way
+        if self._detects:
+            batch = replace(engine, images_a_pass=_CAMERAS if self._on_cpu else MOST_IMAGES)
+            self._take_best([batch], self._frame_of_each)
+            self._take_best(list(self._graphs()), self._passes)
+        else:
+            self._try_classifier()
+        ways = (self._plain, self._way)
+        plain_s, chosen_s = self._took([self._passes(way)[:1] for way in ways], _LEAST_ROUNDS)
+        if engine.engine == ONNXRUNTIME:
+            self._tried.insert(0, Tried(engine, (round(chosen_s[0] / plain_s[0], 3),), ""))
+        elif self._detects and self._on_cpu:
+            self._tried.insert(0, Tried(ForwardWay(engine=ONNXRUNTIME), (), "it failed; a warning says why"))
+        took_s = time.perf_counter() - self._began_s
+        return SelfTest(self._way, plain_s[0] * 1e3, chosen_s[0] * 1e3, tuple(self._tried), took_s)
+
+    def _try_classifier(self) -> None:
         for candidates in (self._layouts, self._halves, self._graphs):
             self._take_best(list(candidates()), self._passes)
         self._take_best(list(self._batches()), self._full_pass)
         self._take_best(list(self._groupings()), self._several)
-        plain_s, chosen_s = self._took([self._passes(PLAIN)[:1], self._passes(self._way)[:1]], _LEAST_ROUNDS)
-        took_s = time.perf_counter() - self._began_s
-        return SelfTest(self._way, plain_s[0] * 1e3, chosen_s[0] * 1e3, tuple(self._tried), took_s)
 
     def _layouts(self) -> Iterator[ForwardWay]:
         yield replace(self._way, channels_last=True)
@@ -126,7 +131,7 @@ class _SelfTest:
             yield replace(self._way, graphs=True)
 
     def _batches(self) -> Iterator[ForwardWay]:
-        yield replace(self._way, crops_a_pass=_FULL_PASS)
+        yield replace(self._way, crops_a_pass=MOST_CROPS)
 
     def _groupings(self) -> Iterator[ForwardWay]:
         if not self._on_cpu:
@@ -134,13 +139,24 @@ class _SelfTest:
 
     def _passes(self, way: ForwardWay) -> list[Call]:
         """Returns a typical frame's pass, then others that must not become slower."""
-        ask = Predictor(self._models[0], self._device, way)
+        typical, many = (1, MOST_IMAGES) if self._detects else (_TYPICAL_CROPS, _MANY_CROPS)
         # The largest and the smallest side.
-        typical = [(_TYPICAL_CROPS, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
-        return [self._call(ask, crops, side) for crops, side in (*typical, (_MANY_CROPS, self._sides[0]))]
+        calls = [(typical, side) for side in self._sides[:: max(1, len(self._sides) - 1)]]
+        return self._calls(way, *calls, (many, self._sides[0]))
+
+    def _frame_of_each(self, way: ForwardWay) -> list[Call]:
+        """Returns calls for several cameras, first at the smallest side, where a batch gains most."""
+        many = _CAMERAS if self._on_cpu else MOST_IMAGES
+        return self._calls(way, (_CAMERAS, self._sides[-1]), (many, self._sides[0]))
+
+    def _calls(self, way: ForwardWay, *passes: tuple[int, int]) -> list[Call]:
+        """Returns calls, each with a number of crops or images and the side to which they are resized."""
+        of_task = DetectorPredictor if self._detects else Predictor
+        ask: AnyPredictor = of_task(self._models[0], self._device, way)
+        return [self._call(ask, count, side) for count, side in passes]
 
     def _full_pass(self, way: ForwardWay) -> list[Call]:
-        return [self._call(Predictor(self._models[0], self._device, way), _FULL_PASS, self._sides[0])]
+        return self._calls(way, (MOST_CROPS, self._sides[0]))
 
     def _several(self, way: ForwardWay) -> list[Call]:
         """Returns one call for a typical frame of each of several streams with different models."""
@@ -149,10 +165,10 @@ class _SelfTest:
         for place, predictor in enumerate(predictors):
             call.add_owner(place, predictor)
         requests = [Request(predictor, self._crops[:_TYPICAL_CROPS], side) for predictor in predictors]
-        return [lambda: np.concatenate([of[1] for of in call.predict(requests) if isinstance(of, tuple)])]
+        return [lambda: np.concatenate([_scores_of(answer) for answer in call.predict(requests)])]
 
-    def _call(self, ask: Predictor, crops: int, side: int) -> Call:
-        return lambda: ask.predict(self._crops[:crops], side)[1]
+    def _call(self, ask: AnyPredictor, crops: int, side: int) -> Call:
+        return lambda: _scores_of(ask.predict(self._crops[:crops], side))
 
     def _take_best(
         self, candidates: Sequence[ForwardWay], passes: Callable[[ForwardWay], Sequence[Call]]
@@ -215,6 +231,10 @@ def _clock_of(device: str) -> Callable[[], float]:
         return time.perf_counter()
 
     return after_gpu
+
+
+def _scores_of(answer: Answer) -> NDArray[np.float32]:
+    return (answer.scores if isinstance(answer, BoxCandidates) else answer[1]).ravel()
 
 
 def _parts(own: Sequence[float], others: Sequence[float]) -> list[float]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ekya.core.events import Swapped
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
+from ekya.models.edge.forward import MOST_CROPS, MOST_IMAGES
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Answer, MultiModelPredictor, Request
 from ekya.pipeline.inference import FleetAnswer, Serving, serving
@@ -62,9 +63,9 @@ class ModelBatcher:
     version wins.
 
     Requests of concurrent threads are answered in as few calls as possible: a thread that asks while no call
-    is in flight makes the next call for all waiting threads. A request does not wait for others to arrive,
-    only for the call in flight and until the share lets the next one run. Methods may be called by any
-    thread.
+    is in flight makes the next call for all waiting threads, or for itself and the newest requests if more
+    crops or images wait than one call takes. A request does not wait for others to arrive, only for the call
+    in flight and until the share lets the next one run. Methods may be called by any thread.
 
     Args:
         scope: context of each call; may block before the call until its share lets it run, and after it.
@@ -174,7 +175,7 @@ class ModelBatcher:
             self._is_calling = True
         try:
             with self._scope():
-                self._call()
+                self._call(mine)
         finally:
             with self._changed:
                 self._is_calling = False
@@ -183,10 +184,11 @@ class ModelBatcher:
                 self._changed.notify_all()
         return mine.answer.result()
 
-    def _call(self) -> None:
-        """Answers all waiting requests, before the share's scope can delay the calling thread on exit."""
+    def _call(self, mine: _Queued) -> None:
+        """Answers waiting requests, before the share's scope can delay the calling thread on exit."""
         with self._changed:
-            batch, self._queue = self._queue, []
+            batch = self._next_batch(mine)
+            self._queue = [one for one in self._queue if one not in batch]
         # Before the call and for all of it, so that every answer names the version that gave it.
         for one in batch:
             self.hot_swap(one.stream)
@@ -198,6 +200,16 @@ class ModelBatcher:
                 self._answer(call)
         with self._changed:
             self._changed.notify_all()
+
+    def _next_batch(self, mine: _Queued) -> list[_Queued]:
+        """Returns the calling thread's request and as many of the newest others as one call takes."""
+        detector = self._streams[mine.stream].serving.model.model.detector
+        left = (MOST_CROPS if detector is None else MOST_IMAGES) - len(mine.images)
+        batch = [mine]
+        for one in reversed(self._queue):
+            if one is not mine and (left := left - len(one.images)) >= 0:
+                batch.append(one)
+        return batch
 
     def _answer(self, batch: Sequence[_Queued]) -> None:
         serving = [self._streams[one.stream].serving for one in batch]

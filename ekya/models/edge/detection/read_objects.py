@@ -1,9 +1,12 @@
 """Reads the objects of images from the boxes of a detector: threshold, the fleet's classes, suppression."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ekya.core.areas import Areas
 from ekya.core.objects import SURE
@@ -34,11 +37,31 @@ class BoxCandidates:
     @staticmethod
     def of(decoded: Decoded) -> "BoxCandidates":
         """Returns what torch decoded, on any device."""
-        return BoxCandidates(
-            decoded.boxes.float().cpu().numpy(),
-            decoded.scores.float().cpu().numpy(),
-            decoded.outputs.cpu().numpy(),
-        )
+        return BoxCandidates.of_rows(rows_of(decoded))
+
+    @staticmethod
+    def of_rows(rows: Tensor) -> "BoxCandidates":
+        """Returns what ``rows_of`` joined, on any device: one copy to the host."""
+        host = rows.cpu().numpy()
+        return BoxCandidates(host[..., :4], host[..., 4], host[..., 5].astype(np.int64))
+
+    @staticmethod
+    def concatenate(parts: "Sequence[BoxCandidates]") -> "BoxCandidates":
+        """Returns the boxes of the images of all parts, at least one; all images have as many boxes."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*((of.boxes, of.scores, of.outputs) for of in parts), strict=True)
+        return BoxCandidates(*map(np.concatenate, columns))
+
+    def select_images(self, images: slice) -> "BoxCandidates":
+        """Returns the boxes of these images."""
+        return BoxCandidates(self.boxes[images], self.scores[images], self.outputs[images])
+
+
+def rows_of(decoded: Decoded) -> Tensor:
+    """Returns (N, A, 6) float32: box, score and output. A float holds every output's number exactly."""
+    columns = (decoded.boxes, decoded.scores[..., None], decoded.outputs[..., None])
+    return torch.cat([column.float() for column in columns], dim=2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ Torchvision is imported where its modules are built, since that takes as long as
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -273,10 +274,17 @@ def _sizes_on(place: int) -> list[tuple[float, float]]:
 _SIZES = tuple(_sizes_on(place) for place in range(len(_CHANNELS)))
 
 
+@lru_cache
+def _sizes_at(device: torch.device) -> Tensor:
+    """Returns ``_SIZES`` on a device; kept, since a CUDA graph cannot record a copy from the host."""
+    with torch.inference_mode(False):
+        return torch.tensor(_SIZES, device=device)
+
+
 def _anchors_on(maps: Sequence[Tensor]) -> Tensor:
     """Returns (A, 4) centre, width and height of the anchors on maps, in the order of the outputs."""
     each = []
-    for sizes, one in zip(torch.tensor(_SIZES, device=maps[0].device), maps, strict=True):
+    for sizes, one in zip(_sizes_at(maps[0].device), maps, strict=True):
         y, x = ((torch.arange(side, device=one.device) + 0.5) / side for side in one.shape[2:])
         centres = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=2)[:, :, None]
         # By broadcasting, since an export has no shape to expand to.
