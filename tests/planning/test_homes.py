@@ -8,7 +8,7 @@ from ekya.planning.placement.homes import Processes, ProcessRoom, choose_process
 
 GIB = 1 << 30
 ROOM = ProcessRoom(
-    under_mps=True,
+    clients=48,
     cores=16,
     host_bytes=256 * GIB,
     gpu_bytes=140 * GIB,
@@ -20,7 +20,7 @@ ROOM = ProcessRoom(
 @pytest.mark.parametrize(
     ("streams_by_gpu", "lacks", "why"),
     [
-        ((8,), {"under_mps": False}, "without MPS processes take turns on a GPU"),
+        ((8,), {"clients": None}, "without MPS processes take turns on a GPU"),
         ((16,), {}, "two a camera are 32 on 16 cores"),
         ((24,), {"cores": 64}, "MPS takes 48 processes on a GPU, and two a camera are 50"),
         ((8,), {"host_bytes": 53 * GIB}, "two a camera need 54 GiB of memory"),

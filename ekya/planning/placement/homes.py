@@ -37,21 +37,19 @@ class ProcessRoom:
     """Room on a machine for processes that compute.
 
     Attributes:
-        under_mps: whether kernels of several processes run on a GPU at the same time.
+        clients: number of processes that MPS takes on a GPU; None without MPS.
         cores: CPU cores.
         host_bytes: free memory of the machine.
         gpu_bytes: free memory of each GPU; the smallest one's, None if unknown.
-        clients: processes that MPS takes on a GPU; 48 from Volta on.
         host_process_bytes, gpu_process_bytes: what one process takes of both.
     """
 
-    under_mps: bool
+    clients: int | None
     cores: float
     host_bytes: int
     gpu_bytes: int | None
     host_process_bytes: int
     gpu_process_bytes: int
-    clients: int = 48
 
 
 def choose_processes(streams_by_gpu: Sequence[int], room: ProcessRoom) -> tuple[Processes, str]:
@@ -68,9 +66,9 @@ def choose_processes(streams_by_gpu: Sequence[int], room: ProcessRoom) -> tuple[
     on_gpu = 2 * most + OTHER_PROCESSES
     host_bytes = (two_each + OTHER_PROCESSES) * room.host_process_bytes
     lacks = [
-        (not room.under_mps, "without MPS processes take turns on a GPU"),
+        (room.clients is None, "without MPS processes take turns on a GPU"),
         (
-            on_gpu > room.clients,
+            room.clients is not None and on_gpu > room.clients,
             f"MPS takes {room.clients} processes on a GPU, and two a camera are {on_gpu}",
         ),
         (two_each > room.cores, f"two a camera are {two_each} on {room.cores:.3g} cores"),

@@ -41,6 +41,9 @@ _NEVER_US = 1 << 62
 _READMIT_AFTER_US = 600 * US_PER_S
 """A service tries a stream that was set aside again: its cause may have passed, and no operator may look."""
 
+_MPS_CLIENTS = 48
+"""Processes that MPS takes on a GPU, from Volta on."""
+
 _PROCESS_BYTES = 3 << 30
 """Host memory of a process that has loaded torch and CUDA, with a margin."""
 
@@ -212,7 +215,7 @@ def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend
         capacity_milli: of all GPUs of the run.
         chosen: share backend.
     """
-    under_mps, cores = chosen.name in MPS_BACKENDS, cpu_limit()
+    clients, cores = _MPS_CLIENTS if chosen.name in MPS_BACKENDS else None, cpu_limit()
     streams_by_gpu = tuple(Counter(assign_home_gpus(len(fleet.streams), capacity_milli)).values())
     processes, why = fleet.processes, "the fleet file says so"
     if processes is Processes.AUTO and not chosen.on_gpus:
@@ -221,13 +224,13 @@ def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend
         gpus = list_gpus().gpus[: len(streams_by_gpu)]
         gpu_bytes = min((gpu.memory_free_bytes for gpu in gpus if gpu.memory_free_bytes), default=None)
         room = ProcessRoom(
-            under_mps, cores, read_host_memory().free_bytes, gpu_bytes, _PROCESS_BYTES, CONTEXT_BYTES
+            clients, cores, read_host_memory().free_bytes, gpu_bytes, _PROCESS_BYTES, CONTEXT_BYTES
         )
         processes, why = choose_processes(streams_by_gpu, room)
     if processes is Processes.STREAM:
         return Grouping(processes, 1, f"two a camera: {why}")
     trainers, place = 1, "GPU" if chosen.on_gpus else "core"
-    if under_mps:
+    if clients is not None:
         # More than streams would never work.
         trainers = min(trainers_per_gpu(cores, len(streams_by_gpu)), max(streams_by_gpu, default=1))
     return Grouping(
