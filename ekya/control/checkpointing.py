@@ -57,7 +57,7 @@ def _expected_end_us(job: RetrainJob, now_us: int, end_us: int, options: LoopOpt
     if job.elsewhere is not None:
         # The end of a late retraining is unknown.
         return job.elsewhere.arrives_us if job.elsewhere.arrives_us > now_us else end_us
-    speed = options.training_speed.speed_at(job.share_milli)
+    speed = options.retraining_speed.speed_at(job.share_milli)
     if speed == 0.0:
         return end_us
     return now_us + round(gpu_s_left(job) / speed * US_PER_S)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.core.units import StreamId
+from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.planning.placement.pack import Packing
 
@@ -49,6 +49,7 @@ class LoopOptions:
         retrain_configs, inference_configs: Γ without ∅, and Λ.
         family_costs: one per family of Γ.
         training_speed, inference_speed: speed of a job at a share.
+        trainer_milli: the part of a GPU to which each retraining's process is limited.
         share_step_milli: smallest step of a share that the share backend can enforce.
         terms: of the streams with other than default terms, sorted by id.
         packing: how shares are placed on GPUs.
@@ -93,3 +94,9 @@ class LoopOptions:
     pools_labels: bool = False
     doses: int = 1
     readmit_after_us: int | None = None
+    trainer_milli: int = FULL_GPU_MILLI
+
+    @property
+    def retraining_speed(self) -> SpeedCurve:
+        """Speed of a retraining at a share, as its process is limited."""
+        return self.training_speed.up_to(self.trainer_milli)

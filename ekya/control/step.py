@@ -24,7 +24,7 @@ from ekya.core.plan import Plan
 from ekya.core.profile import Profiler
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.stream_faults import OVER
-from ekya.core.units import us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.history import Observation
 from ekya.planning.profiling.outcomes import learn_outcomes
@@ -247,7 +247,7 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
             before, after = state.fleet.stream(event.stream), learnt.fleet.stream(event.stream)
             if before.job is not None and after.job is None:
                 return _remember_retraining(learnt, before, before.job, event.gpu_s)
-        case ev.WindowClosed():
+        case ev.WindowClosed() if options.trainer_milli == FULL_GPU_MILLI:
             paces = [pace for stream in state.fleet.streams for pace in stream.paces]
             speed = refine_curve(options.training_speed, paces)
             return learnt if speed == options.training_speed else replace(learnt, training_speed=speed)

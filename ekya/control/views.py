@@ -67,7 +67,7 @@ def window_view(
         min_accuracy=options.min_accuracy,
         # Who fixes shares does not plan cores either: its frames are late where they bind.
         streams=streams if needs.fixed_shares else fit_to_host(streams),
-        training_speed=options.training_speed,
+        training_speed=options.retraining_speed,
         seed=options.seed,
         previous=previous,
         inference_speed=options.inference_speed,

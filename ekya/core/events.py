@@ -201,12 +201,18 @@ class ShareOverdue:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """A worker of a stream has died; its memory is lost."""
+    """A worker of a stream has died; its memory is lost.
+
+    Attributes:
+        charged: whether the death counts for the stream; False where another stream of the process is known
+            to be the one that was being worked for.
+    """
 
     t_us: int
     stream: StreamId
     role: Role
     reason: str
+    charged: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from ekya.core.units import FULL_GPU_MILLI
 
 @dataclass(frozen=True, slots=True)
 class SpeedCurve:
-    """Relative speed of a job at a share: measured, non-decreasing, 1.0 at a full GPU.
+    """Relative speed of a job at a share: measured, non-decreasing, 1.0 at a full GPU that it may use.
 
     Attributes:
-        points: (share_milli, speed) with rising shares, from (0, 0.0) to (1000, 1.0); interpolated
-            linearly.
+        points: (share_milli, speed) with rising shares, from (0, 0.0) to (1000, 1.0), or less where its
+            process is limited to a part of the GPU; interpolated linearly.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -22,7 +22,8 @@ class SpeedCurve:
     def __post_init__(self) -> None:
         shares = [share for share, _ in self.points]
         speeds = [speed for _, speed in self.points]
-        if len(self.points) < 2 or self.points[0] != (0, 0.0) or self.points[-1] != (FULL_GPU_MILLI, 1.0):
+        ends_full = shares[-1:] == [FULL_GPU_MILLI] and 0.0 < speeds[-1] <= 1.0
+        if len(self.points) < 2 or self.points[0] != (0, 0.0) or not ends_full:
             raise ValueError("a speed curve runs from (0, 0.0) to (1000, 1.0)")
         if any(b <= a for a, b in pairwise(shares)):
             raise ValueError("the shares of a speed curve must rise")
@@ -34,10 +35,20 @@ class SpeedCurve:
         if share_milli <= 0:
             return 0.0
         if share_milli >= FULL_GPU_MILLI:
-            return 1.0
+            return self.points[-1][1]
         right = bisect_right(self.points, share_milli, key=lambda point: point[0])
         (share_a, speed_a), (share_b, speed_b) = self.points[right - 1], self.points[right]
         return speed_a + (speed_b - speed_a) * (share_milli - share_a) / (share_b - share_a)
+
+    def up_to(self, cap_milli: int) -> "SpeedCurve":
+        """Returns the curve of a job whose process is limited to a part of the GPU.
+
+        For a smaller share it waits between batches, so its speed is in proportion to the share.
+        """
+        if cap_milli >= FULL_GPU_MILLI:
+            return self
+        most = self.speed_at(cap_milli)
+        return SpeedCurve(((0, 0.0), (cap_milli, most), (FULL_GPU_MILLI, most)))
 
     def linear_milli(self, share_milli: int) -> float:
         """Returns the share that would give this speed if speed were proportional to share.

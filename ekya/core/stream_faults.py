@@ -81,7 +81,9 @@ class Faults:
         return Status.SERVING, ""
 
     def after_death(self, event: ev.WorkerDied) -> "Faults":
-        """Returns the faults after a worker's death; one death too many sets the stream aside."""
+        """Returns the faults after a worker's death; one charged death too many sets the stream aside."""
+        if not event.charged:
+            return replace(self, down=event.reason) if event.role is ev.Role.INFERENCE else self
         last = self.last_death
         deaths_us = tuple(at_us for at_us in self.deaths_us if at_us > event.t_us - DEATHS_WITHIN_US)
         if last is not None and last.role is not event.role and event.t_us - last.t_us < TOGETHER_US:

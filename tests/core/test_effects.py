@@ -242,9 +242,10 @@ def test_third_death_sets_aside(last):
     assert stream.inference_share_milli == 0
 
 
-@given(st.lists(st.integers(1, 1500).map(lambda s: s * US_PER_S), max_size=12).map(sorted))
-def test_three_deaths_within_ten_minutes_set_aside(times_us):
-    events = [died(t_us=t_us) for t_us in times_us]
+@given(st.lists(st.tuples(st.integers(1, 1500), st.booleans()), max_size=12).map(sorted))
+def test_three_charged_deaths_within_ten_minutes_set_aside(deaths):
+    events = [replace(died(t_us=at_s * US_PER_S), charged=charged) for at_s, charged in deaths]
+    times_us = [at_s * US_PER_S for at_s, charged in deaths if charged]
     too_many = any(
         last_us - first_us < DEATHS_WITHIN_US
         for first_us, last_us in zip(times_us, times_us[2:], strict=False)

@@ -39,7 +39,7 @@ def test_share_for_inverts_speed_needed(speed):
     [
         ((0, 0.1), (1000, 1.0)),
         ((0, 0.0), (900, 1.0)),
-        ((0, 0.0), (1000, 0.9)),
+        ((0, 0.0), (1000, 1.1)),
         ((0, 0.0), (500, 0.5), (500, 0.6), (1000, 1.0)),
         ((0, 0.0), (400, 0.6), (500, 0.5), (1000, 1.0)),
     ],
@@ -78,3 +78,9 @@ def test_share_for_on_flat_part_is_least():
     flat = SpeedCurve(((0, 0.0), (300, 0.5), (700, 0.5), (1000, 1.0)))
     assert flat.share_for(0.5) == 300
     assert flat.share_for(0.75) == 850
+
+
+@given(st.integers(1, 1000), st.integers(1, 1200))
+def test_limited_process_is_as_fast_as_its_part_and_waits_for_a_smaller_share(cap, share):
+    limited = BENT.up_to(cap)
+    assert limited.speed_at(share) == pytest.approx(BENT.speed_at(cap) * min(share / cap, 1.0))

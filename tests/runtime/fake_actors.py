@@ -104,6 +104,8 @@ class FakeActors:
     audits: bool = False
     fleet: object = field(default_factory=lambda: SimpleNamespace(streams=(), named_secrets=""))
     spares_made: int = 0
+    answering: frozenset = frozenset()
+    free_trainer: FakeActor | None = None
 
     def __post_init__(self):
         together = self.actor("inference")
@@ -212,8 +214,15 @@ class FakeActors:
     def send_areas(self, stream, areas):
         self.streams[stream].inference.set_areas.remote(stream, areas)
 
-    def note_death(self, actor):
+    def note_death(self, actor, suspects=()):
         self.dead.append(actor)
+        return frozenset(suspects or self.answering or self.streams)
+
+    def move_retraining(self, stream, training, started_monotonic_ns):
+        if self.free_trainer is None:
+            return None
+        self.streams[stream].retraining = self.free_trainer
+        return self.free_trainer.admit_stream.remote(stream)
 
     def kill_process(self, actor):
         self.killed.append(actor)

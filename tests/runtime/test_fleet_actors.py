@@ -15,6 +15,7 @@ from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
+from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.driver import actor_processes
 from ekya.runtime.driver.fleet_actors import ALONE_AFTER_S, FleetActors
 from ekya.system.host import HostMemory
@@ -25,7 +26,7 @@ STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
 class Made:
     """Fake actor with its name, environment and config; records its calls."""
 
-    def __init__(self, _kind, name, environment, _gpu_part, config, *loaded):
+    def __init__(self, _kind, name, environment, _gpu_part, config, *loaded, threads):
         self.name, self.environment, self.config, self.loaded = name, environment, config, loaded
         self.calls = []
 
@@ -46,11 +47,13 @@ def fleet_of(monkeypatch):
     monkeypatch.setattr(ray, "put", lambda weights: ("stored", weights))
     monkeypatch.setattr(ray, "get", lambda reference: reference[1])
     shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"), {"gpus": 2.0})
-    shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
+    shares = SimpleNamespace(
+        actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name, "SHARE": job.share_milli}
+    )
 
-    def made(process, server="", device="cpu", homes=(0, 1, 0, 1), now_s=lambda: 0.0):
+    def made(process, server="", device="cpu", homes=(0, 1, 0, 1), now_s=lambda: 0.0, **more):
         config = ActorConfig(
-            None, shipped, 0, shares, device, homes, server=server, processes=Processes(process)
+            None, shipped, 0, shares, device, homes, server=server, processes=Processes(process), **more
         )
         fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)), now_s)
         fleet.make_remaining_actors()
@@ -79,7 +82,7 @@ def test_streams_of_a_gpu_share_a_process_there(fleet_of):
     for role in Role:
         assert fleet.streams_sharing_process("cam-2", role) == ("cam-4",)
     assert [made.config.gpu for made in fleet.workers(Role.INFERENCE)] == [0, 1]
-    assert fleet.workers(Role.INFERENCE)[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
+    assert fleet.workers(Role.INFERENCE)[1].environment == {"GPU": "1", "JOB": "inference/gpu-1", "SHARE": 0}
     assert [made.name for made in fleet.workers(Role.RETRAINING)] == ["retraining/gpu-0", "retraining/gpu-1"]
     assert [own.stream for own in fleet.workers(Role.RETRAINING)[0].config.streams] == ["cam-1", "cam-3"]
 
@@ -158,6 +161,83 @@ def test_shared_process_that_dies_again_is_split(fleet_of, role):
         assert fleet.streams_sharing_process("cam-1", role) == (("cam-3",) if deaths == 1 else ())
     assert fleet.streams["cam-1"].worker(role).name == f"{role}/cam-1"
     assert fleet.streams_sharing_process("cam-2", role) == ("cam-4",)
+
+
+def die_answering(fleet, *streams):
+    """Has the process of cam-1's inference die while it answers streams, and all start again."""
+    dead = fleet.streams["cam-1"].inference
+    AnsweringMark(dead.config.answering).write_streams(streams)
+    charged = fleet.note_death(dead)
+    assert fleet.note_death(dead) == charged, "a death that is reported twice"
+    for stream in STREAMS:
+        fleet.remake_worker(stream, Role.INFERENCE, 77)
+    return charged
+
+
+def test_stream_that_is_answered_when_its_process_dies_again_moves_and_others_stay(fleet_of):
+    fleet = fleet_of("gpu", homes=(0, 0, 0, 0))
+    assert die_answering(fleet, "cam-1", "cam-3", "not here") == {"cam-1", "cam-3"}
+    assert fleet.streams_sharing_process("cam-1", Role.INFERENCE) == STREAMS[1:]
+    joined = {call[1].stream: call[1].alone_until_s for call in fleet.streams["cam-1"].inference.calls[1:]}
+    assert joined == {"cam-1": ALONE_AFTER_S, "cam-2": 0.0, "cam-3": ALONE_AFTER_S, "cam-4": 0.0}
+    assert die_answering(fleet, "cam-3") == {"cam-3"}
+    assert fleet.streams["cam-3"].inference.name == "inference/cam-3"
+    assert fleet.streams_sharing_process("cam-1", Role.INFERENCE) == ("cam-2", "cam-4")
+    assert die_answering(fleet) == {"cam-1", "cam-2", "cam-4"}, "nothing is known"
+    assert fleet.streams_sharing_process("cam-2", Role.INFERENCE) == ("cam-4",)
+
+
+def test_trainers_of_a_gpu_share_its_streams_and_a_fixed_part_of_it(fleet_of):
+    fleet = fleet_of("gpu", homes=(0, 0, 0, 1), trainers=2, trainer_milli=450)
+    trainers = {made.name: made for made in fleet.workers(Role.RETRAINING)}
+    inside = {name: [own.stream for own in made.config.streams] for name, made in trainers.items()}
+    assert inside == {
+        "retraining/gpu-0/0": ["cam-1", "cam-3"],
+        "retraining/gpu-0/1": ["cam-2"],
+        "retraining/gpu-1/0": ["cam-4"],
+    }
+    assert {made.environment["SHARE"] for made in trainers.values()} == {450}
+
+
+@pytest.fixture
+def training(fleet_of):
+    """Moves a retraining of a fleet on one GPU with two trainers; returns the number of its trainer."""
+    fleet = fleet_of("gpu", homes=(0, 0, 0, 0), trainers=2)
+
+    def move(stream, *training):
+        moved = fleet.move_retraining(stream, training, 77)
+        assert (moved is None) == (fleet.streams[stream].trainer == trainer_of[stream])
+        trainer_of[stream] = fleet.streams[stream].trainer
+        assert fleet.streams[stream].retraining.name.startswith(f"retraining/gpu-0/{trainer_of[stream]}")
+        return trainer_of[stream]
+
+    trainer_of = {stream: fleet.streams[stream].trainer for stream in STREAMS}
+    return SimpleNamespace(fleet=fleet, move=move)
+
+
+def test_retraining_begins_in_the_trainer_with_fewest_jobs(training):
+    old, new = (training.fleet.streams[stream].retraining for stream in ("cam-3", "cam-2"))
+    assert training.move("cam-3") == 0, "its own is free"
+    assert training.move("cam-3", "cam-1") == 1
+    assert old.calls[-1] == ("remove_stream", "cam-3")
+    assert (new.calls[-1][0], new.calls[-1][1].stream) == ("admit_stream", "cam-3")
+    assert training.move("cam-2", "cam-1", "cam-3") == 1, "no other has fewer"
+    assert training.move("cam-4", "cam-1", "cam-2", "cam-3") == 0
+    training.fleet.streams["cam-4"].newest_weights = "on their way"
+    assert training.move("cam-4", "cam-1") == 0
+
+
+def test_death_of_a_trainer_takes_only_its_retrainings_and_it_is_made_again(training):
+    fleet = training.fleet
+    training.move("cam-3", "cam-1")
+    dead, other = (fleet.streams[stream].retraining for stream in ("cam-1", "cam-3"))
+    assert fleet.note_death(dead) == {"cam-1"}
+    fleet.remake_worker("cam-1", Role.RETRAINING, 77)
+    made = fleet.streams["cam-1"].retraining
+    assert fleet.streams["cam-3"].retraining is other is not made
+    assert training.move("cam-2", "cam-3", "cam-4") == 0, "it takes streams that it did not begin with"
+    assert fleet.streams["cam-2"].retraining is made
+    assert fleet.note_death(other, {"cam-3", "cam-1"}) == {"cam-3"}
 
 
 def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of):

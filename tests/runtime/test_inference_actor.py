@@ -36,6 +36,7 @@ from ekya.planning.adaptation.drift import Drift
 from ekya.results.storage.hour_tables import next_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
+from ekya.runtime.actors.actor_kinds import ProcessConfig, StreamActorConfig
 from ekya.runtime.actors.inference_actor import InferenceActor
 from ekya.runtime.shares.job_share import SharedUse
 from ekya.streams.ingest.crops import crop_objects
@@ -109,7 +110,7 @@ good = pytest.fixture(knowing, scope="module")
 
 def config_of(common, stream):
     place = [one.id for one in common.fleet.streams].index(stream)
-    return SimpleNamespace(common=common, place=place, stream=stream, version=BASE_VERSION, gpu=0)
+    return StreamActorConfig(common, place, BASE_VERSION)
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def common(monkeypatch, tmp_path):
 
 def actor_of(common, *streams):
     streams = tuple(config_of(common, stream) for stream in streams)
-    return InferenceActor(SimpleNamespace(common=common, name="inference", gpu=0, streams=streams))
+    return InferenceActor(ProcessConfig(common, "inference", 0, streams))
 
 
 @pytest.fixture(params=[(CAM,), (OTHER, CAM)], ids=["alone", "beside another"])
@@ -689,3 +690,15 @@ def test_spare_process_has_no_share_before_a_stream_joins(common, good):
     assert len(attached) == 1
     assert part_right(spare) > 0.9
     assert {row.stream for row in spare.end_run(0)} == {CAM, OTHER}
+
+
+def test_frame_on_a_gpu_waits_for_no_share(common, good, monkeypatch):
+    """Its share is the rate that was planned."""
+    module = ekya.runtime.actors.inference_actor
+    monkeypatch.setattr(module, "MultiModelPredictor", lambda _, way: MultiModelPredictor("cpu", way))
+    common.device = "cuda"
+    made = actor_of(common, CAM)
+    made.load_streams((0,), to_bytes(good))
+    with common.bucket.scope():
+        pass  # at share 0 it would wait
+    made.end_run(0)

@@ -1,5 +1,6 @@
 """Tests of the models of a process: requests in batches, and hot swaps between them."""
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -271,3 +272,28 @@ def test_detector_pending_weights_find_from_the_next_frame_on():
         assert len(found.boxes) > 0
         np.testing.assert_array_equal(found.boxes, expected.boxes)
         np.testing.assert_array_equal(found.confidence, expected.confidence)
+
+
+def test_streams_that_may_have_killed_a_process_are_answered_one_by_one(models):
+    """The next death then names one of them."""
+    marks = []
+
+    @contextmanager
+    def answering(streams):
+        marks.append(streams)
+        yield
+
+    batcher = ModelBatcher(nullcontext, CLASSES, models, answering)
+    suspects = {"cam-1": math.inf, "cam-2": math.inf, "cam-3": 0.0, "cam-4": 0.0}
+    for stream, alone_until_s in suspects.items():
+        batcher.add_stream(stream, model(0), BASE_VERSION, None, alone_until_s)
+    models.may.clear()
+    with ThreadPoolExecutor(5) as pool:
+        answers = [pool.submit(ask, batcher, 0, "cam-4")]
+        wait_until(lambda: models.calls)
+        answers += [pool.submit(ask, batcher, at, stream) for at, stream in enumerate(suspects)]
+        wait_until(lambda: batcher.queued == 4)
+        models.may.set()
+        assert [answer.result(HANG_GUARD_S)[0] for answer in answers] == [0, 0, 1, 2, 3]
+    assert [sorted(streams) for streams in marks][:2] == [["cam-4"], ["cam-3", "cam-4"]]
+    assert sorted(marks[2:]) == [["cam-1"], ["cam-2"]]

@@ -75,6 +75,17 @@ def test_shared_process_that_dies_is_restarted_once_with_its_streams(run):
     assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
 
 
+def test_death_is_charged_to_the_streams_that_were_answered(run):
+    run.actors.answering = frozenset({OTHER})
+    run.actors.kill(run.process)
+    charged = {event.stream: event.charged for event in events_of(run.executor, run.actors)}
+    assert charged == {CAM: False, OTHER: True}
+    join = run.restart(CAM)
+    join.fail(RayActorError())
+    (died,) = events_of(run.executor, run.actors)
+    assert (type(died), died.stream, died.charged) == (DIED, CAM, False)
+
+
 def test_process_that_dies_while_streams_join_counts_once_for_each(run):
     run.kill(run.process)
     here, not_yet = run.restart(CAM), run.restart(OTHER)
@@ -222,6 +233,26 @@ def test_share_of_a_retraining_that_was_sent_to_a_worker_that_never_came_is_free
     assert run.ledger.free_milli(0) == 200
 
 
+def test_retraining_waits_until_the_trainer_to_which_it_moves_has_its_stream(run):
+    old, free = run.actors.streams[CAM].retraining, run.actors.actor("free")
+    run.actors.free_trainer = free
+    run.executor.execute_commands([start_retraining(CAM, share_milli=100)])
+    (admit,) = run.actors.calls("admit_stream", free)
+    assert run.actors.arguments("start_retraining", free)[0][-1] is admit.references[0]
+    assert run.reply(admit) == []
+    assert run.kill(old) == [], "no retraining is there any more"
+    assert run.kill(free) == [(DIED, CAM)]
+    assert run.ledger.free_milli(0) == 200
+
+
+def test_retraining_whose_new_trainer_dies_meanwhile_has_died(run):
+    run.actors.free_trainer = run.actors.actor("free")
+    run.executor.execute_commands([start_retraining(CAM, share_milli=100)])
+    (admit,) = run.actors.calls("admit_stream", run.actors.free_trainer)
+    assert run.reply(admit, RayActorError()) == [(DIED, CAM)]
+    assert run.ledger.free_milli(0) == 200
+
+
 def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
     run.executor.execute_commands([cmd.SetInference(CAM, InferenceConfig(1, 32), 100, 2)])
     (overdue,) = run.executor.wait(60_000_000).events
@@ -230,6 +261,7 @@ def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
     run.actors.kill(run.process)
     died, other = events_of(run.executor, run.actors)
     assert died.reason == "it did not release its share in time" != other.reason
+    assert (died.charged, other.charged) == (True, False)
 
 
 def pass_s(run, seconds, *alive):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.shares import Job
@@ -17,14 +18,74 @@ class Processes(StrEnum):
     """Sharing of processes by the streams of a live run; inferences and retrainings never share one."""
 
     AUTO = "auto"
-    """``stream`` on GPUs under MPS, where there is memory for it and MPS takes as many; ``gpu`` elsewhere."""
+    """``stream`` on GPUs under MPS, where clients, cores and memory suffice for it; ``gpu`` elsewhere."""
 
     STREAM = "stream"
     """No sharing: each stream has two processes, so that a fault ends one stream's only."""
 
     GPU = "gpu"
-    """All streams at home on a GPU (or on a core where cores stand for GPUs) share; their models run in one
-    batch."""
+    """All streams at home on a GPU (or on a core where cores stand for GPUs) share a process for inference,
+    whose models run in one batch, and one for retraining, or two to six under MPS."""
+
+
+OTHER_PROCESSES = 2
+"""Processes on a GPU beside those of its streams: micro-profiler and spare inference."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRoom:
+    """Room on a machine for processes that compute.
+
+    Attributes:
+        clients: number of processes that MPS takes on a GPU; None without MPS.
+        cores: CPU cores.
+        host_bytes: free memory of the machine.
+        gpu_bytes: free memory of each GPU; the smallest one's, None if unknown.
+        host_process_bytes, gpu_process_bytes: what one process takes of both.
+    """
+
+    clients: int | None
+    cores: float
+    host_bytes: int
+    gpu_bytes: int | None
+    host_process_bytes: int
+    gpu_process_bytes: int
+
+
+def choose_processes(streams_by_gpu: Sequence[int], room: ProcessRoom) -> tuple[Processes, str]:
+    """Returns whether streams share processes, and the reason as a clause.
+
+    Each stream has its own where everything suffices for two of them a stream. More processes than cores
+    make frames wait for a core while the GPU is idle.
+
+    Args:
+        streams_by_gpu: number of streams at home on each GPU.
+        room: of the machine.
+    """
+    most, two_each = max(streams_by_gpu, default=0), 2 * sum(streams_by_gpu)
+    on_gpu = 2 * most + OTHER_PROCESSES
+    host_bytes = (two_each + OTHER_PROCESSES) * room.host_process_bytes
+    lacks = [
+        (room.clients is None, "without MPS processes take turns on a GPU"),
+        (
+            room.clients is not None and on_gpu > room.clients,
+            f"MPS takes {room.clients} processes on a GPU, and two a camera are {on_gpu}",
+        ),
+        (two_each > room.cores, f"two a camera are {two_each} on {room.cores:.3g} cores"),
+        (host_bytes > room.host_bytes, f"two a camera need {_in_gib(host_bytes)} of memory"),
+        (
+            room.gpu_bytes is not None and on_gpu * room.gpu_process_bytes > room.gpu_bytes,
+            f"two a camera need {_in_gib(on_gpu * room.gpu_process_bytes)} of a GPU's memory",
+        ),
+    ]
+    why = next((why for is_short, why in lacks if is_short), None)
+    if why is None:
+        return Processes.STREAM, "MPS, cores and memory suffice for two a camera"
+    return Processes.GPU, why
+
+
+def _in_gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.0f} GiB"
 
 
 def assign_home_gpus(streams: int, capacity_milli: int) -> tuple[int, ...]:

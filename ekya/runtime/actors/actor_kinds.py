@@ -13,7 +13,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.host import StreamCosts
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import FULL_GPU_MILLI, ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.pipeline.settings import PreparationSettings
@@ -38,6 +38,8 @@ class ActorConfig:
         processes: how streams are grouped into processes.
         family_costs: of each family of Γ on this machine.
         keeps_hours: whether answers are written by the hour and nothing is kept for a report: a service.
+        trainers, trainer_milli: number of retraining processes of a GPU that its streams share, and the part
+            of the GPU to which each is limited.
     """
 
     folder: RunFolder
@@ -53,6 +55,8 @@ class ActorConfig:
     processes: Processes = Processes.STREAM
     family_costs: tuple[FamilyCost, ...] = ()
     keeps_hours: bool = False
+    trainers: int = 1
+    trainer_milli: int = FULL_GPU_MILLI
 
     @property
     def audit_frames(self) -> int:
@@ -68,11 +72,13 @@ class StreamActorConfig:
         common: settings of the run.
         place: position among the fleet's streams.
         version: of the model that serves first.
+        alone_until_s: as in ``ModelBatcher.add_stream``.
     """
 
     common: ActorConfig
     place: int
     version: ModelVersion
+    alone_until_s: float = 0.0
 
     @property
     def gpu(self) -> int:
@@ -94,12 +100,14 @@ class ProcessConfig:
         name: display name of its actor.
         gpu: position of its GPU.
         streams: streams that it starts with; none for a spare process.
+        answering: path of the driver's ``AnsweringMark``; empty for none.
     """
 
     common: ActorConfig
     name: str
     gpu: int
     streams: tuple[StreamActorConfig, ...]
+    answering: str = ""
 
 
 @dataclass(frozen=True, slots=True)

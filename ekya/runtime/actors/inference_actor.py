@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import cv2
 
@@ -12,6 +13,7 @@ from ekya.core.events import Event
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import DeviceScopes, ShareJob
+from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
@@ -21,9 +23,11 @@ from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import serving
 from ekya.pipeline.setup import crop_side
+from ekya.planning.placement.homes import Processes
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actors.actor_kinds import ProcessConfig, Ready, StreamActorConfig
 from ekya.runtime.actors.actor_messages import Mailbox
+from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.actors.frame_analysis import InferenceProcess
 from ekya.runtime.actors.stream_inference import StreamInference
 from ekya.runtime.shares.job_share import SharedUse, VersionedShare
@@ -33,6 +37,9 @@ from ekya.system.files import write_bytes_atomic
 from ekya.system.priority import INFERENCE_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)
+
+_SPARE_BYTES = 2 << 30
+"""Free memory of the GPU for a spare process to start CUDA: some three times what that takes."""
 
 
 class InferenceActor:
@@ -58,6 +65,7 @@ class InferenceActor:
         self._feeds = [_feed_of(one) for one in config.streams]
         self.streams: dict[StreamId, StreamInference] = {}
         self._mailbox = Mailbox()
+        self._mark = AnsweringMark(config.answering)
         self.shared: InferenceProcess | None = None
         self._attaching = threading.Lock()
         self._savers: list[threading.Thread] = []
@@ -94,10 +102,14 @@ class InferenceActor:
 
     def warm_up(self, weights: bytes) -> None:
         """Runs the slow first forward passes of a model, before any stream is here."""
-        common = self._common
-        # On the CPU in any case: a process that has begun to use a GPU occupies some of its memory.
-        way = common.way if common.device == "cpu" else PLAIN
-        model = serving(from_bytes(weights), fleet_classes(common.fleet), Predictors("cpu", way))
+        common, device, way = self._common, self._common.device, self._common.way
+        if device == "cuda" and common.processes is Processes.GPU and _has_gpu_memory():
+            # All cameras of the GPU would wait for CUDA to start.
+            self._attached()
+        elif device == "cuda":
+            # A process that has begun to use a GPU occupies some of its memory.
+            device, way = "cpu", PLAIN
+        model = serving(from_bytes(weights), fleet_classes(common.fleet), Predictors(device, way))
         model.warm_up(crop_side(common.fleet), common.fleet.inference.resolutions)
 
     def process_id(self) -> int:
@@ -134,7 +146,7 @@ class InferenceActor:
         if one is not None and not one.stop_and_release():
             # A thread cannot be ended alone, and this one keeps a part of the share and memory of the GPU.
             _LOG.critical("%s: its inference hangs, so its process ends", stream)
-            os._exit(1)
+            self._end_process_for(stream)
 
     def window_material(
         self, stream: StreamId, window: int, since_us: int | None, dose: Dose
@@ -152,8 +164,13 @@ class InferenceActor:
                 _LOG.critical(
                     "%s: its inference has ended without a report, or hangs; its process ends", stream
                 )
-                os._exit(1)
+                self._end_process_for(stream)
         return self._mailbox.drain(timeout_s)
+
+    def _end_process_for(self, stream: StreamId) -> NoReturn:
+        """Ends the process because of a stream, to which its death is charged."""
+        self._mark.write_streams([stream])
+        os._exit(1)
 
     def end_run(self, horizon_us: int) -> list[StreamRow]:
         """Stops all streams, answers the frames up to the end of the run, and returns frame counts.
@@ -188,13 +205,23 @@ class InferenceActor:
                 handle = common.shares.attach_job(
                     ShareJob(self._config.name, "inference", 0, self._config.gpu)
                 )
+                if common.device == "cuda":
+                    # On a GPU a share of inference is the rate planned for its λ: no frame waits for it.
+                    handle.release()
                 models = MultiModelPredictor(common.device, common.way)
-                batcher = ModelBatcher(handle.scope, fleet_classes(common.fleet), models)
+                classes = fleet_classes(common.fleet)
+                batcher = ModelBatcher(handle.scope, classes, models, self._mark.answering)
                 share, use = VersionedShare(handle), SharedUse(handle)
                 scopes = DeviceScopes(common.device, handle.scope)
                 golden = GoldenInference(common.fleet, scopes)
                 self.shared = InferenceProcess(scopes, share, use, batcher, self._mailbox, golden)
             return self.shared
+
+
+def _has_gpu_memory() -> bool:
+    """Returns whether a spare process may use some of the only GPU that this process sees."""
+    gpus = list_gpus().gpus
+    return bool(gpus) and (gpus[0].memory_free_bytes or 0) >= _SPARE_BYTES
 
 
 def _feed_of(config: StreamActorConfig) -> Feed:

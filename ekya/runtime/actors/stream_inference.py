@@ -97,7 +97,9 @@ class StreamInference:
             measures_base=not common.keeps_hours,
         )
         self._first = model
-        process.models.add_stream(self._stream.id, model, config.version, self._report_swap)
+        process.models.add_stream(
+            self._stream.id, model, config.version, self._report_swap, config.alone_until_s
+        )
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
         process.use.add_owner(self._part)

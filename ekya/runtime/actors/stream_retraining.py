@@ -109,6 +109,7 @@ class StreamRetraining:
         labels: StreamLabels | None,
         passed: ActivationCache | None,
         serial: int,
+        after: None = None,
     ) -> Resized | None:
         """Begins a retraining from the weights that serve and returns its share; emits an event every epoch.
 
@@ -118,6 +119,7 @@ class StreamRetraining:
             labels: to train on.
             passed: forward passes of these weights on crops that the micro-profiler tried.
             serial: of the order of its share.
+            after: makes Ray call this after a pending ``admit_stream``.
         """
         with self._beginning(command):
             job = self._new_job(command, command.share_milli, labels, passed)

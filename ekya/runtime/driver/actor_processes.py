@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -19,14 +19,16 @@ from ekya.core.units import StreamId
 from ekya.gpu.backends.backend import ShareJob
 from ekya.runtime.actors.actor_kinds import SPARE, ActorConfig, ActorKind, ProcessConfig
 from ekya.runtime.actors.actor_messages import in_words
+from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.driver.local_ray import ACTOR_VARIABLES
 from ekya.system.host import read_host_memory
 from ekya.system.processes import find_process
 
 _LOG = logging.getLogger(__name__)
 
-_THREADS = 6
-"""Methods of an actor that may run concurrently in one concurrency group."""
+_THREADS, _MOST_THREADS = 6, 48
+"""Methods of an actor that may run concurrently in one concurrency group; on a GPU as many as it has streams,
+which all open their cameras again when their process has died."""
 
 GPU_PART = 0.001
 """GPU fraction that an actor requests from Ray: places it on a node with a GPU, up to a thousand on each.
@@ -92,7 +94,12 @@ def wait_ended(processes: Sequence[Any]) -> None:
 
 
 def make_actor(
-    actor_class: type[Any], name: str, environment: Mapping[str, str], gpu_part: float, *arguments: object
+    actor_class: type[Any],
+    name: str,
+    environment: Mapping[str, str],
+    gpu_part: float,
+    *arguments: object,
+    threads: int = _THREADS,
 ) -> Any:
     """Creates a named actor whose environment is set before its process imports anything.
 
@@ -104,7 +111,7 @@ def make_actor(
         concurrency_groups={EVENTS: 1, SHARES: _THREADS},
         num_cpus=0,
         num_gpus=gpu_part,
-        max_concurrency=_THREADS,
+        max_concurrency=threads,
         max_restarts=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
         runtime_env={"env_vars": {**environment, **ACTOR_VARIABLES}} if environment else {},
@@ -122,11 +129,15 @@ class ActorProcess:
 
     Attributes:
         pid: object reference to its process number; None once it was killed.
+        answering: written by an inference process; None of another.
+        name: group of its workers; processes of one name follow each other.
         role: of the workers in it.
         streams: of these workers; none in the micro-profiler and in a spare process.
     """
 
     pid: Any
+    answering: AnsweringMark | None = None
+    name: str = ""
     role: Role = Role.INFERENCE
     streams: tuple[StreamId, ...] = ()
 
@@ -140,7 +151,10 @@ class ProcessTable:
 
     def __init__(self, config: ActorConfig) -> None:
         self._shares, self._server = config.shares, config.server
-        self._gpu_part = GPU_PART if config.device == "cuda" else 0.0
+        on_gpu = config.device == "cuda"
+        self._gpu_part = GPU_PART if on_gpu else 0.0
+        most = max(Counter(config.homes).values(), default=0) if on_gpu else 0
+        self._threads = min(max(_THREADS, most), _MOST_THREADS)
         self._names: Counter[str] = Counter()
         self._processes: dict[Any, ActorProcess] = {}
 
@@ -148,12 +162,22 @@ class ProcessTable:
         """Returns the process of an actor that has not died."""
         return self._processes[actor]
 
-    def start_actor(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
+    def start_actor(self, kind: ActorKind, name: str, job: ShareJob, config: object, *loaded: object) -> Any:
         """Makes an actor that holds shares."""
+        mark = None
+        if job.role == "inference" and isinstance(config, ProcessConfig):
+            mark = AnsweringMark()
+            config = replace(config, answering=mark.path)
         environment = self._shares.actor_env(job)
-        actor = make_actor(kind.actor_class(name), name, environment, self._gpu_part, *arguments)
-        self._processes[actor] = ActorProcess(actor.process_id.remote())
+        made = kind.actor_class(name)
+        actor = make_actor(made, name, environment, self._gpu_part, config, *loaded, threads=self._threads)
+        self._processes[actor] = ActorProcess(actor.process_id.remote(), mark)
         return actor
+
+    def find_running(self, name: str) -> Any:
+        """Returns the actor of the running process of this name; None without one."""
+        named = (actor for actor, process in self._processes.items() if process.name == name)
+        return next((actor for actor in named if self.is_running(actor)), None)
 
     def free_name(self, name: str) -> str:
         """Makes a name unique: a dead actor's name is not available immediately."""
@@ -169,7 +193,13 @@ class ProcessTable:
 
     def remove_stream(self, stream: StreamId) -> None:
         """Takes note that a stream has no workers any more."""
-        for process in self._processes.values():
+        for actor in self._processes:
+            self.take_out(actor, stream)
+
+    def take_out(self, actor: Any, stream: StreamId) -> None:
+        """Takes note that a stream has no worker any more in the process of an actor, if it has one."""
+        process = self._processes.get(actor)
+        if process is not None:
             process.streams = tuple(one for one in process.streams if one != stream)
 
     def kill_process(self, actor: Any) -> None:
@@ -180,16 +210,26 @@ class ProcessTable:
             # The kernel may give the number to another process, which a second kill would hit.
             process.pid = None
 
-    def forget_process(self, actor: Any) -> ActorProcess | None:
-        """Removes and returns a process that has ended, whose pid may be reused."""
-        return self._processes.pop(actor, None)
+    def forget_process(self, actor: Any) -> tuple[ActorProcess | None, frozenset[StreamId]]:
+        """Removes a process that has ended, whose pid may be reused.
+
+        Returns:
+            The process, and the streams that it was answering; None and none if it was forgotten before.
+        """
+        process = self._processes.pop(actor, None)
+        if process is None or process.answering is None:
+            return process, frozenset()
+        answering = process.answering.read_streams()
+        process.answering.close()
+        return process, answering
 
     def close(self) -> None:
         """Ends all actors; no process is left when this returns."""
         for actor in self._processes:
             ray.kill(actor)
         wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
-        self._processes.clear()
+        for actor in tuple(self._processes):
+            self.forget_process(actor)
 
 
 class SpareProcesses:

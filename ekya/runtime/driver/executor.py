@@ -268,12 +268,13 @@ class RayExecutor:
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
         self._started.add(command.job)
         self._started.discard(JobId(command.job - _JOBS))
+        moved = self._workers.move_retraining(command.stream)
         own = self._actors.streams[command.stream]
         labels = self._inputs.labels(command.stream)
         activations = self._weights.activations(command.stream)
         at_share = replace(command, share_milli=share_milli)
         return own.retraining.start_retraining.remote(
-            command.stream, at_share, own.newest_weights, labels, activations, serial
+            command.stream, at_share, own.newest_weights, labels, activations, serial, moved
         )
 
     def _serve(self, command: cmd.ServeModel) -> None:

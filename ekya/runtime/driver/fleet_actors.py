@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -42,8 +42,7 @@ START_DEATHS_ALLOWED = 2
 """Deaths of one process before the run begins that are followed by a restart."""
 
 ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
-"""A shared process that dies twice within this time is split into one process a stream: the cause cannot be
-attributed to one of its streams."""
+"""A stream to which two deaths of a shared process are charged within this time has its own from then on."""
 
 _MICRO_PROFILER = "micro-profiler"
 
@@ -58,6 +57,7 @@ class StreamActors:
         newest_weights: the same for the model that serves or is about to.
         version: of the newest weights.
         paused: whether its camera is closed.
+        trainer: number of its retraining process among those that the streams of its GPU share.
     """
 
     config: StreamActorConfig
@@ -67,6 +67,7 @@ class StreamActors:
     newest_weights: Any
     version: ModelVersion
     paused: bool = False
+    trainer: int = 0
 
     def worker(self, role: Role) -> Any:
         """Returns the actor of one role."""
@@ -96,7 +97,9 @@ class FleetActors:
     ) -> None:
         self._config, self._now_s = config, now_s
         self._processes = ProcessTable(config)
-        self._died_s: dict[str, float] = {}
+        self._died_s: dict[tuple[Role, StreamId], float] = {}
+        self._alone_until_s: dict[StreamId, float] = {}
+        self._charged: dict[Any, frozenset[StreamId]] = {}
         self._alone: set[tuple[Role, StreamId]] = set()
         self._spares = SpareProcesses(self._processes)
         self.preparation: Any = None
@@ -105,7 +108,10 @@ class FleetActors:
             served, version = weights.get(stream.id, (None, BASE_VERSION))
             reference = None if served is None else ray.put(served)
             own = StreamActorConfig(config, place, version)
-            self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
+            trainer = self._emptiest_trainer(own.gpu)
+            self.streams[stream.id] = StreamActors(
+                own, None, None, reference, reference, version, trainer=trainer
+            )
         self._make_workers(Role.INFERENCE)
 
     # Before the run
@@ -249,11 +255,45 @@ class FleetActors:
             name = self._process_name(role, stream)
             together = (stream, *self.streams_sharing_process(stream, role))
             streams = [one for one in together if self._process_name(role, one) == name]
-            self._take_or_make_process(role, streams)
+            self._join_process(role, streams)
         if role is Role.RETRAINING:
             return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
-        config = replace(own.config, version=own.version)
+        alone_until_s = self._alone_until_s.get(stream, 0.0)
+        config = replace(own.config, version=own.version, alone_until_s=alone_until_s)
         return own.inference.rejoin_stream.remote(config, own.weights, started_monotonic_ns)
+
+    def move_retraining(
+        self, stream: StreamId, training: Collection[StreamId], started_monotonic_ns: int
+    ) -> Any:
+        """Moves a stream's retraining to the trainer of its GPU with fewest jobs, where its own has more.
+
+        It stays while weights that it has sent do not serve yet.
+
+        Args:
+            stream: without a job.
+            training: the streams with one.
+            started_monotonic_ns: start of the run.
+
+        Returns:
+            Reference of a reply that comes when the other one has taken it; None if it stays.
+        """
+        own = self.streams[stream]
+        if self._has_own_process(Role.RETRAINING, stream) or own.newest_weights is not own.weights:
+            return None
+        jobs = Counter(
+            its.trainer
+            for one, its in self.streams.items()
+            if one in training and its.config.gpu == own.config.gpu
+            if not self._has_own_process(Role.RETRAINING, one)
+        )
+        emptiest = min(range(self._config.trainers), key=lambda at: (jobs[at], at != own.trainer, at))
+        if emptiest == own.trainer:
+            return None
+        own.retraining.remove_stream.remote(stream)
+        self._processes.take_out(own.retraining, stream)
+        own.trainer = emptiest
+        self._join_process(Role.RETRAINING, [stream])
+        return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
 
     def pause_stream(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again."""
@@ -298,10 +338,11 @@ class FleetActors:
         self._config = replace(self._config, fleet=fleet, homes=in_order, costs=known)
         place = [one.id for one in fleet.streams].index(stream)
         config = StreamActorConfig(self._config, place, BASE_VERSION)
-        own = StreamActors(config, None, None, None, None, BASE_VERSION)
+        trainer = self._emptiest_trainer(gpu)
+        own = StreamActors(config, None, None, None, None, BASE_VERSION, trainer=trainer)
         self.streams[stream] = own
         for role in Role:
-            self._join_process(stream, role)
+            self._join_process(role, [stream])
         own.weights, _ = own.inference.make_base_weights.options(num_returns=2).remote(stream)
         own.newest_weights = own.weights
         self.preparation.admit_stream.remote(stream, costs)
@@ -319,15 +360,13 @@ class FleetActors:
             return home_of_next(living, self.fleet.capacity_milli)
         return min(living, key=lambda one: (living[one], one), default=PREPARATION_GPU)
 
-    def _join_process(self, stream: StreamId, role: Role) -> None:
-        """Puts a worker into the process that streams of its GPU share, or makes a process for it."""
-        name = self._process_name(role, stream)
-        for one, its in self.streams.items():
-            actor = its.worker(role)
-            if self._processes.is_running(actor) and self._process_name(role, one) == name:
-                self._put(actor, role, (*self._processes[actor].streams, stream))
-                return
-        self._take_or_make_process(role, [stream])
+    def _join_process(self, role: Role, streams: Sequence[StreamId]) -> None:
+        """Puts workers of one process into it where it runs, or makes it."""
+        actor = self._processes.find_running(self._process_name(role, streams[0]))
+        if actor is None:
+            self._take_or_make_process(role, streams)
+        else:
+            self._put(actor, role, (*self._processes[actor].streams, *streams))
 
     def remove_stream(self, stream: StreamId) -> None:
         """Forgets a stream whose workers have ended."""
@@ -342,20 +381,41 @@ class FleetActors:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""
         self._processes.kill_process(actor)
 
-    def note_death(self, actor: Any) -> None:
-        """Forgets a worker's process that has ended, whose pid may be reused.
+    def note_death(self, actor: Any, suspects: Collection[StreamId] = ()) -> frozenset[StreamId]:
+        """Forgets a worker's process that has ended, whose pid may be reused, and charges its death.
 
-        A shared process that dies twice within ``ALONE_AFTER_S`` is split into one process a stream, so that
-        a stream that keeps killing its process affects no others.
+        It is charged to the suspects, else to the streams whose requests its inference was answering, else,
+        since nothing is known, to all of its streams. A stream to which two deaths of shared processes are
+        charged within ``ALONE_AFTER_S`` has a process of its own from then on, so that it affects no others.
+
+        Args:
+            actor: that has died.
+            suspects: streams that it is known to have worked for.
+
+        Returns:
+            The streams to which the death is charged, also for a death that is noted again.
         """
-        process = self._processes.forget_process(actor)
-        if process is None or len(process.streams) < 2:
-            return
-        name, now_s = self._process_name(process.role, process.streams[0]), self._now_s()
-        if now_s - self._died_s.get(name, -math.inf) < ALONE_AFTER_S:
-            _LOG.warning("%s has died again, and its streams have a process each from now on", name)
-            self._alone.update((process.role, stream) for stream in process.streams)
-        self._died_s[name] = now_s
+        process, answering = self._processes.forget_process(actor)
+        if process is None:
+            return self._charged.get(actor, frozenset())
+        known = answering.intersection(process.streams) if answering and not suspects else suspects
+        charged = frozenset(known).intersection(process.streams) or frozenset(process.streams)
+        self._charged[actor] = charged
+        if len(process.streams) < 2:
+            return charged
+        now_s = self._now_s()
+        for stream in charged:
+            worker = process.role, stream
+            if now_s - self._died_s.get(worker, -math.inf) < ALONE_AFTER_S:
+                _LOG.warning(
+                    "%s: its %s process has died again, and it has its own from now on", stream, process.role
+                )
+                self._alone.add(worker)
+            self._died_s[worker] = now_s
+            if answering:
+                # The next death then names one of them.
+                self._alone_until_s[stream] = now_s + ALONE_AFTER_S
+        return charged
 
     def close(self) -> None:
         """Ends all actors; no process is left when this returns."""
@@ -371,11 +431,23 @@ class FleetActors:
     def _take_or_make_process(self, role: Role, streams: Sequence[StreamId]) -> None:
         """Puts workers that join later into the spare process of their GPU, or into one that is made."""
         gpu = self.streams[streams[0]].config.gpu
-        spare = self._spares.take_spare(gpu) if role is Role.INFERENCE else None
+        spare = self._spares.take_spare(gpu) if role is Role.INFERENCE and self._may_take(streams) else None
         if spare is None:
             self._make_process(role, streams, joining=True)
         else:
             self._put(spare, role, streams)
+
+    def _may_take(self, streams: Sequence[StreamId]) -> bool:
+        """Returns whether the spare process is for these: a shared one that has died comes before others."""
+        name = self._process_name(Role.INFERENCE, streams[0])
+        gpu = self.streams[streams[0]].config.gpu
+        return not any(
+            its.config.gpu == gpu
+            and not self._has_own_process(Role.INFERENCE, one)
+            and self._process_name(Role.INFERENCE, one) != name
+            and not self._processes.is_running(its.inference)
+            for one, its in self.streams.items()
+        )
 
     def make_preparation(self, low_priority: bool = False) -> Any:
         """Makes the micro-profiler's actor."""
@@ -396,22 +468,37 @@ class FleetActors:
         configs = tuple(self.streams[stream].config for stream in inside)
         config = ProcessConfig(self._config, name, gpu, configs)
         kind = replace(kind, low_priority=low_priority)
-        actor = self._processes.start_actor(kind, name, ShareJob(name, job_role, 0, gpu), config)
+        share_milli = (
+            self._config.trainer_milli if role is Role.RETRAINING and self._config.trainers > 1 else 0
+        )
+        job = ShareJob(name, job_role, share_milli, gpu)
+        actor = self._processes.start_actor(kind, name, job, config)
         self._put(actor, role, streams)
         return actor
 
     def _put(self, actor: Any, role: Role, streams: Sequence[StreamId]) -> None:
         """Records that these workers are in this process."""
         process = self._processes[actor]
-        process.role, process.streams = role, tuple(streams)
+        process.name, process.role = self._process_name(role, streams[0]), role
+        process.streams = tuple(streams)
         for stream in streams:
             self.streams[stream].replace_worker(role, actor)
 
     def _process_name(self, role: Role, stream: StreamId) -> str:
         """Returns the name of a worker's process; streams with the same name share it."""
-        if self._config.processes is Processes.STREAM or (role, stream) in self._alone:
+        if self._has_own_process(role, stream):
             return f"{role}/{stream}"
-        return f"{role}/gpu-{self.streams[stream].config.gpu}"
+        own = self.streams[stream]
+        is_one_of = role is Role.RETRAINING and self._config.trainers > 1
+        return f"{role}/gpu-{own.config.gpu}" + (f"/{own.trainer}" if is_one_of else "")
+
+    def _has_own_process(self, role: Role, stream: StreamId) -> bool:
+        return self._config.processes is Processes.STREAM or (role, stream) in self._alone
+
+    def _emptiest_trainer(self, gpu: int) -> int:
+        """Returns the number of the trainer of a GPU that has fewest streams."""
+        streams = Counter(its.trainer for its in self.streams.values() if its.config.gpu == gpu)
+        return min(range(self._config.trainers), key=lambda at: streams[at])
 
 
 _WORKERS: Mapping[Role, tuple[ActorKind, JobRole]] = {

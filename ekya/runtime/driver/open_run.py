@@ -1,6 +1,7 @@
 """Opens a run: sizes the fleet for this machine, makes or reads the run folder, sets the loop's constants."""
 
 import logging
+from collections import Counter
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -13,11 +14,22 @@ from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import ChosenBackend
+from ekya.gpu.mps.backend import TRAINER_CAP_MILLI
+from ekya.gpu.nvml import list_gpus
+from ekya.pipeline.gpu_facts import trainers_per_gpu
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
-from ekya.planning.placement.homes import Processes, assign_home_gpus, guests_gpu, most_processes
+from ekya.planning.placement.homes import (
+    Processes,
+    ProcessRoom,
+    assign_home_gpus,
+    choose_processes,
+    guests_gpu,
+    most_processes,
+)
 from ekya.planning.sizing.fleet_sizes import MachineSize
+from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.resuming import Resumed, resume_run, resume_service
@@ -36,6 +48,26 @@ _PROCESS_BYTES = 3 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class Grouping:
+    """Grouping of a run's streams into processes.
+
+    Attributes:
+        processes: which streams share one.
+        trainers: number of retraining processes that the streams of a GPU share.
+        why: what was chosen and the reason, in one line.
+    """
+
+    processes: Processes
+    trainers: int
+    why: str
+
+    @property
+    def trainer_milli(self) -> int:
+        """The part of a GPU to which each of several trainers is limited; all of it for a single one."""
+        return TRAINER_CAP_MILLI // self.trainers if self.trainers > 1 else FULL_GPU_MILLI
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run that can begin or resume: it has its folder, and no process yet.
 
@@ -47,6 +79,7 @@ class OpenRun:
         host: measured costs of its work on this machine.
         gave_up: sentences on what was given up to fit the machine.
         continue_us: run time at which it begins or continues.
+        grouping: of its streams into processes.
     """
 
     folder: RunFolder
@@ -58,6 +91,7 @@ class OpenRun:
     host: ProbedHost
     gave_up: tuple[str, ...] = ()
     continue_us: int = 0
+    grouping: Grouping = Grouping(Processes.GPU, 1, "")
 
     @property
     def gpus(self) -> int:
@@ -83,19 +117,6 @@ class OpenRun:
     def guests_gpu(self) -> int:
         """The GPU for other servers' jobs; its loop lends spare capacity of this GPU."""
         return guests_gpu(self.constants.capacity_milli)
-
-    @property
-    def processes(self) -> Processes:
-        """Grouping of streams into processes: as the fleet says, or as this machine allows."""
-        if self.fleet.processes is not Processes.AUTO:
-            return self.fleet.processes
-        # Two processes for each stream, the micro-profiler's and a spare one.
-        needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
-        has_room = read_host_memory().free_bytes >= needed_bytes
-        # Only MPS, under which the kernels of processes run at the same time, has a limit.
-        limit = self.chosen.capability.most_processes
-        fits = limit is not None and most_processes(Processes.STREAM, self.homes) <= limit
-        return Processes.STREAM if has_room and fits else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Opens the share backend around every process that holds a share, for the run and its guests.
@@ -178,8 +199,44 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     if substreams:
         _LOG.info("analysed is the substream, url_detect, of %s", ", ".join(substreams))
     constants = _constants(fleet, options, chosen, resumed, host)
+    grouping = group_streams(fleet, constants.capacity_milli, chosen)
+    _LOG.info("processes: %s", grouping.why)
+    # Of a resumed run as it began: its journal is replayed with that.
+    trainer_milli = grouping.trainer_milli if resumed is None else resumed.options.trainer_milli
+    constants = replace(constants, trainer_milli=trainer_milli)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
-    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
+    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us, grouping)
+
+
+def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend) -> Grouping:
+    """Returns how streams share processes: as the fleet says, or as this machine allows.
+
+    Args:
+        fleet: with its key ``processes``.
+        capacity_milli: of all GPUs of the run.
+        chosen: share backend.
+    """
+    clients, cores = chosen.capability.most_processes, cpu_limit()
+    streams_by_gpu = tuple(Counter(assign_home_gpus(len(fleet.streams), capacity_milli)).values())
+    processes, why = fleet.processes, "the fleet file says so"
+    if processes is Processes.AUTO and not chosen.on_gpus:
+        processes, why = Processes.GPU, "cores stand for GPUs"
+    elif processes is Processes.AUTO:
+        gpus = list_gpus().gpus[: len(streams_by_gpu)]
+        gpu_bytes = min((gpu.memory_free_bytes for gpu in gpus if gpu.memory_free_bytes), default=None)
+        room = ProcessRoom(
+            clients, cores, read_host_memory().free_bytes, gpu_bytes, _PROCESS_BYTES, CONTEXT_BYTES
+        )
+        processes, why = choose_processes(streams_by_gpu, room)
+    if processes is Processes.STREAM:
+        return Grouping(processes, 1, f"two a camera: {why}")
+    trainers, place = 1, "GPU" if chosen.on_gpus else "core"
+    if clients is not None:
+        # More than streams would never work.
+        trainers = min(trainers_per_gpu(cores, len(streams_by_gpu)), max(streams_by_gpu, default=1))
+    return Grouping(
+        processes, trainers, f"1 for inference and {trainers} for retraining on each {place}: {why}"
+    )
 
 
 def _require_processes(fleet: FleetConfig, chosen: ChosenBackend) -> None:

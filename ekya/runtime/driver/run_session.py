@@ -229,7 +229,7 @@ class RunSession:
         if meter is not None:
             stack.enter_context(meter)
             places = job_places(opened.fleet, opened.constants.capacity_milli)
-            require_inference(opened.fleet, opened.processes, places, meter)
+            require_inference(opened.fleet, opened.grouping.processes, places, meter)
         return meter
 
     def _actor_config(self) -> ActorConfig:
@@ -245,8 +245,10 @@ class RunSession:
             self.server,
             opened.host.self_test.way,
             opened.host.costs.streams,
-            opened.processes,
+            opened.grouping.processes,
             opened.constants.family_costs,
+            trainers=opened.grouping.trainers,
+            trainer_milli=opened.grouping.trainer_milli,
             keeps_hours=opened.options.endless,
         )
 
@@ -330,7 +332,8 @@ class RunSession:
         from ekya.results.finalize import finish_run
 
         opened = self.opened
-        others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
+        chosen = {"processes": opened.grouping.why, "gave_up": list(opened.gave_up)}
+        others = {**facts.summary(), **opened.host.summary(), **chosen}
         host = SummaryHost(
             tuple(facts.planning_ms),
             tuple(facts.stalls_ms),

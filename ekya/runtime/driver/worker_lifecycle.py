@@ -153,18 +153,40 @@ class WorkerLifecycle:
         self.set_aside.discard(stream)
         _LOG.warning("%s: its %s worker is started again", stream, role)
         begun = self._actors.remake_worker(stream, role, self._clock.started_monotonic_ns)
+        self._follow_move(stream, role, begun, is_back=True)
+
+    def move_retraining(self, stream: StreamId) -> Any:
+        """Moves the retraining of a stream to a trainer with fewer jobs; None if it stays.
+
+        Returns:
+            Reference of a reply that comes when it is there.
+        """
+        training = self._shares.training_streams()
+        if training[stream] > 1:
+            return None  # its last job has not ended yet
+        started_ns = self._clock.started_monotonic_ns
+        moved = self._actors.move_retraining(stream, set(training) - {stream}, started_ns)
+        if moved is not None:
+            for workers in self._polled.values():
+                workers.discard((stream, ev.Role.RETRAINING))
+            self._follow_move(stream, ev.Role.RETRAINING, moved, is_back=False)
+        return moved
+
+    def _follow_move(self, stream: StreamId, role: ev.Role, moved: Any, is_back: bool) -> None:
+        """Follows a worker that enters a process."""
         actor = self._actors.streams[stream].worker(role)
         self._moving[stream, role] += 1
-        self._calls.add_call(begun, partial(self._restarted, stream, role, actor))
+        self._calls.add_call(moved, partial(self._entered, stream, role, actor, is_back))
         self.poll_actor(actor)
 
-    def _restarted(
-        self, stream: StreamId, role: ev.Role, actor: Any, _value: None, error: RayError | None
+    def _entered(
+        self, stream: StreamId, role: ev.Role, actor: Any, is_back: bool, _value: None, error: RayError | None
     ) -> None:
         now_us = self._clock.now_us()
         self._moving[stream, role] -= 1
+        charged = True
         if isinstance(error, RayActorError):
-            self._actors.note_death(actor)
+            charged = stream in self._note_death(actor)
         if stream in self.set_aside:
             if error is None:
                 self._have_leave(actor, stream, role)
@@ -174,14 +196,15 @@ class WorkerLifecycle:
             if self._actors.streams[stream].paused:
                 # Not before: calls may overtake each other in a process.
                 self._actors.pause_stream(stream, True)
-            self._emit(ev.WorkerBack(now_us, stream, role))
+            if is_back:
+                self._emit(ev.WorkerBack(now_us, stream, role))
             if role is ev.Role.INFERENCE:
                 for call in self._postponed.pop(stream, []):
                     self.call_when_joined(stream, call)
         else:
             reason = "its process died as soon as it was back" if error is None else in_words(error)
             self._shares.release_worker(Work(role), stream)  # of what was sent to it meanwhile
-            self._emit(ev.WorkerDied(now_us, stream, role, reason))
+            self._emit(ev.WorkerDied(now_us, stream, role, reason, charged))
 
     def end_stream(self, stream: StreamId) -> None:
         """Ends a stream's workers; afterwards their events are ignored, except for their end."""
@@ -259,7 +282,7 @@ class WorkerLifecycle:
 
     def _died(self, actor: Any, error: RayError) -> None:
         """Handles the death of an actor and its workers; workers still joining are handled elsewhere."""
-        self._actors.note_death(actor)
+        charged = self._note_death(actor)
         self._hung.forget_actor(actor)
         for worker in sorted(self._polled.pop(actor)):
             stream, role = worker
@@ -270,9 +293,21 @@ class WorkerLifecycle:
             self._shares.release_worker(Work(role), stream)
             self._end_unless_moving(stream, role)
             if stream not in self.set_aside:
-                self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))
+                died = ev.WorkerDied(self._clock.now_us(), stream, role, reason, stream in charged)
+                self._emit(died)
         if actor is self._actors.preparation:
             self._profiler_died(error)
+
+    def _note_death(self, actor: Any) -> frozenset[StreamId]:
+        """Takes note of an actor's death; returns the streams to which it is charged.
+
+        One that kept its share is known, and so are those with a retraining.
+        """
+        workers = self._polled.get(actor, set())
+        overdue = {stream for stream, role in workers & self._overdue}
+        training = self._shares.training_streams()
+        trained = {stream for stream, role in workers if role is ev.Role.RETRAINING and training[stream]}
+        return self._actors.note_death(actor, overdue or trained)
 
     def _has_begun_again(self, worker: Worker) -> bool:
         """Returns whether a worker whose old process has died now is in another one, or is joining it."""

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -137,6 +138,13 @@ class ShareChanges:
         for holder in gone:
             self._begin.pop(holder, None)
         self._send(self._ledger.remove_dead_holders(gone, self._clock.now_us()))
+
+    def training_streams(self) -> Counter[StreamId]:
+        """Returns the number of retrainings of each stream that hold a share, or are to get one."""
+        holders = self._ledger.holders
+        return Counter(
+            one.stream for one in holders if one.work is Work.RETRAINING and one.stream is not None
+        )
 
     def pass_time(self, end: Callable[[ShareHolder], None]) -> None:
         """Ends holders that exceed their timeout, and gives free shares to those that wait for them.

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ekya.core.events import Swapped
 from ekya.core.units import ModelVersion, StreamId
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.forward import MOST_CROPS, MOST_IMAGES
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import MultiModelPredictor, Request
+from ekya.models.edge.multi_model import Answer, MultiModelPredictor, Request
 from ekya.pipeline.inference import FleetAnswer, Serving, serving
 
 
@@ -33,13 +34,14 @@ class _Stream:
     Attributes:
         serving: those that answer its requests.
         newest: the highest version that serves or is pending.
-        on_swap: as in ``ModelBatcher.add_stream``.
+        on_swap, alone_until_s: as in ``ModelBatcher.add_stream``.
         pending: weights that serve from the next request on, and their event.
     """
 
     serving: PreparedWeights
     newest: ModelVersion
     on_swap: Callable[[Swapped, int], None]
+    alone_until_s: float
     pending: tuple[PreparedWeights, Swapped] | None = None
 
 
@@ -69,6 +71,7 @@ class ModelBatcher:
         scope: context of each call; may block before the call until its share lets it run, and after it.
         classes: the fleet's; answers index them.
         models: answers requests to several models.
+        answering: context around each call, of the streams that are answered in it.
     """
 
     def __init__(
@@ -76,8 +79,11 @@ class ModelBatcher:
         scope: Callable[[], AbstractContextManager[None]],
         classes: tuple[str, ...],
         models: MultiModelPredictor,
+        answering: Callable[[Sequence[StreamId]], AbstractContextManager[None]] = lambda streams: (
+            nullcontext()
+        ),
     ) -> None:
-        self._scope = scope
+        self._scope, self._answering = scope, answering
         self._classes = classes
         self._models = models
         self._streams: dict[StreamId, _Stream] = {}
@@ -96,12 +102,19 @@ class ModelBatcher:
         model: EdgeModel,
         version: ModelVersion,
         on_swap: Callable[[Swapped, int], None],
+        alone_until_s: float = 0.0,
     ) -> None:
         """Adds a stream with the model that serves first, which must not change any more.
 
-        ``on_swap`` is called with the event of each hot swap and its stall in microseconds.
+        Args:
+            stream: its id.
+            model, version: that serve first.
+            on_swap: called with the event of each hot swap and its stall in microseconds.
+            alone_until_s: monotonic time until which its requests are answered in calls of their own, since
+                one of them may have killed a process.
         """
-        self._streams[stream] = _Stream(self.prepare_weights(stream, model, version), version, on_swap)
+        weights = self.prepare_weights(stream, model, version)
+        self._streams[stream] = _Stream(weights, version, on_swap, alone_until_s)
 
     def remove_stream(self, stream: StreamId) -> None:
         """Removes a stream and its weights."""
@@ -179,7 +192,12 @@ class ModelBatcher:
         # Before the call and for all of it, so that every answer names the version that gave it.
         for one in batch:
             self.hot_swap(one.stream)
-        self._answer(batch)
+        now_s = time.monotonic()
+        alone = [one for one in batch if self._streams[one.stream].alone_until_s > now_s]
+        together = [one for one in batch if one not in alone]
+        for call in (together, *([one] for one in alone)):
+            if call:
+                self._answer(call)
         with self._changed:
             self._changed.notify_all()
 
@@ -200,7 +218,8 @@ class ModelBatcher:
             for one, weights in zip(batch, serving, strict=True)
         ]
         try:
-            answers = self._models.predict(requests)
+            with self._answering([one.stream for one in batch]):
+                answers = self._predict(requests)
         except Exception as error:
             if len(batch) == 1:
                 batch[0].answer.set_exception(error)
@@ -211,3 +230,11 @@ class ModelBatcher:
             return
         for one, weights, answer in zip(batch, serving, answers, strict=True):
             one.answer.set_result((weights.model.in_fleet(answer), weights.version))
+
+    def _predict(self, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            return self._models.predict(requests)
+        except Exception as error:
+            # Here it is still known whose requests they were.
+            end_process_if_gpu_is_lost(error)
+            raise
