@@ -29,7 +29,6 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts, host_part_s
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.forward import SelfTest
 from ekya.models.edge.model import EdgeModel
@@ -45,6 +44,7 @@ from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, Labelle
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.costs import gpus_of
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.first_look import look_at_streams, sentences_of, streams_to_look_at
 from ekya.pipeline.gpu_facts import MOST_IMAGES, trainers_per_gpu
