@@ -13,6 +13,29 @@ TYPICAL_FRAME = (360, 640, 3)
 """Height, width and channels of a frame, assumed until a camera has delivered one."""
 
 
+USABLE_PART = 0.95
+"""Part of the host's time that planned frames may take: above it some are late."""
+
+LEAST_CORES = 0.5
+"""Cores that inference has whatever reading and training take: the system shares them fairly."""
+
+
+def host_part_s(frame_s: float, cores: float, reading_cores: float, trainers: int, servers: int) -> float:
+    """Returns the seconds of the whole host that a frame takes which is analysed on a GPU.
+
+    What binds is the cores that reading and training leave, or the interpreters of the inference servers.
+
+    Args:
+        frame_s: seconds of a server's thread to find, cut and hand over a frame.
+        cores: of the host.
+        reading_cores: cores that reading the frames of all cameras takes.
+        trainers: processes that train, each on a core.
+        servers: inference servers, one for each GPU.
+    """
+    left = max(cores - reading_cores - trainers, LEAST_CORES)
+    return frame_s / (USABLE_PART * min(left, servers))
+
+
 @dataclass(frozen=True, slots=True)
 class StreamCosts:
     """Costs of one camera's frames.

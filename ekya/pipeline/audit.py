@@ -11,11 +11,11 @@ from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.objects import SAME_OBJECT_IOU, SURE, iou_matrix, match_image
 from ekya.core.records import FramePrediction
 from ekya.core.units import StreamId
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import LONGEST_SIDE
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.labelling import affordable_count
 from ekya.pipeline.settings import PreparationSettings
 from ekya.streams.ingest.frame import Frame

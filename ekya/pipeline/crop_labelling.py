@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.weights import Compared
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.golden.detections import Question
 from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import Examples, LabelledCrops
 from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.labelling import (
     SAMPLE_PART,
     LabellingInputs,

@@ -23,18 +23,20 @@ class FrameCosts:
     A λ of the golden detector is measured by itself: following its boxes into the frames between is part of
     the cost.
 
-    Where other programs, or decoding, occupy the cores, a share delivers less than its nominal part: frames
-    are dropped although they fit. The cost of a frame is scaled up by the part that was dropped, until none
-    are. Not thread-safe.
+    Where cores do the models' work, and other programs or decoding occupy them, a share delivers less than
+    its nominal part: frames are dropped although they fit. The cost of a frame is scaled up by the part that
+    was dropped, until none are. On a GPU a late frame says nothing of the GPU's work. Not thread-safe.
     """
 
-    def __init__(self, fps: float, speed: SpeedCurve) -> None:
+    def __init__(self, fps: float, speed: SpeedCurve, *, on_cores: bool = True) -> None:
         """Starts without frames.
 
         Args:
             fps: frames a second of the camera.
             speed: of inference at a share.
+            on_cores: whether shares are of cores.
         """
+        self._on_cores = on_cores
         self._fps, self._speed = fps, speed
         self._gpu_s: dict[InferenceConfig, float] = {}
         self._frames = self._found = self._due = 0
@@ -85,7 +87,9 @@ class FrameCosts:
     def _measure_shortfall(self) -> None:
         """Updates the shortfall: it rises immediately and decays slowly, or drops would oscillate."""
         kept_up = self._frames >= KEPT_PART * self._due
-        newest = 1.0 if kept_up else min(self._due / max(self._frames, 1), MOST_SHORTFALL)
+        newest = (
+            1.0 if kept_up or not self._on_cores else min(self._due / max(self._frames, 1), MOST_SHORTFALL)
+        )
         fading = self._shortfall + NEWEST_PART * (newest - self._shortfall)
         self._shortfall = max(newest, fading)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
 from ekya.core.weights import Compared
-from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.detection.read_objects import Found
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
@@ -26,6 +25,7 @@ from ekya.models.training.frames import (
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame, spread
+from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.inference import Serving
 from ekya.pipeline.labelling import (
     SAMPLE_PART,

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.host import TYPICAL_FRAME
-from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.golden.detections import ON_CPU, FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_model import GoldenModel, Labels, open_golden
 from ekya.pipeline.collector import UNNAMED
+from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes
 
 TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))

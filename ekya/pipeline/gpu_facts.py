@@ -9,6 +9,7 @@ from dataclasses import field
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
+from ekya.core.host import host_part_s
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI
 
@@ -17,12 +18,6 @@ FEWEST_TRAINERS, MOST_TRAINERS = 2, 6
 
 MOST_IMAGES, MOST_CROPS = 16, 128
 """Frames, and crops, that an inference server analyses in one batch."""
-
-USABLE_PART = 0.95
-"""Part of the host's time that planned frames may take: above it some are late."""
-
-LEAST_CORES = 0.5
-"""Cores that inference has whatever reading and training take: the system shares them fairly."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -85,16 +80,9 @@ class GpuFacts:
         return trainers_per_gpu(self.cores, gpus)
 
     def host_part_s(self, fps: float, gpus: int) -> float:
-        """Returns the seconds of the whole host that a frame takes which is analysed.
-
-        What binds is the cores that reading and training leave, or the interpreters of the inference servers.
-
-        Args:
-            fps: frames a second of all cameras together.
-            gpus: number of GPUs, each with a server.
-        """
-        left = self.cores - fps * self.reading_s - gpus * self.trainers(gpus)
-        return self.frame_s / (USABLE_PART * min(max(left, LEAST_CORES), gpus))
+        """Returns ``HostCosts.host_part_s`` for cameras of ``fps`` frames a second together."""
+        trainers = gpus * self.trainers(gpus)
+        return host_part_s(self.frame_s, self.cores, fps * self.reading_s, trainers, gpus)
 
     def curve(self) -> SpeedCurve:
         """Returns the speed of a retraining alone at its share."""

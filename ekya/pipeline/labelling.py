@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.weights import Compared
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.inference import Serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings

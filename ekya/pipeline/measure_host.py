@@ -8,6 +8,7 @@ cache, or made and cached.
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
@@ -25,10 +26,9 @@ from ekya.config.fleet_reading import parse_fleet
 from ekya.config.sizing import resolutions_to_measure
 from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.host import HostCosts, StreamCosts
+from ekya.core.host import HostCosts, StreamCosts, host_part_s
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.forward import SelfTest
 from ekya.models.edge.model import EdgeModel
@@ -43,12 +43,16 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model, teacher_warnings
+from ekya.pipeline.costs import gpus_of
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.first_look import look_at_streams, sentences_of, streams_to_look_at
+from ekya.pipeline.gpu_facts import MOST_IMAGES, trainers_per_gpu
 from ekya.pipeline.host_probe import ProbedHost
+from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key
 from ekya.pipeline.sampled_sources import MOST_SOURCES, SampledSource, sample_sources
-from ekya.pipeline.setup import crop_side, proposer_for, typical_images
+from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_setup, typical_images
 from ekya.pipeline.speed_jobs import random_frames, random_images
 from ekya.streams.ingest.crops import square_frame
 from ekya.streams.ingest.motion import BoxFlow
@@ -62,6 +66,7 @@ _TRAINING_CROPS = 48
 _TRAINING_FRAMES = 5
 _LABELLED_OBJECTS = 8
 _LABELLED_PICTURES = 4
+_FRAMES_IN_PASS = 8
 
 
 class Timer:
@@ -154,7 +159,10 @@ def _costs(
     predictor = Predictors(device, tested.way).predictor_for(model)
     picture = next(iter(sampled.values())).pictures[0].image
     images = square_frame(picture, side) if detects else random_images(round(typical_images(fleet)), side)
-    passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
+    on_gpu = torch.device(device).type == "cuda"
+    passing_s = (batched_gpu_s if on_gpu else passing_gpu_s)(
+        predictor, images, resolutions_to_measure(fleet), timer
+    )
     label_s = 0.0
     if fleet.golden.model != FILE:
         label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
@@ -175,13 +183,39 @@ def _costs(
                 length_s=None if shown.length_s is None else stream.play.length_of(shown.length_s),
                 reading_s=shown.reading_s,
             )
-    return HostCosts(
+    costs = HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),
         label_s,
         family_costs(model, fleet.retrain_configs(), side, device, timer),
         cores,
         timer.longest_s,
     )
+    if not on_gpu:
+        return costs
+    frame_s = max(_handing_over_s(fleet, place, sampled) for place in range(len(fleet.streams)))
+    gpus = min(gpus_of(fleet), torch.cuda.device_count())
+    trainers = gpus * trainers_per_gpu(cores, gpus)
+    return replace(costs, host_part_s=host_part_s(frame_s, cores, costs.reading_cores, trainers, gpus))
+
+
+def _handing_over_s(fleet: FleetConfig, place: int, sampled: Mapping[StreamId, SampledSource]) -> float:
+    """Times finding, keeping and cutting a frame's objects on this thread; 0.0 without a sample."""
+    stream = fleet.streams[place]
+    shown = sampled.get(stream.id)
+    if shown is None:
+        return 0.0
+    setup = stream_setup(fleet, place, shown.fps, seed=0)
+    monitor = drift_monitor(fleet)
+    steps = FrameSteps(proposer_for(fleet, stream), setup.collector(), fleet.edge.task, monitor=monitor)
+    side = max(resolutions_to_measure(fleet))
+
+    def hand_over() -> None:
+        for frame in shown.pictures:
+            found = steps.propose(frame)
+            steps.collect(frame, found)
+            steps.cut(frame, found.boxes, side)
+
+    return Timer("cpu").seconds(hand_over) / len(shown.pictures)
 
 
 def kept_self_test(architecture: str, device: str, sides: Sequence[int], *, again: bool = False) -> SelfTest:
@@ -250,6 +284,24 @@ def passing_gpu_s(
         timer: of the device.
     """
     return {resolution: timer.batch_s(partial(predictor.predict, images, resolution)) for resolution in sides}
+
+
+def batched_gpu_s(
+    predictor: AnyPredictor, images: NDArray[np.uint8], sides: Sequence[int], timer: Timer
+) -> dict[int, float]:
+    """Times passes on a GPU as ``passing_gpu_s``, for frames that go through a server in batches.
+
+    A pass of a few images is launches, between which a GPU waits. So a frame takes what it adds to a pass,
+    and its part of the rest of a full one.
+    """
+    many = np.concatenate([images] * _FRAMES_IN_PASS)
+    costs = {}
+    for resolution in sides:
+        one_s = timer.batch_s(partial(predictor.predict, images, resolution))
+        all_s = timer.batch_s(partial(predictor.predict, many, resolution))
+        added_s = max(all_s - one_s, 0.0) / (_FRAMES_IN_PASS - 1)
+        costs[resolution] = added_s + max(one_s - added_s, 0.0) / MOST_IMAGES
+    return costs
 
 
 def of_all_streams(

@@ -17,7 +17,6 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
-from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.golden_from_detections import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
@@ -25,6 +24,7 @@ from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.spec import FILE, detector_of
 from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, NoProposals, Proposer
 from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.drift import DriftMonitor

@@ -9,7 +9,6 @@ import numpy as np
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.weights import WHOLE, Compared, DoseProbe
-from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -21,6 +20,7 @@ from ekya.models.training.microprofile import SUBSET_EPOCHS, MicroProfile
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData, training_precision
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.crop_labelling import CropLabelling
+from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labelling import Asked, Labelling, LabellingInputs

@@ -18,13 +18,13 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared, DoseProbe, PooledLabels, SceneOf
-from ekya.gpu.backends.backend import UNCHARGED, DeviceScopes
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
 from ekya.models.training.label_weights import tried_of
 from ekya.models.training.labelled import Examples
 from ekya.models.training.microprofile import MicroProfile
+from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.labelling import Asked
 from ekya.pipeline.labels import LabelPool, StreamLabels
 from ekya.pipeline.stream_preparation import StreamPreparation

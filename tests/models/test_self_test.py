@@ -163,7 +163,7 @@ def test_choose_way_tries_graphs_joins_and_large_passes_on_cuda(
     monkeypatch.setattr(self_test, "Predictor", Slow)
     monkeypatch.setattr(self_test, "MultiModelPredictor", SlowOfSeveral)
     monkeypatch.setattr(self_test, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
-    monkeypatch.setattr(self_test, "_clock_of", lambda _device: lambda: now_s[0])
+    monkeypatch.setattr(self_test, "device_clock", lambda _device: lambda: now_s[0])
     tried = [one.way for one in choose_way("tiny", device, (32,)).tried]
     assert any(way.graphs for way in tried) is has_time
     assert any(way.grouped for way in tried) is has_time

@@ -8,13 +8,13 @@ from bright import FLEET, BrightDetector, kept, serving_detector
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.units import StreamId
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import RunsOn
 from ekya.models.golden.golden_from_detections import detector_model
 from ekya.models.proposer import DetectorAndMotion
 from ekya.pipeline.audit import DrawnFrame, DrawnFrames, audit
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import StreamPreparation

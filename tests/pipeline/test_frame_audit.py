@@ -11,7 +11,6 @@ from ekya.core.areas import Areas
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import NO_LABELS, PredictionColumns, ReferenceColumns
 from ekya.core.units import StreamId
-from ekya.gpu.backends.backend import UNCHARGED
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import ON_CPU, GoldenObjects
 from ekya.models.golden.golden_from_detections import detector_model
@@ -25,6 +24,7 @@ from ekya.pipeline.audit import (
     score_audited_frame,
 )
 from ekya.pipeline.collector import LONGEST_SIDE
+from ekya.pipeline.device_scopes import UNCHARGED
 from ekya.pipeline.settings import PreparationSettings
 from ekya.results.metrics.accuracy import score_stream
 from ekya.results.metrics.detection_accuracy import score_detections

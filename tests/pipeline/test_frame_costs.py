@@ -109,3 +109,9 @@ def test_costs_of_the_golden_detector_are_its_own(costs):
     assert measured(counted(costs, fifth), 100_000) == (fifth, 200)
     assert measured(counted(costs, ninth), 180_000) == (ninth, 200)
     assert measured(counted(costs, fifth, ninth), 180_000) is None
+
+
+def test_late_frames_make_cores_dearer_but_not_a_gpu(costs):
+    on_gpu = FrameCosts(FPS, LINEAR, on_cores=False)
+    assert measured(counted(costs, *[EVERY] * 2, dropped=2), 50_000) == (EVERY, 250 * MOST_SHORTFALL)
+    assert measured(counted(on_gpu, *[EVERY] * 2, dropped=2), 50_000) == (EVERY, 250)

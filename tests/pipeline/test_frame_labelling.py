@@ -14,7 +14,6 @@ from ekya.core.areas import Areas
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import StreamId
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, GoldenObjects, no_detections
 from ekya.models.golden.golden_from_detections import detector_model
@@ -22,6 +21,7 @@ from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.collector import WindowMaterial, spread
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.frame_labelling import SPANS
 from ekya.pipeline.golden_inference import MeteredGolden
 from ekya.pipeline.inference import judged_by

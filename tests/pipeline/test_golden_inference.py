@@ -8,8 +8,8 @@ import pytest
 
 import ekya.pipeline.golden_inference
 from ekya.core.host import TYPICAL_FRAME
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.golden.detections import ON_CPU, GoldenObjects
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.golden_inference import GoldenInference
 
 FLEET = SimpleNamespace(golden="golden", edge=SimpleNamespace(task="detect"))

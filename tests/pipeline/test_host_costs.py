@@ -12,8 +12,10 @@ from ekya.core.units import StreamId
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
+from ekya.pipeline.gpu_facts import MOST_IMAGES
 from ekya.pipeline.measure_host import (
     Timer,
+    batched_gpu_s,
     family_costs,
     finding_gpu_s,
     following_gpu_s,
@@ -179,3 +181,17 @@ def test_label_cost_is_per_object():
     took_s = label_gpu_s(Golden(), np.zeros((48, 64, 3), np.uint8), timer)
     assert took_s == pytest.approx(1.0 / asked[0])
     assert timer.longest_s == 1.0
+
+
+def test_frame_on_a_gpu_costs_what_it_adds_to_a_pass_and_its_part_of_a_full_one():
+    """A pass takes 2 s, and a tenth of a second for each of its images."""
+    clock = [0.0]
+
+    class Server:
+        def predict(self, images, resolution):
+            clock[0] += 2.0 + 0.1 * len(images)
+
+    timer = Timer("cpu")
+    timer._clock = lambda: clock[0]
+    costs = batched_gpu_s(Server(), random_images(6, 32), (32,), timer)
+    assert costs == pytest.approx({32: 0.6 + 2.0 / MOST_IMAGES})

@@ -9,9 +9,9 @@ import pytest
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, StreamId
-from ekya.gpu.backends.backend import DeviceScopes
 from ekya.models.golden.detections import GoldenObjects, Proposals, RunsOn
 from ekya.pipeline import golden_inference
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.runtime.actors.frame_analysis import FrameAnalysis, InferenceProcess
 from ekya.streams.ingest.frame import Frame

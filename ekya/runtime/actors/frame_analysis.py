@@ -9,8 +9,9 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
 from ekya.core.records import FramePrediction
 from ekya.core.units import ModelVersion, StreamId
-from ekya.gpu.backends.backend import DeviceScopes, Measured
+from ekya.gpu.backends.backend import Measured
 from ekya.models.golden.detections import ON_CPU, Proposals, RunsOn
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.frame_admission import FrameWay, choose_way, is_due_after, needs_objects
 from ekya.pipeline.frame_costs import FrameCosts, FrameTally
 from ekya.pipeline.golden_inference import GoldenInference

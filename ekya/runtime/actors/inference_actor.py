@@ -12,13 +12,14 @@ import cv2
 from ekya.core.events import Event
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.weights import Dose
-from ekya.gpu.backends.backend import DeviceScopes, ShareJob
+from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import serving

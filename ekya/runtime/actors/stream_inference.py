@@ -87,7 +87,12 @@ class StreamInference:
         self._stream = common.fleet.streams[config.place]
         self._feed = feed
         setup = stream_setup(common.fleet, config.place, feed.wait_open(), common.seed)
-        self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
+        self._settings = replace(
+            setup.settings,
+            device=common.device,
+            inference_speed=common.inference_speed,
+            host_part_s=common.host_part_s,
+        )
         self._steps = FrameSteps(
             proposer_for(common.fleet, self._stream, process.scopes),
             setup.collector(),
@@ -112,7 +117,8 @@ class StreamInference:
         # The row whose boxes are those of frames without any.
         self._in_force: FramePrediction | None = None
         self._control = _Control()
-        costs = FrameCosts(self._settings.fps, common.inference_speed)
+        on_cores = common.device == "cpu"
+        costs = FrameCosts(self._settings.fps, common.inference_speed, on_cores=on_cores)
         self._reports = StreamReports(self._stream, feed, process.mailbox, costs)
         self._analysis = FrameAnalysis(
             self._stream.id,

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import US_PER_S
-from ekya.gpu.backends.backend import DeviceScopes, Measured, Resized, ShareHandle
+from ekya.gpu.backends.backend import Measured, Resized, ShareHandle
+from ekya.pipeline.device_scopes import DeviceScopes
 
 _AGAIN_S = 0.02
 """Interval between two tries of a handle that could not release its share yet."""

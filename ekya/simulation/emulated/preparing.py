@@ -14,7 +14,6 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import WHOLE, Dose
-from ekya.gpu.backends.backend import UNCHARGED
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -22,6 +21,7 @@ from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.costs import CostCard
+from ekya.pipeline.device_scopes import UNCHARGED
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
