@@ -131,6 +131,8 @@ class FramesCounted:
         window: in which they arrived; no event spans two.
         due: frames that λ selects: those whose index is a multiple of its ``every``.
         analysed: frames that the model analysed.
+        late_gpu: frames that were due and not analysed, while the one before took longer on the GPU, and to
+            wait for it, than on the host.
     """
 
     t_us: int
@@ -138,6 +140,7 @@ class FramesCounted:
     window: int
     due: int
     analysed: int
+    late_gpu: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,18 @@ class FrameTally:
         self._window = 0
         self._count = FrameCount()
 
-    def add(self, row: FramePrediction) -> tuple[int, FrameCount] | None:
-        """Counts a frame; at the first of a window, returns the unreported count of the one before."""
+    def add(self, row: FramePrediction, gpu_is_late: bool = False) -> tuple[int, FrameCount] | None:
+        """Counts a frame; at the first of a window, returns the unreported count of the one before.
+
+        Args:
+            row: of the frame.
+            gpu_is_late: whether the GPU, and not the host, is what a frame now waits for.
+        """
         ended = self.drain_counts() if row.window != self._window else None
         self._window = row.window
-        self._count += FrameCount(int(row.frame % row.every == 0), int(row.analysed))
+        due = row.frame % row.every == 0
+        late_gpu = due and gpu_is_late and not row.analysed
+        self._count += FrameCount(int(due), int(row.analysed), int(late_gpu))
         return ended
 
     def drain_counts(self) -> tuple[int, FrameCount] | None:

@@ -115,3 +115,10 @@ def test_late_frames_make_cores_dearer_but_not_a_gpu(costs):
     on_gpu = FrameCosts(FPS, LINEAR, on_cores=False)
     assert measured(counted(costs, *[EVERY] * 2, dropped=2), 50_000) == (EVERY, 250 * MOST_SHORTFALL)
     assert measured(counted(on_gpu, *[EVERY] * 2, dropped=2), 50_000) == (EVERY, 250)
+
+
+def test_due_frames_that_the_gpu_was_late_for_are_counted():
+    tally = FrameTally()
+    for frame, analysed, late in ((0, True, True), (1, False, True), (2, False, True), (4, False, False)):
+        tally.add(row(frame, analysed, window=0, config=InferenceConfig(2, 32)), late)
+    assert tally.drain_counts() == (0, FrameCount(due=3, analysed=1, late_gpu=1))

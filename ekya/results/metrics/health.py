@@ -57,10 +57,11 @@ WELL = Health()
 
 @dataclass(frozen=True, slots=True)
 class FrameCount:
-    """Number of frames that λ intends to have analysed, and of frames that were."""
+    """Numbers of frames that λ intends to have analysed, that were, and that the GPU was too late for."""
 
     due: int = 0
     analysed: int = 0
+    late_gpu: int = 0
 
     @property
     def dropped(self) -> int:
@@ -68,7 +69,8 @@ class FrameCount:
         return max(self.due - self.analysed, 0)
 
     def __add__(self, other: "FrameCount") -> "FrameCount":
-        return FrameCount(self.due + other.due, self.analysed + other.analysed)
+        late_gpu = self.late_gpu + other.late_gpu
+        return FrameCount(self.due + other.due, self.analysed + other.analysed, late_gpu)
 
 
 class LabelState(StrEnum):

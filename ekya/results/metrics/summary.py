@@ -201,6 +201,7 @@ def _golden(facts: RunFacts) -> dict[str, Any]:
 def _frames(counts: Sequence[FrameCounts], late_gpu: int | None) -> dict[str, int | None]:
     total = {name: sum(getattr(one, name) for one in counts) for name in _COUNTED}
     late = sum(one.late for one in counts)
+    late_gpu = None if late_gpu is None else min(late_gpu, late)
     return {**total, "late_host": late - (late_gpu or 0), "late_gpu": late_gpu}
 
 

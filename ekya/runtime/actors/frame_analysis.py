@@ -1,5 +1,6 @@
 """Analysis of single frames of a stream beside other streams, and the events that its inference reports."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class FrameAnalysis:
         found: counts frames in which objects were found.
         stopped: returns whether frames are not analysed any more.
         version: of the model that serves.
+        gpu_is_slower: whether the last analysed frame waited longer for the model than for all before it.
     """
 
     stream: StreamId
@@ -68,10 +70,12 @@ class FrameAnalysis:
     found: FrameCosts
     stopped: Callable[[], bool]
     version: ModelVersion
+    gpu_is_slower: bool = field(default=False, init=False)
     _last_analysed: int = field(default=-1, init=False)
 
     def analyse_frame(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""
+        began_s = time.monotonic()
         due = is_due_after(self._last_analysed, frame.index, config.every)
         proposals = self._propose(frame, due)
         if proposals is None:
@@ -87,7 +91,9 @@ class FrameAnalysis:
             return self._ask_golden(frame, config)
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         ready = self.steps.cut(frame, proposals.boxes, config.resolution)
+        cut_s = time.monotonic()
         answer, version = self.process.models.answer_images(self.stream, ready.images, config.resolution)
+        self.gpu_is_slower = time.monotonic() - cut_s > cut_s - began_s
         self.process.use.count_pictures(self.part, len(ready.images))
         (row,) = self.steps.prediction_rows([ready], config, version, answer)
         self.steps.answered(frame.index)
@@ -160,10 +166,10 @@ class StreamReports:
         """Reports an event."""
         self._mailbox.put(event)
 
-    def count_frame(self, row: FramePrediction) -> None:
+    def count_frame(self, row: FramePrediction, gpu_is_late: bool) -> None:
         """Counts an answered frame; reports the count of a window at the first frame of the next one."""
         self.costs.add(row)
-        self._counted(self._tally.add(row))
+        self._counted(self._tally.add(row, gpu_is_late))
 
     def report_share_use(self, used: Measured, held_milli: int) -> None:
         """Reports the use of the share since the last call, what λ needs by it, and the frames so far."""
@@ -197,4 +203,5 @@ class StreamReports:
         if counted is not None:
             window, frames = counted
             now_us = max(self.clock.now_us(), 0)
-            self.report_event(ev.FramesCounted(now_us, self._stream, window, frames.due, frames.analysed))
+            counted_frames = frames.due, frames.analysed, frames.late_gpu
+            self.report_event(ev.FramesCounted(now_us, self._stream, window, *counted_frames))

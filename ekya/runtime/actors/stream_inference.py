@@ -357,7 +357,7 @@ class StreamInference:
         self._draw.sample_frame(arrived.t_us, arrived.frame, self._in_force)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.to_reference(arrived.index, arrived.t_us)])
-        self._reports.count_frame(row)
+        self._reports.count_frame(row, self._analysis.gpu_is_slower)
         drift = self._steps.take_drift(self._stream.id, self._reports.clock.now_us())
         if drift is not None:
             self._reports.report_event(drift)

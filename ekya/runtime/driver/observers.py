@@ -150,6 +150,7 @@ class LoopFacts:
         busy_s: time that the loop did not wait.
         planning_ms: duration of each of the newest calls of the scheduler.
         stalls_ms: time without inference, for each of the newest changes of the model that serves.
+        late_gpu: frames for which a GPU had no time.
         training_speed: speed curve as refined by the retrainings; None until one has refined it.
     """
 
@@ -158,6 +159,7 @@ class LoopFacts:
     busy_s: float = 0.0
     planning_ms: Iterable[float] = ()
     stalls_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASUREMENTS))
+    late_gpu: int = 0
     training_speed: SpeedCurve | None = None
 
     def __call__(self, batch: Batch, result: StepResult) -> None:
@@ -166,6 +168,8 @@ class LoopFacts:
         for event in batch.events:
             if isinstance(event, ev.Swapped):
                 self.stalls_ms.append(event.stall_us / 1000)
+            elif isinstance(event, ev.FramesCounted):
+                self.late_gpu += event.late_gpu
 
     def summary(self) -> dict[str, float | None]:
         """Returns the values for ``summary.json``."""

@@ -339,6 +339,7 @@ class RunSession:
         host = SummaryHost(
             tuple(facts.planning_ms),
             tuple(facts.stalls_ms),
+            late_gpu=facts.late_gpu if opened.chosen.on_gpus else None,
             golden_device=opened.host.golden_device,
             others=others,
         )
