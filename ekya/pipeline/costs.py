@@ -34,16 +34,13 @@ from ekya.models.training.operations import (
     forward_operations,
     training_cost,
 )
-from ekya.pipeline.gpu_facts import MOST_IMAGES, GpuFacts
+from ekya.pipeline.gpu_facts import CARDS, MOST_IMAGES, GpuFacts, shipped_cards
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.motion import BoxFlow
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 from ekya.system.files import write_text_atomic
-
-CARDS = Path(__file__).parent / "cards"
-"""Shipped cards, each named after its file."""
 
 SHIPPED_CARD = CARDS / "cpu_core.json"
 """Card of one core of the machine that the shipped figures were made on, to reproduce them."""
@@ -226,11 +223,6 @@ def load_card(card: Path | None = None) -> CostCard:
 
 
 _CARD = TypeAdapter(CostCard)
-
-
-def shipped_cards() -> dict[str, Path]:
-    """Returns the shipped cards by name."""
-    return {path.stem: path for path in sorted(CARDS.glob("*.json"))}
 
 
 def _find_card(card: Path) -> Path:

@@ -3,15 +3,20 @@
 A figure of a card was measured or is assumed, and the card says which (``found``).
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
+from pathlib import Path
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from ekya.core.host import host_part_s
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI
+
+CARDS = Path(__file__).parent / "cards"
+"""Shipped cards, each named after its file."""
 
 FEWEST_TRAINERS, MOST_TRAINERS = 2, 6
 """Processes that train on one GPU, by the cores that there are for each GPU."""
@@ -98,6 +103,34 @@ class GpuFacts:
         """Returns how many figures of the card were measured, and how many are assumed."""
         measured = sum(text.startswith("measured:") for text in self.found.values())
         return measured, len(self.found) - measured
+
+
+def shipped_cards() -> dict[str, Path]:
+    """Returns the shipped cards by name."""
+    return {path.stem: path for path in sorted(CARDS.glob("*.json"))}
+
+
+def speed_by_card(gpu_name: str, cores: float, gpus: int) -> tuple[str, SpeedCurve]:
+    """Returns the card of a GPU whose speeds were not measured, and the speed of a retraining by it.
+
+    A GPU without a card of its own is taken for the shipped one that a job fills soonest.
+
+    Args:
+        gpu_name: as the driver tells it.
+        cores: of this machine.
+        gpus: number of GPUs.
+    """
+    cards = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in shipped_cards().items()}
+    facts = {name: _FACTS.validate_python(card["gpu"]) for name, card in cards.items() if "gpu" in card}
+    words = gpu_name.lower().replace("-", " ").split()
+    own = [name for name in facts if name.rpartition("_")[2] in words]
+    soonest = min(facts, key=lambda name: facts[name].curve().speed_at(_TYPICAL_SHARE_MILLI))
+    name = own[0] if own else soonest
+    return name, replace(facts[name], cores=cores).curve_among_others(gpus)
+
+
+_FACTS = TypeAdapter(GpuFacts)
+_TYPICAL_SHARE_MILLI = 125
 
 
 def trainers_per_gpu(cores: float, gpus: int) -> int:

@@ -21,6 +21,7 @@ from ekya.models.training.microprofile import SUBSET_EPOCHS
 from ekya.models.training.operations import RetrainingCost, forward_operations
 from ekya.pipeline.costs import CostCard, EdgeRates, load_card, price_by
 from ekya.pipeline.crop_labelling import longest_run
+from ekya.pipeline.gpu_facts import speed_by_card
 from ekya.pipeline.labels import LabelledPart, LabelPool, StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.stream_preparation import (
@@ -334,3 +335,13 @@ def test_host_that_binds_is_the_servers_interpreters_or_the_cores():
     assert facts.host_part_s(160.0, 2) == pytest.approx(interpreters / 2)
     few = replace(facts, cores=3.0)
     assert few.host_part_s(160.0, 1) > interpreters
+
+
+@pytest.mark.parametrize(
+    ("gpu", "card"), [("NVIDIA H200", "h200"), ("Tesla T4", "t4"), ("Orin (nvgpu)", "jetson_orin")]
+)
+def test_speed_of_a_gpu_that_was_not_measured_is_its_cards_and_never_linear(gpu, card):
+    name, curve = speed_by_card(gpu, 16.0, 1)
+    assert name == card
+    assert curve.speed_at(250) > 0.25
+    assert speed_by_card("NVIDIA B100", 16.0, 1)[0] == "jetson_orin", "the card that is filled soonest"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core.units import US_PER_S, StreamId
-from ekya.pipeline.costs import load_card, shipped_cards
-from ekya.pipeline.gpu_facts import GpuFacts, trainers_per_gpu
+from ekya.pipeline.costs import load_card
+from ekya.pipeline.gpu_facts import GpuFacts, shipped_cards, trainers_per_gpu
 from ekya.simulation.emulated.frame_queues import FrameWork, InferenceServer, ServerLoad
 from ekya.simulation.emulated.machines import GpuServers
 

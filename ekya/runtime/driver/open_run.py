@@ -16,7 +16,7 @@ from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.gpu.mps.backend import TRAINER_CAP_MILLI
 from ekya.gpu.nvml import list_gpus
-from ekya.pipeline.gpu_facts import trainers_per_gpu
+from ekya.pipeline.gpu_facts import speed_by_card, trainers_per_gpu
 from ekya.pipeline.host_probe import CostProbe, ProbedHost
 from ekya.pipeline.kept_measurements import inference_speed, kept_speeds, training_speed
 from ekya.pipeline.setup import loop_options
@@ -273,12 +273,16 @@ def _constants(
     else:
         speeds = kept_speeds(chosen, fleet.edge.model)
         trains, infers = training_speed(speeds), inference_speed(speeds)
+        if speeds is None and chosen.on_gpus:
+            there, gpus = list_gpus().gpus, -(-constants.capacity_milli // FULL_GPU_MILLI)
+            name, trains = speed_by_card(there[0].name if there else "", cpu_limit(), gpus)
+            _LOG.info("speed by share: as the card %s has it; `ekya speeds` measures it here", name)
     if options.endless:
         constants = replace(
             constants, windows=None, last_join_us=_NEVER_US, readmit_after_us=_READMIT_AFTER_US
         )
     at_home: tuple[StreamHome, ...] = ()
     if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
-        gpus = assign_home_gpus(len(fleet.streams), constants.capacity_milli)
-        at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, gpus, strict=True))
+        homes = assign_home_gpus(len(fleet.streams), constants.capacity_milli)
+        at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, homes, strict=True))
     return replace(constants, homes=at_home, training_speed=trains, inference_speed=infers)
