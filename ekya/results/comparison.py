@@ -55,7 +55,7 @@ def _one_seed(fleet: FleetConfig, schedulers: Sequence[str], seed: int, play: Pl
     for scheduler in schedulers:
         folder = folders[scheduler] = RunFolder(play(scheduler, seed))
         summary: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
-        summaries.append({**summary, "folder": str(folder.path)})
+        summaries.append({**summary, "scheduler": scheduler, "folder": str(folder.path)})
     _score_alike(fleet, folders, summaries)
     return summaries
 
