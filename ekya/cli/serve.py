@@ -46,6 +46,7 @@ class ServeConfig(opt.FleetOptions, opt.LiveOptions):
     windows: Annotated[int | None, typer.Option(hidden=True)] = None
     clock: Annotated[str | None, typer.Option(hidden=True)] = None
     card: Annotated[str | None, typer.Option(hidden=True)] = None
+    cameras: Annotated[str | None, typer.Option(hidden=True)] = None
     resume: Annotated[str | None, typer.Option(hidden=True)] = None
     json_to: Annotated[str | None, typer.Option("--json", hidden=True)] = None
 
@@ -54,6 +55,7 @@ _OF_RUN = {
     "windows": "a service has no last window; use ekya run --windows, or stop the service by Ctrl-C",
     "clock": "a service runs on the wall clock alone; use ekya run --clock",
     "card": "a service plans with what it measures here; use ekya run --clock virtual --card",
+    "cameras": "a service has the cameras of its fleet file; use ekya run --cameras",
     "resume": "a service goes on by itself; name it, with --name",
     "json_to": "a service has no end, and so no result; see ekya ctl status --json -",
 }

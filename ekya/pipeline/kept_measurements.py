@@ -175,8 +175,7 @@ def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:
         _LOG.info("speed at a share: as measured for %s on %s", model, key["device"])
     elif chosen.on_gpus:
         _LOG.warning(
-            "speed at a share: taken for linear, which a GPU's is not; `ekya speeds --shares %s --model %s` "
-            "measures it once",
+            "speed at a share: not measured here; `ekya speeds --shares %s --model %s` measures it once",
             chosen.name,
             model,
         )

@@ -206,7 +206,7 @@ def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path, mo
     assert "not mps: no NVIDIA driver answers" in examination.reasons
     found = examination_as_json(examination)["findings"]
     what = ("CPU", "Memory", "Shared memory", "Disk", "GPU", "MPS", "Ray", "torch", "OpenCV", "Shipped fleet")
-    assert {*what, "Models of video", "Forward passes", "Decoders"} == set(found)
+    assert {*what, "Models of video", "Forward passes", "Decoders", "Golden models"} == set(found)
     taken = "student fastestdet (BSD-3-Clause); golden deimv2-femto (Apache-2.0); in the cache: none yet"
     assert found["Models of video"] == {"found": taken, "fine": True}
     assert examination_as_json(examination)["measured"] == {}

@@ -95,7 +95,7 @@ def test_serve_takes_every_option_of_run_or_says_why_not(fleet, unit_of, capfd):
     of_run, of_serve = options_of_command("run")[0], options_of_command("serve")[0]
     assert of_run <= of_serve
     refused = options_of_command("serve")[1]
-    assert refused == {"--windows", "--clock", "--card", "--resume", "--json"}, "those about an end"
+    assert refused == {"--windows", "--clock", "--card", "--cameras", "--resume", "--json"}
     for option in sorted(refused):
         assert unit_of(fleet, option, "3") is None
         assert error_line(capfd).startswith(f"ekya: {option}: a service ")

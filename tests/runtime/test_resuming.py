@@ -304,7 +304,7 @@ def test_new_run_with_more_processes_than_a_gpu_takes_is_refused(tmp_path, gpus,
     values = {"streams": streams, "processes": Processes.STREAM, "gpus": float(gpus)}
     fleet = fleet.model_copy(update=values)
     if refused is None:
-        assert open_new(tmp_path, fleet, mps(gpus)).processes is Processes.STREAM
+        assert open_new(tmp_path, fleet, mps(gpus)).grouping.processes is Processes.STREAM
         return
     told = f"{cameras} streams need {refused} processes on one GPU, which takes 9 under MPS"
     with pytest.raises(UserError, match=f"{told}; set 'processes: gpu'"):
@@ -315,11 +315,13 @@ def test_new_run_with_more_processes_than_a_gpu_takes_is_refused(tmp_path, gpus,
 @pytest.mark.parametrize(("cameras", "expected"), [(3, Processes.STREAM), (4, Processes.GPU)])
 def test_streams_share_processes_where_a_gpu_takes_too_few(tmp_path, monkeypatch, cameras, expected):
     monkeypatch.setattr(open_run_module, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
+    monkeypatch.setattr(open_run_module, "cpu_limit", lambda: 64.0)
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     streams = tuple(fleet.streams[0].model_copy(update={"id": StreamId(f"cam-{n}")}) for n in range(cameras))
     fleet = fleet.model_copy(update={"streams": streams, "gpus": 1.0})
-    assert open_new(tmp_path, fleet, mps(1)).processes is expected
-    assert open_new(tmp_path, fleet, replace(mps(1), most_processes=None)).processes is Processes.GPU
+    assert open_new(tmp_path, fleet, mps(1)).grouping.processes is expected
+    without = open_new(tmp_path, fleet, replace(mps(1), most_processes=None))
+    assert without.grouping.processes is Processes.GPU
 
 
 def test_resumed_run_plans_with_costs_measured_as_it_began(opened):

@@ -276,7 +276,7 @@ def _constants(
         if speeds is None and chosen.on_gpus:
             there, gpus = list_gpus().gpus, -(-constants.capacity_milli // FULL_GPU_MILLI)
             name, trains = speed_by_card(there[0].name if there else "", cpu_limit(), gpus)
-            _LOG.info("speed by share: as the card %s has it; `ekya speeds` measures it here", name)
+            _LOG.info("speed at a share: as the card %s has it until then", name)
     if options.endless:
         constants = replace(
             constants, windows=None, last_join_us=_NEVER_US, readmit_after_us=_READMIT_AFTER_US

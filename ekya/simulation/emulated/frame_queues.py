@@ -13,10 +13,11 @@ from ekya.pipeline.gpu_facts import MOST_CROPS, MOST_IMAGES, GpuFacts
 
 
 class Waiting(Protocol):
-    """A frame to be analysed, which arrived at ``t_us``."""
+    """A frame to be analysed."""
 
     @property
-    def t_us(self) -> int: ...
+    def t_us(self) -> int:
+        """When it arrived."""
 
 
 WaitingT = TypeVar("WaitingT", bound=Waiting)
@@ -34,21 +35,28 @@ class QueuedFrames(Protocol[WaitingT]):
     """The frames of one camera, in order; see ``EmulatedStream``."""
 
     @property
-    def next_us(self) -> int | None: ...
+    def next_us(self) -> int | None:
+        """When the next frame arrives; None after the last."""
 
     @property
-    def has_waiting(self) -> bool: ...
+    def has_waiting(self) -> bool:
+        """Whether a frame waits to be analysed, and the stream has a share."""
 
     @property
-    def share_milli(self) -> int: ...
+    def share_milli(self) -> int:
+        """The share for inference."""
 
-    def arrive(self) -> None: ...
+    def arrive(self) -> None:
+        """Lets the next frame arrive; it takes the place of the one that waits."""
 
-    def take_waiting(self) -> WaitingT: ...
+    def take_waiting(self) -> WaitingT:
+        """Takes the frame that waits."""
 
-    def begin(self, waiting: WaitingT) -> FrameWork: ...
+    def begin(self, waiting: WaitingT) -> FrameWork:
+        """Analyses a frame, or follows boxes into it; returns what that costs."""
 
-    def give_up(self, waiting: WaitingT) -> None: ...
+    def give_up(self, waiting: WaitingT) -> None:
+        """Passes a frame over for which the GPU had no time."""
 
 
 class FrameQueue(Protocol[WaitingT]):
