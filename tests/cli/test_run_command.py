@@ -238,3 +238,5 @@ def test_cameras_are_repeated_with_other_seeds_and_what_is_not_rendered_is_refus
     assert [stream.id for stream in read_fleet(RunConfig(cameras=3)).streams] == names[:3]
     with pytest.raises(UserError, match="--cameras"):
         repeat_cameras(load_fleet(write_fleet(tmp_path, **live_camera("rtsp://cam/"))), 2)
+    with pytest.raises(UserError, match="--cameras"):
+        read_fleet(RunConfig(video=["north.mp4"], cameras=2))
