@@ -61,9 +61,7 @@ def read_fleet(config: object) -> FleetConfig:
         changes = {"classes": classes if classes == "auto" else split_names(classes), **changes}
     if "video" in given or "camera" in given:
         if "cameras" in given:
-            raise UserError(
-                "--cameras: it repeats rendered cameras; name each of --video and --camera itself"
-            )
+            raise UserError("--cameras: it repeats rendered cameras; name each --video and --camera itself")
         fleet = _fleet_of({"task": Task.DETECT, **given}, changes)
     else:
         for option, key in _OF_VIDEOS.items():
