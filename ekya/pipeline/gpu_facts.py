@@ -80,22 +80,22 @@ class GpuFacts:
     first: FirstBelief | None = None
     found: Mapping[str, str] = field(default_factory=dict)
 
-    def trainers(self, gpus: int) -> int:
+    def count_trainers(self, gpus: int) -> int:
         """Returns the number of processes that train on each GPU."""
         return trainers_per_gpu(self.cores, gpus)
 
     def host_part_s(self, fps: float, gpus: int) -> float:
         """Returns ``HostCosts.host_part_s`` for cameras of ``fps`` frames a second together."""
-        trainers = gpus * self.trainers(gpus)
+        trainers = gpus * self.count_trainers(gpus)
         return host_part_s(self.frame_s, self.cores, fps * self.reading_s, trainers, gpus)
 
-    def curve(self) -> SpeedCurve:
+    def training_curve(self) -> SpeedCurve:
         """Returns the speed of a retraining alone at its share."""
         return SpeedCurve(self.training_speed)
 
     def curve_among_others(self, gpus: int) -> SpeedCurve:
         """Returns the speed of a retraining at its share while others have the rest of the GPU."""
-        most = self.trainers(gpus)
+        most = self.count_trainers(gpus)
         points = [(milli, min(speed, most * milli / FULL_GPU_MILLI)) for milli, speed in self.training_speed]
         return SpeedCurve(tuple(points))
 
@@ -124,7 +124,7 @@ def speed_by_card(gpu_name: str, cores: float, gpus: int) -> tuple[str, SpeedCur
     facts = {name: _FACTS.validate_python(card["gpu"]) for name, card in cards.items() if "gpu" in card}
     words = gpu_name.lower().replace("-", " ").split()
     own = [name for name in facts if name.rpartition("_")[2] in words]
-    soonest = min(facts, key=lambda name: facts[name].curve().speed_at(_TYPICAL_SHARE_MILLI))
+    soonest = min(facts, key=lambda name: facts[name].training_curve().speed_at(_TYPICAL_SHARE_MILLI))
     name = own[0] if own else soonest
     return name, replace(facts[name], cores=cores).curve_among_others(gpus)
 

@@ -314,7 +314,7 @@ def test_a_retraining_learns_all_pooled_labels_of_other_streams(model, labels):
 
 def test_card_of_a_gpu_server_is_found_by_its_name_and_an_unknown_one_is_refused_with_the_names():
     card = load_card(Path("h200"))
-    assert card.gpu.trainers(1) == 6
+    assert card.gpu.count_trainers(1) == 6
     with pytest.raises(UserError, match="jetson_orin"):
         load_card(Path("h300"))
 

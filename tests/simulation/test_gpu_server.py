@@ -46,7 +46,7 @@ class Frames:
     def has_waiting(self):
         return self.waiting is not None and self.share_milli > 0
 
-    def arrive(self):
+    def admit_next_frame(self):
         self.replaced += self.waiting is not None
         self.waiting = self.arrivals.pop(0)
 
@@ -54,7 +54,7 @@ class Frames:
         waiting, self.waiting = self.waiting, None
         return waiting
 
-    def begin(self, waiting):
+    def begin_analysis(self, waiting):
         self.analysed.append(waiting.index)
         return FrameWork(self.gpu_s, 6)
 

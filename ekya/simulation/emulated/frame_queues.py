@@ -46,13 +46,13 @@ class QueuedFrames(Protocol[WaitingT]):
     def share_milli(self) -> int:
         """The share for inference."""
 
-    def arrive(self) -> None:
+    def admit_next_frame(self) -> None:
         """Lets the next frame arrive; it takes the place of the one that waits."""
 
     def take_waiting(self) -> WaitingT:
         """Takes the frame that waits."""
 
-    def begin(self, waiting: WaitingT) -> FrameWork:
+    def begin_analysis(self, waiting: WaitingT) -> FrameWork:
         """Analyses a frame, or follows boxes into it; returns what that costs."""
 
     def give_up(self, waiting: WaitingT) -> None:
@@ -68,7 +68,7 @@ class FrameQueue(Protocol[WaitingT]):
     def advance(self, now_us: int) -> None:
         """Processes everything before ``now_us``; a frame of that instant is left for what is set then."""
 
-    def resume(self, now_us: int) -> None:
+    def resume_stream(self, now_us: int) -> None:
         """Called when a stream gets a share that had none."""
 
 
@@ -91,10 +91,10 @@ class AtOwnShare(Generic[WaitingT]):
         for frames in self._streams:
             while (next_us := frames.next_us) is not None and next_us < now_us:
                 self._work_until(frames, next_us)
-                frames.arrive()
+                frames.admit_next_frame()
             self._work_until(frames, now_us)
 
-    def resume(self, now_us: int) -> None:
+    def resume_stream(self, now_us: int) -> None:
         # A frame that has waited without a share begins now, and not when it arrived.
         self._busy_until_us = max(self._busy_until_us, now_us)
 
@@ -102,7 +102,7 @@ class AtOwnShare(Generic[WaitingT]):
         while self._busy_until_us <= t_us and frames.has_waiting:
             waiting = frames.take_waiting()
             begun_us = max(waiting.t_us, self._busy_until_us)
-            takes_s = self._takes_s(frames.begin(waiting), frames.share_milli)
+            takes_s = self._takes_s(frames.begin_analysis(waiting), frames.share_milli)
             self._busy_until_us = begun_us + round(takes_s * US_PER_S)
 
 
@@ -156,7 +156,7 @@ class InferenceServer(Generic[WaitingT]):
     def add_stream(self, frames: QueuedFrames[WaitingT]) -> None:
         self._streams.append(frames)
 
-    def resume(self, now_us: int) -> None:
+    def resume_stream(self, now_us: int) -> None:
         self._host_free_us = max(self._host_free_us, now_us)
 
     def advance(self, now_us: int) -> None:
@@ -176,7 +176,7 @@ class InferenceServer(Generic[WaitingT]):
         return t_us, lambda now_us: self._arrive(at, now_us)
 
     def _arrive(self, at: int, now_us: int) -> None:
-        self._streams[at].arrive()
+        self._streams[at].admit_next_frame()
         if self._streams[at].has_waiting:
             self._waits_since_us.setdefault(at, now_us)
 
@@ -213,7 +213,7 @@ class InferenceServer(Generic[WaitingT]):
         gpu_s, crops, images = self._facts.pass_s, 0, 0
         while self._cut and self._cut[0].ready_us <= now_us and images < MOST_IMAGES and crops < MOST_CROPS:
             one = self._cut.pop(0)
-            work = one.frames.begin(one.waiting)
+            work = one.frames.begin_analysis(one.waiting)
             gpu_s, crops, images = gpu_s + work.gpu_s, crops + work.crops, images + 1
         speed = self._facts.beside_training if self.load.trains else 1.0
         self._gpu_free_us = now_us + max(round(gpu_s / speed * US_PER_S), 1)

@@ -99,10 +99,10 @@ class GpuServers:
     def __init__(self, facts: GpuFacts, homes: Mapping[StreamId, int], fps: float) -> None:
         self._facts, self._homes, self._fps = facts, homes, fps
         self._servers = {gpu: InferenceServer[WaitingFrame](facts) for gpu in sorted(set(homes.values()))}
-        self._trainers = facts.trainers(len(self._servers))
+        self._trainers = facts.count_trainers(len(self._servers))
         self._training = dict.fromkeys(self._servers, 0.0)
         self._slowness = 1.0
-        self.training_speed = facts.curve()
+        self.training_speed = facts.training_curve()
 
     def queue_for(self, stream: StreamId) -> FrameQueue[WaitingFrame]:
         return self._servers[self._homes[stream]]

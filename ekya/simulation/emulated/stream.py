@@ -124,7 +124,7 @@ class EmulatedStream:
             # The frames so far belong to the λ before.
             self._analyse()
         if self._share_milli == 0:
-            self._queue.resume(now_us)
+            self._queue.resume_stream(now_us)
         self._config, self._share_milli = config, share_milli
 
     def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
@@ -168,7 +168,7 @@ class EmulatedStream:
         references, self._rows, self._references = self._references, {}, []
         return rows, references
 
-    def arrive(self) -> None:
+    def admit_next_frame(self) -> None:
         """Lets the next frame arrive; it takes the place of the one that waits."""
         if self._next is None:
             return
@@ -222,7 +222,7 @@ class EmulatedStream:
         self.late_gpu += int(waiting.way is FrameWay.ANALYSE)
         self._pass_over(waiting.frame)
 
-    def begin(self, waiting: WaitingFrame) -> FrameWork:
+    def begin_analysis(self, waiting: WaitingFrame) -> FrameWork:
         """Analyses a frame, or follows boxes into it; returns what that costs."""
         self._taken.remove(waiting)
         work = self._analysing(waiting) if waiting.way is FrameWay.ANALYSE else self._following(waiting)
