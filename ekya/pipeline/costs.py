@@ -22,6 +22,7 @@ from ekya.core.host import TYPICAL_FRAME, TYPICAL_OBJECTS, HostCosts, StreamCost
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task_of
+from ekya.models.edge.forward import MOST_IMAGES
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.spec import CLASSIFIERS, FILE, detector_of
 from ekya.models.proposer import ObjectsSpec
@@ -34,7 +35,7 @@ from ekya.models.training.operations import (
     forward_operations,
     training_cost,
 )
-from ekya.pipeline.gpu_facts import CARDS, MOST_IMAGES, GpuFacts, shipped_cards
+from ekya.pipeline.gpu_facts import CARDS, GpuFacts, shipped_cards
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.streams.ingest.camera import ASSUMED_FPS

@@ -21,9 +21,6 @@ CARDS = Path(__file__).parent / "cards"
 FEWEST_TRAINERS, MOST_TRAINERS = 2, 6
 """Processes that train on one GPU, by the cores that there are for each GPU."""
 
-MOST_IMAGES, MOST_CROPS = 16, 128
-"""Frames, and crops, that an inference server analyses in one batch."""
-
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class FirstBelief:

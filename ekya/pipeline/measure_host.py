@@ -30,7 +30,7 @@ from ekya.core.host import HostCosts, StreamCosts, host_part_s
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
-from ekya.models.edge.forward import SelfTest
+from ekya.models.edge.forward import MOST_IMAGES, SelfTest
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.models.edge.self_test import choose_way, device_clock
@@ -47,7 +47,7 @@ from ekya.pipeline.costs import gpus_of
 from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
 from ekya.pipeline.first_look import look_at_streams, sentences_of, streams_to_look_at
-from ekya.pipeline.gpu_facts import MOST_IMAGES, trainers_per_gpu
+from ekya.pipeline.gpu_facts import trainers_per_gpu
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.kept_measurements import SELF_TESTS, self_test_key

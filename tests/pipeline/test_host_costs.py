@@ -9,10 +9,10 @@ import ekya.streams.ingest.motion
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.units import StreamId
+from ekya.models.edge.forward import MOST_IMAGES
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
-from ekya.pipeline.gpu_facts import MOST_IMAGES
 from ekya.pipeline.measure_host import (
     Timer,
     batched_gpu_s,

@@ -16,7 +16,7 @@ class AnsweringMark:
     """Names the streams that a process is answering.
 
     The driver makes it, and reads what was written last when the process has died. It is anonymous memory
-    that both hold open, so nothing is left behind, whoever is killed.
+    that both hold open, so nothing is left behind when either is killed.
 
     Args:
         path: of the driver's, for the process that writes; a new one without.

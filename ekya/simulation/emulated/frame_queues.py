@@ -9,7 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 from ekya.core.speed import LINEAR
 from ekya.core.units import US_PER_S
-from ekya.pipeline.gpu_facts import MOST_CROPS, MOST_IMAGES, GpuFacts
+from ekya.models.edge.forward import MOST_CROPS, MOST_IMAGES
+from ekya.pipeline.gpu_facts import GpuFacts
 
 
 class Waiting(Protocol):
