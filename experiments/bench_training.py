@@ -1,14 +1,15 @@
-"""Time that the feature cache of frozen blocks saves: the same retrainings with it and without.
+"""Time that retrainings save: by the feature cache of frozen blocks, and by trimmed kernels.
 
     python experiments/bench_training.py
     python experiments/bench_training.py --blocks 0 --json -
     python experiments/bench_training.py --full
 
 Windows of the default fleet's cameras, with the labels of the fleet file, split as in a run, exemplars of the
-window before, and the base model. Each retraining runs twice, from the same start and with the same seed.
-*Kept*: every crop passes the frozen blocks once and its activations are kept, as in a run. *Anew*: crops pass
-in every epoch. The two alternate epoch by epoch and times are thread time, so that their ratio holds on a
-busy machine. The first epochs of a long retraining equal those of a short one, so only the longest is run.
+window before, and the base model. Each retraining runs three times, from the same start and with the same
+seed. *Kept*: every crop passes the frozen blocks once and its activations are kept, as in a run. *Anew*:
+crops pass in every epoch. *Whole*: as kept, with kernels trained also where they lie beside the maps. All
+alternate epoch by epoch and times are thread time, so that their ratios hold on a busy machine. The first
+epochs of a long retraining equal those of a short one, so only the longest is run.
 
 One window of each camera and two kinds of γ, about a minute; ``--full`` takes three of each, and two blocks.
 """
@@ -87,6 +88,7 @@ class Row:
         blocks, epochs: of γ.
         kept_s, anew_s: of the whole retraining, each way.
         faster, epoch_faster: speed-up of *kept* over *anew*, of the whole retraining and of an epoch.
+        trimmed_faster: speed-up of *kept* over *whole*, of an epoch.
         kept_accuracy, anew_accuracy: validation accuracy after the last epoch.
         kept_after, anew_after: accuracy in the window that follows, after the most epochs.
         largest_difference: of validation accuracies after the same epoch of the same retraining.
@@ -98,6 +100,7 @@ class Row:
     anew_s: float
     faster: float
     epoch_faster: float
+    trimmed_faster: float
     kept_accuracy: float
     anew_accuracy: float
     kept_after: float
@@ -105,8 +108,14 @@ class Row:
     largest_difference: float
 
 
-Ways = tuple[Run, Run]
-"""Kept, and anew."""
+Ways = tuple[Run, Run, Run]
+"""Kept, anew, and whole."""
+
+METHODS = (
+    TrainingMethod(),
+    TrainingMethod(keep_activations=False),
+    TrainingMethod(trim_kernels=False),
+)
 
 
 def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int) -> Iterator[Case]:
@@ -127,15 +136,15 @@ def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int
 
 
 def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> Ways:
-    """Runs the same retraining kept and anew, epoch by epoch in turn."""
+    """Runs the same retraining in all ways, epoch by epoch in turn."""
     ways = [
         Retraining(
             base,
             config,
             RetrainingData(case.training, case.validation, base.classes, memory=case.memory, seed=seed),
-            method=TrainingMethod(keep_activations=kept),
+            method=method,
         )
-        for kept in (True, False)
+        for method in METHODS
     ]
     times: list[list[float]] = [[] for _ in ways]
     curves: list[list[float]] = [[] for _ in ways]
@@ -144,11 +153,11 @@ def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
             took_s, reached = timed(way.prepare_training if step == 0 else partial(epoch_of, way))
             seconds.append(took_s)
             curve.append(reached)
-    kept, anew = (
+    kept, anew, whole = (
         Run(seconds[0], tuple(seconds[1:]), tuple(curve), accuracy(way.model(), case.following))
         for way, seconds, curve in zip(ways, times, curves, strict=True)
     )
-    return kept, anew
+    return kept, anew, whole
 
 
 def epoch_of(retraining: Retraining) -> float:
@@ -165,22 +174,24 @@ def timed(work: Callable[[], float]) -> tuple[float, float]:
 
 def row_of(blocks: int, epochs: int, windows: Sequence[Ways]) -> Row:
     """Returns means over the windows, of the first ``epochs`` epochs."""
-    kept, anew = zip(*windows, strict=True)
-    whole_s = [fmean(run.prepare_s + sum(run.epochs_s[:epochs]) for run in way) for way in (kept, anew)]
-    epoch_s = [fmean(fmean(run.epochs_s[:epochs]) for run in way) for way in (kept, anew)]
+    kept, anew, whole = zip(*windows, strict=True)
+    training_s = [fmean(run.prepare_s + sum(run.epochs_s[:epochs]) for run in way) for way in (kept, anew)]
+    epoch_s = [fmean(fmean(run.epochs_s[:epochs]) for run in way) for way in (kept, anew, whole)]
     return Row(
         blocks,
         epochs,
-        *whole_s,
-        faster=whole_s[1] / whole_s[0],
+        *training_s,
+        faster=training_s[1] / training_s[0],
         epoch_faster=epoch_s[1] / epoch_s[0],
+        trimmed_faster=epoch_s[2] / epoch_s[0],
         kept_accuracy=fmean(run.curve[epochs] for run in kept),
         anew_accuracy=fmean(run.curve[epochs] for run in anew),
         kept_after=fmean(run.after for run in kept),
         anew_after=fmean(run.after for run in anew),
         largest_difference=max(
             abs(ours - theirs)
-            for one, other in windows
+            for one, *others in windows
+            for other in others
             for ours, theirs in zip(one.curve, other.curve, strict=True)
         ),
     )
@@ -197,7 +208,7 @@ def main(
     seed: Seed = 0,
     json_to: Json = None,
 ) -> None:
-    """Time retrainings with the feature cache, and without."""
+    """Time retrainings with the feature cache and trimmed kernels, and without."""
     one_thread()
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
     base = base_model(fleet, seed)
@@ -220,7 +231,7 @@ def main(
             for epochs in sorted(fleet.retraining.epochs)
         ]
         counted = len(fleet.streams) * len(windows)
-        title = f"What frozen blocks give: kept, or made anew; {counted} windows"
+        title = f"Activations kept, or made anew; kernels trimmed, or whole; {counted} windows"
         publish_rows(out, title, rows, windows=counted, seed=seed)
 
 

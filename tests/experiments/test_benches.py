@@ -98,8 +98,9 @@ def crops(count, first_track):
 def test_bench_training_ways_learn_the_same_and_time_first_epochs():
     base = build_edge_model(("car", "person"), 0, seed=1)
     case = training_bench.Case(crops(6, 0), crops(4, 50), ExemplarMemory(), crops(4, 90))
-    kept, anew = ways = training_bench.every_way(case, base, RetrainConfig(2, 4, 0, 0, 1.0), seed=0)
+    kept, anew, whole = ways = training_bench.every_way(case, base, RetrainConfig(2, 4, 0, 0, 1.0), seed=0)
     assert kept.curve == pytest.approx(anew.curve)
+    assert kept.curve == pytest.approx(whole.curve)
     assert len(kept.curve) == 3
     row = training_bench.row_of(0, 1, [ways])
     assert row.kept_s == pytest.approx(kept.prepare_s + kept.epochs_s[0])

@@ -1,7 +1,8 @@
 """Counts the operations of forward passes and epochs, which the emulated world charges.
 
 An operation is a multiplication or an addition, so a multiply-add counts twice. Operations are counted
-once, on the modules that the trainer runs, and scale with the number of crops.
+once, on the modules that the trainer runs, and scale with the number of crops. Kernels count whole, as they
+did where the rates of cards were measured; ``trimmed_kernels.py`` makes real trainings cheaper than that.
 """
 
 from collections.abc import Callable

@@ -15,6 +15,7 @@ from ekya.models.edge.model import EdgeModel, adapt, clone, known_outputs, on_cp
 from ekya.models.edge.predictor import FORWARD_BATCH
 from ekya.models.training.goals import Goal, Teaching, goal_of
 from ekya.models.training.labelled import Examples
+from ekya.models.training.trimmed_kernels import restore_kernels, trim_kernels
 
 DISTILLATION_WEIGHT = 0.5
 """Weight of the distillation loss relative to the loss on labels."""
@@ -34,6 +35,8 @@ class Trainee:
         scope: context entered around every pass of several crops.
         keep_activations: ``inputs_of`` returns activations at the freeze boundary; otherwise images.
         precision: type that blocks compute in.
+        side: of all images that it will see, in pixels, if that is known: kernels are then trained only where
+            they lie on the maps of a classifier.
 
     Attributes:
         suffix: the trained part.
@@ -50,6 +53,7 @@ class Trainee:
         scope: Callable[[], AbstractContextManager[None]] = nullcontext,
         keep_activations: bool = True,
         precision: torch.dtype = torch.float32,
+        side: int | None = None,
     ) -> None:
         self.device, self.scope = device, scope
         self._keeps, self._precision = keep_activations, precision
@@ -65,6 +69,9 @@ class Trainee:
         self._prefix.requires_grad_(False).eval()
         # Only now, since ``to`` may replace tensors, and ``model`` finds these by ``id``.
         self._frozen = on_cpu(self._prefix)
+        if side is not None and start.detector is None:
+            for whole in trim_kernels(self.suffix, start.architecture, side):
+                self._frozen |= on_cpu(whole)
         # A start model may be one that ``model`` returned, whose weights ask for no gradient.
         self.suffix.requires_grad_(True)
 
@@ -74,7 +81,9 @@ class Trainee:
         Trained weights are copied. Frozen weights never change and are shared by all returned models: copying
         them would take several times as long as an epoch of a head.
         """
-        return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
+        model = clone(self._model, self._frozen)
+        restore_kernels(model)
+        return model.requires_grad_(False).to("cpu").eval()
 
     @property
     def has_the_start_head(self) -> bool:

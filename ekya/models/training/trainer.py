@@ -109,11 +109,14 @@ class TrainingMethod:
         keep_activations: pass each crop through the frozen blocks once and keep the activations, so that an
             epoch costs the trainable blocks only. Otherwise the images are kept and passed in every epoch:
             much slower, but possible for crops whose activations do not fit into memory.
+        trim_kernels: train kernels only where they lie on the maps (``training/trimmed_kernels.py``), which
+            gives the same model except for rounding; what lies beside is then not decayed either.
     """
 
     recipe: Recipe | None = None
     distillation_weight: float = DISTILLATION_WEIGHT
     keep_activations: bool = True
+    trim_kernels: bool = True
 
 
 _ON_CPU, _AS_IN_A_RUN = Compute(), TrainingMethod()
@@ -222,6 +225,7 @@ class Retraining:
             scope=self._compute.scope,
             keep_activations=self._method.keep_activations,
             precision=self._compute.precision,
+            side=self.side if self._method.trim_kernels else None,
         )
         self._recipe = self._method.recipe or recipe_of(self._start.architecture)
         self._optimizer = optimizer_of(self._trainee.suffix, self._recipe)
