@@ -317,7 +317,7 @@ def _sprite(
     for ground in (0, 255):
         picture = np.full((rows + 2 * _OUTSIDE, columns + 2 * _OUTSIDE, 3), ground, np.uint8)
         marks.bit_generator.state = state
-        if body is None:
+        if body is None or thing.colours is None:
             _draw_clutter(marks, picture, thing, box)
         else:
             lamps = body.draw_body(picture, box, False, thing.colours, step)
@@ -331,7 +331,8 @@ def _draw_clutter(
 ) -> None:
     x0, y0, x1, y1 = box
     middle, wide, tall = (x0 + x1) // 2, x1 - x0, y1 - y0
-    body, cargo, top, legs, _ = thing.colours
+    inks = rng.uniform(20, 230, (3, 1)) + rng.normal(0, 25, (3, 3))
+    body, cargo, top = (tuple(ink) for ink in np.clip(inks, 5, 250).tolist())
     if thing.kind == "vegetation":
         for _ in range(40):
             u, v = rng.uniform(0.18, 0.82, 2)
@@ -341,7 +342,7 @@ def _draw_clutter(
     elif thing.kind == "static":
         cv2.rectangle(picture, (x0, y0), (x1 - 1, y1 - 1), body, -1)
         cv2.rectangle(picture, (x0, y0), (x1 - 1, y0 + tall // 5), cargo, -1)
-        cv2.line(picture, (middle, y0 + tall // 4), (middle, y1 - 2), legs, max(1, wide // 12))
+        cv2.line(picture, (middle, y0 + tall // 4), (middle, y1 - 2), cargo, max(1, wide // 12))
     else:
         cv2.rectangle(picture, (middle - wide // 14, y0), (middle + wide // 14, y1 - 1), INKS["steel"], -1)
         if thing.kind == "traffic sign":

@@ -14,7 +14,6 @@ from ekya.streams.synthetic.bodies import draw_model
 from ekya.streams.synthetic.scene import (
     KINDS,
     Clothing,
-    Colour,
     Colours,
     Fleet,
     Kind,
@@ -117,7 +116,7 @@ class Thing:
     Attributes:
         seed: of its texture.
         kind, label: what it is, and what its label says it is.
-        model, colours: of its body.
+        model, colours: of its body; furniture has none.
         view: angle that its body is drawn from.
         yaw: 0 shows one face, above it a second is seen, to pi / 2; for cars, trucks and buses.
         approaching, mirrored, ridden, smeared: as they say.
@@ -132,20 +131,20 @@ class Thing:
     seed: int
     kind: str
     label: str
-    model: str
-    colours: Colours
-    view: View
-    yaw: float
-    approaching: bool
-    mirrored: bool
-    ridden: bool
-    smeared: bool
     stature: float
-    stretch: float
     height: float
     x: float
     grows: float
-    drifts: float
+    drifts: float = 0.0
+    model: str = ""
+    colours: Colours | None = None
+    view: View = "side"
+    yaw: float = 0.0
+    approaching: bool = False
+    mirrored: bool = False
+    ridden: bool = False
+    smeared: bool = False
+    stretch: float = 1.0
 
     def at(self, t_s: float) -> "Thing":
         """Returns it ``t_s`` seconds later."""
@@ -213,18 +212,15 @@ def _draw_object(rng: np.random.Generator, section: Section) -> Thing:
 
 
 def _draw_clutter(rng: np.random.Generator, kind: str) -> Thing:
-    colours = Colours(*[_any_colour(rng) for _ in range(5)])
-    height = math.exp(rng.uniform(math.log(1.3 * difficulty.SMALLEST), math.log(difficulty.LARGEST)))
-    stature = _STATURE[kind] * math.exp(rng.normal(0, 0.2))
-    x, grows = float(rng.uniform(0, 1)), float(rng.uniform(0, 0.15))
-    seed = int(rng.integers(1 << 31))
-    flags = False, False, False, False
-    return Thing(seed, kind, kind, "", colours, "side", 0.0, *flags, stature, 1.0, height, x, grows, 0.0)
-
-
-def _any_colour(rng: np.random.Generator) -> Colour:
-    blue, green, red = np.clip(rng.uniform(30, 220) + rng.normal(0, 25, 3), 5, 250).astype(int).tolist()
-    return blue, green, red
+    return Thing(
+        seed=int(rng.integers(1 << 31)),
+        kind=kind,
+        label=kind,
+        stature=_STATURE[kind] * math.exp(rng.normal(0, 0.2)),
+        height=math.exp(rng.uniform(math.log(1.3 * difficulty.SMALLEST), math.log(difficulty.LARGEST))),
+        x=float(rng.uniform(0, 1)),
+        grows=float(rng.uniform(0, 0.15)),
+    )
 
 
 def _style(of_city: np.random.Generator, rng: np.random.Generator, name: str) -> str:

@@ -229,7 +229,7 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = OneSentence(description=__doc__, epilog=_EXAMPLES, formatter_class=raw)
     parser.add_argument("--out", type=Path, required=True, help="folder to fill or to continue")
-    parser.add_argument("--cities", type=at_least(1, len(TRAIN)), default=12, help="%(default)s")
+    parser.add_argument("--cities", type=at_least(1, len(TRAIN)), default=12, help="how many (%(default)s)")
     parser.add_argument("--pictures", type=at_least(1), default=2000, help="in all cities (%(default)s)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="of everything that is drawn")
     parser.add_argument("--width", type=at_least(128, 2048), default=512, help="in pixels (%(default)s)")

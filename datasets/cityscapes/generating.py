@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,7 +32,7 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
 class OneSentence(argparse.ArgumentParser):
     """Refuses options in one sentence, without the usage."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         """Ends the program with exit code 2."""
         self.exit(2, f"{message}; see --help.\n")
 
