@@ -1,15 +1,13 @@
-"""Draws a synthetic sample of the Waymo Open Dataset in its true layout, in both versions.
+"""Writes segments in the layout of the Waymo Open Dataset, in both versions, and draws plain ones.
 
-    python datasets/waymo/waymo_sample.py DIR --segments 6 --frames 60 --width 480 --height 320
-
-Writes ``DIR/v1`` and ``DIR/v2``. Without options it draws the sample beside this file.
+The sample beside this file shows plain ones; ``generate.py`` also renders streets.
 """
 
-import argparse
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -19,18 +17,19 @@ from numpy.typing import NDArray
 
 from ekya.streams.datasets.waymo.records import FrameMessage, masked_crc
 from ekya.streams.datasets.waymo.shots import WaymoCamera
+from ekya.system.files import atomic_path, user_errors, write_bytes_atomic
 
 FRAME_US = 100_000
 _DAY_US = 86_400_000_000
 _FIRST_US = 1_550_000_000_000_000
 
-_VEHICLE, _PEDESTRIAN, _SIGN, _CYCLIST = 1, 2, 3, 4
+VEHICLE, PEDESTRIAN, SIGN, CYCLIST = 1, 2, 3, 4
 # Width and height as parts of the picture's, and a colour in BGR.
 _LOOKS = {
-    _VEHICLE: (0.25, 0.25, (170, 60, 40)),
-    _PEDESTRIAN: (0.08, 0.4, (60, 160, 60)),
-    _SIGN: (0.1, 0.15, (40, 40, 200)),
-    _CYCLIST: (0.15, 0.3, (40, 170, 200)),
+    VEHICLE: (0.25, 0.25, (170, 60, 40)),
+    PEDESTRIAN: (0.08, 0.4, (60, 160, 60)),
+    SIGN: (0.1, 0.15, (40, 40, 200)),
+    CYCLIST: (0.15, 0.3, (40, 170, 200)),
 }
 
 
@@ -43,6 +42,24 @@ class Thing:
     box: tuple[float, float, float, float]
 
 
+class DrawnSegment(Protocol):
+    """What is written of a segment: facts, and of each camera and frame the picture and its objects."""
+
+    name: str
+    location: str
+    time_of_day: str
+    weather: str
+    frames: int
+    cameras: tuple[WaymoCamera, ...]
+    seed: int
+
+    def time(self, frame: int) -> int: ...
+
+    def things(self, camera: WaymoCamera, frame: int) -> tuple[Thing, ...]: ...
+
+    def jpeg(self, camera: WaymoCamera, frame: int) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A few seconds of driving to draw. ``size`` is width and height of the pictures."""
@@ -50,6 +67,7 @@ class Segment:
     name: str
     location: str = "location_sf"
     time_of_day: str = "Day"
+    weather: str = "sunny"
     first_us: int = _FIRST_US
     frames: int = 3
     cameras: tuple[WaymoCamera, ...] = (WaymoCamera.FRONT, WaymoCamera.SIDE_LEFT)
@@ -82,7 +100,7 @@ class Segment:
         for thing in self.things(camera, frame):
             (x0, y0), (x1, y1) = ((int(thing.box[at]), int(thing.box[at + 1])) for at in (0, 2))
             colour = _LOOKS[thing.kind][2]
-            if thing.kind in (_SIGN, _CYCLIST):
+            if thing.kind in (SIGN, CYCLIST):
                 middle, axes = ((x0 + x1) // 2, (y0 + y1) // 2), ((x1 - x0) // 2, (y1 - y0) // 2)
                 cv2.ellipse(image, middle, axes, 0, 0, 360, colour, -1)
             else:
@@ -94,7 +112,7 @@ class Segment:
         return bytes(cv2.imencode(".jpg", self.picture(camera, frame), [cv2.IMWRITE_JPEG_QUALITY, 70])[1])
 
 
-def frame_record(segment: Segment, frame: int) -> bytes:
+def frame_record(segment: DrawnSegment, frame: int) -> bytes:
     """Returns a frame of version 1: a serialised message."""
     message = FrameMessage()
     message.context.name = segment.name.encode()
@@ -118,28 +136,39 @@ def framed(record: bytes) -> bytes:
     return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
 
 
-def write_v1(root: Path, segment: Segment) -> Path:
+def segment_files(root: Path, name: str, version: int) -> list[Path]:
+    """Returns the files of a segment, that of the pictures first."""
+    if version == 1:
+        return [root / "training" / f"segment-{name}_with_camera_labels.tfrecord"]
+    return [root / "training" / component / f"{name}.parquet" for component in _SCHEMAS]
+
+
+def write_v1(root: Path, segment: DrawnSegment) -> Path:
     """Writes a segment's only file under ``root/training``; returns its path."""
-    file = root / "training" / f"segment-{segment.name}_with_camera_labels.tfrecord"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"".join(framed(frame_record(segment, frame)) for frame in range(segment.frames)))
+    (file,) = segment_files(root, segment.name, 1)
+    with user_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    content = b"".join(framed(frame_record(segment, frame)) for frame in range(segment.frames))
+    write_bytes_atomic(file, content)
     return file
 
 
-def write_v2(root: Path, segment: Segment, rows_a_group: int = 4) -> Path:
+def write_v2(root: Path, segment: DrawnSegment, rows_a_group: int = 4) -> Path:
     """Writes a segment's three files under ``root/training``; returns the one of the pictures.
 
     Rows are in no order, as in the published data.
     """
     tables = (("camera_image", _images(segment)), ("camera_box", _boxes(segment)), ("stats", _stats(segment)))
-    for number, (component, rows) in enumerate(tables):
+    files = segment_files(root, segment.name, 2)
+    for number, ((component, rows), file) in enumerate(zip(tables, files, strict=True)):
         shuffled = np.random.default_rng((segment.seed, number)).permutation(len(rows))
         table = pa.Table.from_pylist([rows[at] for at in shuffled], schema=_SCHEMAS[component])
-        file = root / "training" / component / f"{segment.name}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
+        with user_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
         size = rows_a_group if component == "camera_image" else None
-        pq.write_table(table, file, row_group_size=size, compression="brotli")
-    return root / "training" / "camera_image" / f"{segment.name}.parquet"
+        with atomic_path(file) as temporary:
+            pq.write_table(table, temporary, row_group_size=size, compression="brotli")
+    return files[0]
 
 
 _KEYS = [("key.segment_context_name", pa.string()), ("key.frame_timestamp_micros", pa.int64())]
@@ -167,13 +196,13 @@ _SCHEMAS = {
 }
 
 
-def _rows(segment: Segment) -> Iterator[tuple[int, dict[str, object]]]:
+def _rows(segment: DrawnSegment) -> Iterator[tuple[int, dict[str, object]]]:
     for frame in range(segment.frames):
         keys = (segment.name, segment.time(frame))
         yield frame, {name: key for (name, _), key in zip(_KEYS, keys, strict=True)}
 
 
-def _images(segment: Segment) -> list[dict[str, object]]:
+def _images(segment: DrawnSegment) -> list[dict[str, object]]:
     return [
         {
             **keys,
@@ -186,7 +215,7 @@ def _images(segment: Segment) -> list[dict[str, object]]:
     ]
 
 
-def _boxes(segment: Segment) -> list[dict[str, object]]:
+def _boxes(segment: DrawnSegment) -> list[dict[str, object]]:
     return [
         {
             **keys,
@@ -205,9 +234,9 @@ def _boxes(segment: Segment) -> list[dict[str, object]]:
     ]
 
 
-def _stats(segment: Segment) -> list[dict[str, object]]:
+def _stats(segment: DrawnSegment) -> list[dict[str, object]]:
     names = ("time_of_day", "location", "weather")
-    values = (segment.time_of_day, segment.location, "sunny")
+    values = (segment.time_of_day, segment.location, segment.weather)
     facts = {f"[StatsComponent].{name}": value for name, value in zip(names, values, strict=True)}
     return [{**keys, **facts} for _, keys in _rows(segment)]
 
@@ -226,21 +255,3 @@ def sample_segments(count: int, frames: int, size: tuple[int, int]) -> Sequence[
         )
         for number in range(count)
     ]
-
-
-def main() -> None:
-    """Draws and writes both versions."""
-    parser = argparse.ArgumentParser(description="Draw a made sample in the layout of both versions.")
-    parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parent / "sample")
-    parser.add_argument("--segments", type=int, default=2)
-    parser.add_argument("--frames", type=int, default=3, help="of each segment")
-    parser.add_argument("--width", type=int, default=96)
-    parser.add_argument("--height", type=int, default=64)
-    asked = parser.parse_args()
-    for segment in sample_segments(asked.segments, asked.frames, (asked.width, asked.height)):
-        write_v1(asked.root / "v1", segment)
-        write_v2(asked.root / "v2", segment)
-
-
-if __name__ == "__main__":
-    main()

@@ -56,7 +56,8 @@ MIN_SIDE = 50.0
 PICTURES, LABELS = "leftImg8bit", "gtFine"
 _PICTURE = re.compile(rf"(.+)_(\d+)_(\d+)_{PICTURES}\.png")
 _OUTLINES = re.compile(rf"(.+)_(\d+)_(\d+)_{LABELS}_polygons\.json")
-_PER_INSTANCE = 1000
+PER_INSTANCE = 1000
+"""Values of an instance map: the label id times this, and the number of the instance."""
 
 Split = Literal["train", "val", "test"]
 
@@ -221,11 +222,11 @@ def _from_outlines(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, i
 def _from_instances(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
     """Reads objects and picture size from an ``instanceIds.png``, which marks only the visible parts."""
     values = read_values(file)
-    down, across = np.nonzero(values >= min(_INSTANCES) * _PER_INSTANCE)
+    down, across = np.nonzero(values >= min(_INSTANCES) * PER_INSTANCE)
     numbers, which = np.unique(values[down, across], return_inverse=True)
     objects = []
     for place, number in enumerate(numbers.tolist()):
-        name = _INSTANCES.get(number // _PER_INSTANCE)
+        name = _INSTANCES.get(number // PER_INSTANCE)
         if name is None:
             continue
         mine_x, mine_y = across[which == place], down[which == place]
