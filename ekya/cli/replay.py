@@ -15,9 +15,11 @@ from ekya.cli.options import Clock
 from ekya.cli.prepare import plan, report, show_examination
 from ekya.cli.run import choose_world, make_runnable, report_run, require_well
 from ekya.core.errors import UserError
+from ekya.system.files import holder_of
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
+    from ekya.results.storage.run_folder import RunFolder
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,6 +135,7 @@ def _play(
 ) -> None:
     """Runs the fleet file, or compares several schedulers on it, and reports."""
     from ekya.cli.fleet_from_options import make_run_options, read_fleet
+    from ekya.config.fleet_reading import load_fleet
     from ekya.config.shipped import shipped_path
     from ekya.pipeline.setup import script_cues
     from ekya.results.metrics.script_events import occurred_cues
@@ -145,7 +148,11 @@ def _play(
         return
     fleet = read_fleet(config)
     _require_playable(fleet, is_data=of_data is not None)
-    options = make_run_options(config, fleet)
+    resumed = _interrupted_run(config, fleet) if of_data is not None and clock is Clock.WALL else None
+    if resumed is not None:
+        _LOG.info("%s was interrupted, and goes on", resumed.path)
+        fleet = load_fleet(resumed.fleet)
+    options = make_run_options(config, fleet, resumed.path if resumed else None)
     fleet = make_runnable(fleet, options, clock, output, gpus_asked_for=config.gpus is not None)
     with remember_ctrl_c():
         folder = choose_world(clock)(fleet, options, output.console)
@@ -153,6 +160,31 @@ def _play(
         cues = tuple(occurred_cues(script_cues(fleet), journal[2]))
         summary = report_run(folder, output, cues, of_data, last_lines)
     require_well(summary)
+
+
+def _interrupted_run(config: ReplayConfig, fleet: "FleetConfig") -> "RunFolder | None":
+    """Returns the newest live run of this name, if it was interrupted and was of the same; else None."""
+    from ekya.config.fleet_reading import load_fleet
+    from ekya.results.storage.journal import read_header
+    from ekya.results.storage.run_folder import RunFolder
+    from ekya.runtime.driver.resuming import require_resumable
+
+    name = config.name or fleet.name
+    journals = [*config.runs.glob(f"{name}/journal.jsonl"), *config.runs.glob(f"{name}-*/journal.jsonl")]
+    newest = max(journals, key=lambda file: file.stat().st_mtime, default=None)
+    if newest is None or holder_of(newest.parent) is not None:
+        return None
+    folder = RunFolder(newest.parent)
+    try:
+        kept = load_fleet(folder.fleet)
+        seed = read_header(folder.journal)[1].seed
+        require_resumable(folder)
+    except UserError:  # complete, too short, or of another version
+        return None
+    named = ("streams", "classes", "golden", "edge", "window_s", "scheduler")
+    named += tuple(key for key in ("gpus", "windows") if fleet.is_set(key))
+    is_same = all(getattr(kept, key) == getattr(fleet, key) for key in named)
+    return folder if is_same and seed == config.seed else None
 
 
 def _require_playable(fleet: "FleetConfig", *, is_data: bool) -> None:

@@ -9,7 +9,9 @@ from commands import run_summary
 from draw_samples import draw_cityscapes
 
 from ekya import cli
+from ekya.config.fleet_reading import write_fleet
 from ekya.config.shipped import shipped_path
+from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
 from ekya.core import events as ev
 from ekya.core.units import StreamId
@@ -17,6 +19,8 @@ from ekya.models.golden.label_file import read_labels
 from ekya.pipeline.prepare_dataset import plan_preparation
 from ekya.pipeline.setup import loop_options
 from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.streams.datasets.cityscapes import CITYSCAPES
 from ekya.streams.sources import DATASETS
 
@@ -292,6 +296,23 @@ def test_replay_with_several_schedulers_compares_them(place, monkeypatch, capfd)
     assert compared == [("file", ("ekya", "uniform"), (4,))]
     assert "Missing or damaged: 1" in capfd.readouterr().out
     assert json.loads((place / "result.json").read_text())["data"]["dataset"] == "cityscapes"
+
+
+def test_replay_that_runs_live_goes_on_with_an_interrupted_run_of_the_same(place, played):
+    assert replay("--live") == 0
+    fleet = played[0][0]
+    folder = RunFolder.create_numbered(place / "runs", "cityscapes")
+    write_fleet(folder.fleet, fleet)
+    journal = SegmentedJournal(folder, "ekya", loop_options(fleet, (), 0, 1, 1000))
+    journal.write_snapshot(first_state())
+    journal.close()
+    for changed in (("--seed", "1"), ("--window", "9"), ("--scheduler", "uniform"), ("--clock", "virtual")):
+        assert replay(*(("--live", *changed) if "--clock" not in changed else changed)) == 0
+        assert played[-1][1].resume is None
+    assert replay("--live") == 0
+    assert played[-1][1].resume.resolve() == folder.path
+    assert replay("--live", "--name", "other") == 0
+    assert played[-1][1].resume is None
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
