@@ -51,14 +51,17 @@ class Places:
 
     @property
     def index(self) -> Path:
+        """Folder of the index."""
         return self.out.with_suffix(".index")
 
     @property
     def partial(self) -> Path:
+        """Folder of what is finished of a preparation that is not."""
         return self.out.with_suffix(".index.partial")
 
     @property
     def labels(self) -> Path:
+        """Label file of all streams."""
         return self.out.with_suffix(".labels.parquet")
 
     def refuse_existing(self, resume: bool, overwrite: bool) -> None:
