@@ -181,8 +181,8 @@ def _interrupted_run(config: ReplayConfig, fleet: "FleetConfig") -> "RunFolder |
         require_resumable(folder)
     except UserError:  # complete, too short, or of another version
         return None
-    named = ("streams", "classes", "golden", "edge", "window_s", "scheduler")
-    named += tuple(key for key in ("gpus", "windows") if fleet.is_set(key))
+    named = ["streams", "classes", "golden", "edge", "window_s", "scheduler"]
+    named += [key for key in ("gpus", "windows") if fleet.is_set(key)]
     is_same = all(getattr(kept, key) == getattr(fleet, key) for key in named)
     return folder if is_same and seed == config.seed else None
 

@@ -1,5 +1,6 @@
 """Tests of ``ekya replay`` with a data set: it prepares what is not prepared, goes on, and runs."""
 
+import errno
 import json
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.streams.datasets.cityscapes import CITYSCAPES
 from ekya.streams.sources import DATASETS
+from ekya.system.files import user_errors
 
 
 def two_cities(root):
@@ -195,6 +197,22 @@ def test_preparation_that_is_killed_while_it_replaces_another_goes_on(
     assert examined == ["ulm", "aachen"]
     assert [stream.id for stream in played[-1][0].streams] == ["aachen", "ulm"]
     assert read_labels(place / "cityscapes.labels.parquet").head.frames == {"aachen": 3, "ulm": 2}
+
+
+def test_replay_on_a_full_disk_says_so_and_goes_on_when_there_is_space(place, played, monkeypatch, capfd):
+    def examine(root, stream, classes, index, on_frame):
+        if stream == "ulm":
+            with user_errors(index):
+                raise OSError(errno.ENOSPC, "full")
+        return CITYSCAPES.examine(root, stream, classes, index, on_frame)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(DATASETS, "cityscapes", replace(CITYSCAPES, examine=examine))
+        assert replay() == 2
+        assert "ulm.jsonl: the disk is full; free some space" in capfd.readouterr().err
+    assert not played
+    assert replay() == 0
+    assert [stream.id for stream in played[0][0].streams] == ["aachen", "ulm"]
 
 
 def test_replay_writes_the_fleet_file_that_a_kill_has_prevented(place, played, examined):

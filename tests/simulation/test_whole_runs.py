@@ -65,7 +65,8 @@ def test_prepared_city_runs_compares_and_records(tmp_path, monkeypatch, capfd):
         "ulm": 1,
     }
     assert all(stream["counted_objects"] > 0 for stream in told["streams"].values())
-    assert cli.main(["replay", "cityscapes", "data", "--schedulers", "ekya,no-retrain", "--windows", "2"]) == 0
+    compared = ["--schedulers", "ekya,no-retrain", "--windows", "2"]
+    assert cli.main(["replay", "cityscapes", "data", *compared]) == 0
     arguments = ["--families", "1", "--windows", "2", "--streams", "ulm", "--out", "ulm.parquet"]
     assert cli.main(["profile", "cityscapes.yaml", *arguments]) == 0
     assert [stream.stream for stream in read_trace(tmp_path / "ulm.parquet").streams] == ["ulm"]
