@@ -27,6 +27,7 @@ from ekya.cli import (
     prepare,
     profile,
     record,
+    replay,
     run,
     score,
     serve,
@@ -75,7 +76,7 @@ def _add(group: typer.Typer, *commands: Command[Any]) -> None:
 
 
 # In the order of ``ekya --help``.
-_add(app, run.run, serve.serve, run.replay, compare.compare, profile.profile, simulate.simulate)
+_add(app, run.run, serve.serve, replay.replay, compare.compare, profile.profile, simulate.simulate)
 _add(app, record.record, prepare.prepare, check.check, check.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)

@@ -51,6 +51,27 @@ def compare(config: CompareConfig, output: Output) -> None:
     On virtual time a result is the same every time. Live, sizes are measured in the first run and stay. Exit
     code 3: a scheduler that retrains has adapted nothing where it had to.
     """
+    compare_and_report(config, output)
+
+
+def compare_and_report(
+    config: CompareConfig,
+    output: Output,
+    of_data: Mapping[str, object] | None = None,
+    last_lines: Sequence[str] = (),
+) -> None:
+    """Compares schedulers and prints tables.
+
+    Args:
+        config: of the comparison.
+        output: of the command.
+        of_data: added to the JSON.
+        last_lines: printed at the end.
+
+    Raises:
+        UserError: the options contradict each other, or a scheduler is unknown.
+        UnwellRunError: a scheduler that retrains has adapted nothing where it had to.
+    """
     from ekya.cli.fleet_from_options import read_fleet, require_world
     from ekya.results.report.tables import compare_tables, difference_lines
 
@@ -65,7 +86,7 @@ def compare(config: CompareConfig, output: Output) -> None:
     compare_all = _compare_live if config.live else _compare_on_virtual_time
     with remember_ctrl_c():
         result = compare_all(config, fleet, schedulers, seeds, output)
-        output.write_json(result)
+        output.write_json({**result, **(of_data or {})})
         means = [_mean_of([run for run in result["runs"] if run["scheduler"] == name]) for name in schedulers]
         for table in compare_tables(means):
             output.console.print(table)
@@ -77,6 +98,8 @@ def compare(config: CompareConfig, output: Output) -> None:
                 output.print_text(
                     f"warning of {run['scheduler']}, seed {run['seed']}: {run['adaptation']['sentence']}"
                 )
+        for line in last_lines:
+            output.print_text(line)
     for run in result["runs"]:
         if run["adaptation"]["missed"]:
             raise UnwellRunError(f"{run['scheduler']}: {run['adaptation']['sentence']}")

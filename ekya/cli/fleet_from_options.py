@@ -19,7 +19,7 @@ from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
 from ekya.models.edge.architecture_table import FASTESTDET, Task
-from ekya.models.golden.spec import DETECTORS, ONNX
+from ekya.models.golden.spec import CLASSIFIERS, DETECTORS, FILE, ONNX
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, require_variables
@@ -31,7 +31,12 @@ _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler"
 """Keys of a fleet file by the option that overrides them; ``--classes`` is another one."""
 
 _OF_VIDEOS = {"golden": "golden", "golden_layout": "golden.layout", "student": "edge", "task": "edge"}
-"""Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same."""
+"""Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same.
+
+Those of the golden model may also stand beside a fleet file, whose section ``golden`` they replace.
+"""
+
+_LABEL_SUFFIXES = (".parquet", ".csv")
 
 BASE = "base"
 """Value of ``--student`` for the shipped base detector."""
@@ -64,12 +69,16 @@ def read_fleet(config: object) -> FleetConfig:
             raise UserError("--cameras: it repeats rendered cameras; name each --video and --camera itself")
         fleet = _fleet_of({"task": Task.DETECT, **given}, changes)
     else:
+        replaces_golden = {"fleet", "golden"} <= given.keys()
         for option, key in _OF_VIDEOS.items():
-            if option in given:
+            if option in given and not (replaces_golden and key.startswith("golden")):
+                one = "one or a fleet file" if option == "golden" else "one"
                 raise UserError(
-                    f"--{option.replace('_', '-')}: it goes with --video and --camera; name one, or set "
+                    f"--{option.replace('_', '-')}: it goes with --video and --camera; name {one}, or set "
                     f"{key}: in the fleet file"
                 )
+        if replaces_golden:
+            changes = {"golden": _golden_of(given), **changes}
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
         if given.get("offline", False):
             _require_golden_here(fleet)
@@ -194,8 +203,8 @@ def make_fleet_of_videos(
 
     Args:
         videos: for each stream, files that are played one after the other.
-        golden: a golden detector: an ONNX file, the name of a torchvision detector, or
-            ``NAME=FILE`` for one with weights from a local file.
+        golden: a golden model: a label file (.parquet or .csv), an ONNX file, a name, or ``NAME=FILE`` for
+            one with weights from a local file.
         changes: top-level keys that override the defaults (windows until the videos end, the classes that
             occur).
         cameras: URLs of live cameras, see ``CameraSpec``; they come after the videos.
@@ -252,11 +261,22 @@ def _architecture_of(weights: Path) -> str:
         return FASTESTDET
 
 
+def _golden_of(given: Mapping[str, Any]) -> Mapping[str, object]:
+    """Returns the section ``golden`` that ``--golden`` names, with paths that any fleet file may hold."""
+    from ekya.models.catalogue import Role
+
+    entry = _golden_entry(_file_of(given["golden"], given.get("offline", False), Role.GOLDEN))
+    weights = {"weights": str(Path(str(entry["weights"])).absolute())} if "weights" in entry else {}
+    return {**entry, **weights, "layout": given.get("golden_layout")}
+
+
 def _golden_entry(golden: str) -> Mapping[str, object]:
+    if Path(golden).suffix.lower() in _LABEL_SUFFIXES:
+        return {"model": FILE, "weights": golden}
     name, equals, file = golden.partition("=")
     if equals:
         return {"model": name, "weights": file}
-    if golden in DETECTORS:
+    if golden in DETECTORS or golden in CLASSIFIERS:
         return {"model": golden}
     return {"model": ONNX, "weights": golden}
 

@@ -68,8 +68,9 @@ Golden = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|NAME",
-        help="Golden detector of videos and cameras: an .onnx file, NAME=FILE, or a name that ekya models "
-        "lists. Default: the best one here that this machine is fast enough for.",
+        help="Golden model of videos and cameras, or instead of the fleet file's: labels (.parquet, "
+        ".csv), an .onnx file, NAME=FILE, or a name that ekya models lists. Default for videos and cameras: "
+        "the best one here that this machine is fast enough for.",
     ),
 ]
 GoldenLayout = Annotated[

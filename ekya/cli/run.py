@@ -1,8 +1,7 @@
-"""``ekya run`` and ``ekya replay``: run a fleet, then report; replay plays the scripts of its cameras."""
+"""``ekya run``: runs a fleet, then reports."""
 
 import json
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
     from ekya.config.run_options import RunOptions
     from ekya.results.metrics.script_events import OccurredCue
     from ekya.results.storage.run_folder import RunFolder
-
-_LOG = logging.getLogger(__name__)
-
-DEFAULT_SCRIPTED = "datasets/synthetic_city/replay.yaml"
-"""The shipped fleet that is replayed by default."""
 
 _WITH_RESUME = frozenset(
     {"clock", "seed", "name", "runs", "shares", "json_to", "resume", "dashboard", "overload", "card", "score"}
@@ -76,52 +70,6 @@ def run(config: RunConfig, output: Output) -> None:
     require_well(summary)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayConfig(opt.LiveOptions):
-    """Options of ``ekya replay``."""
-
-    fleet: Annotated[
-        Path | None,
-        typer.Argument(metavar="FLEET", help="Fleet file with scripts; default: a shipped one."),
-    ] = None
-    clock: opt.RunClock = Clock.WALL
-    windows: opt.Windows = None
-    card: opt.Card = None
-    json_to: opt.Json = None
-
-
-@command(
-    ReplayConfig,
-    "ekya replay",
-    "ekya replay --clock virtual --json -",
-    "ekya replay my-fleet.yaml --speed 10 --scheduler thief",
-)
-def replay(config: ReplayConfig, output: Output) -> None:
-    """Play a fleet's recordings with the events of its scripts: a lost camera, a new one, a burst, a night.
-
-    At speed 10 recordings and scripts pass ten times as fast: what stands at 30 s comes 3 s into the run.
-    Windows keep their length. Exit code 3: as of run.
-    """
-    from ekya.cli.fleet_from_options import make_run_options, read_fleet, require_recorded
-    from ekya.config.shipped import shipped_path
-    from ekya.pipeline.setup import script_cues
-    from ekya.results.metrics.script_events import occurred_cues
-    from ekya.results.storage.journal import read_journal
-    from ekya.results.storage.run_folder import RunFolder
-
-    fleet = read_fleet(replace(config, fleet=config.fleet or shipped_path(DEFAULT_SCRIPTED)))
-    if not any(stream.play.script for stream in fleet.streams):
-        require_recorded(fleet, "again")
-        _LOG.info("no stream has a play.script: the recordings are played as they are")
-    options = make_run_options(config, fleet)
-    fleet = make_runnable(fleet, options, config.clock, output, gpus_asked_for=config.gpus is not None)
-    with remember_ctrl_c():
-        folder = choose_world(config.clock)(fleet, options, output.console)
-        journal = read_journal(RunFolder(folder).journal)
-        summary = report_run(folder, output, tuple(occurred_cues(script_cues(fleet), journal[2])))
-    require_well(summary)
-
-
 def make_runnable(
     fleet: "FleetConfig", options: "RunOptions", clock: Clock, output: Output, *, gpus_asked_for: bool
 ) -> "FleetConfig":
@@ -166,24 +114,32 @@ def choose_world(clock: Clock) -> "Callable[[FleetConfig, RunOptions, Console], 
     return run_emulated
 
 
-def report_run(path: Path, output: Output, events: "Sequence[OccurredCue] | None" = None) -> dict[str, Any]:
+def report_run(
+    path: Path,
+    output: Output,
+    events: "Sequence[OccurredCue] | None" = None,
+    of_data: Mapping[str, object] | None = None,
+    last_lines: Sequence[str] = (),
+) -> dict[str, Any]:
     """Reports the result of a run and returns its summary.
 
     Args:
         path: folder of the run.
         output: of the command.
         events: of its scripts, if they are reported as well.
+        of_data: added to the JSON.
+        last_lines: printed at the end.
     """
     from ekya.results.report.tables import cue_table, health_lines, run_table
     from ekya.results.storage.run_folder import RunFolder
 
     summary: dict[str, Any] = json.loads(RunFolder(path).summary.read_text(encoding="utf-8"))
     script = {} if events is None else {"script": [event.json_values() for event in events]}
-    output.write_json({**summary, **script})
+    output.write_json({**summary, **script, **(of_data or {})})
     if events:
         output.console.print(cue_table(events))
     output.console.print(run_table(summary))
-    for line in (*health_lines(summary), f"Everything about this run is in {path}"):
+    for line in (*health_lines(summary), f"Everything about this run is in {path}", *last_lines):
         output.print_text(line)
     return summary
 

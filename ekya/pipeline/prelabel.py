@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
@@ -180,11 +181,14 @@ def _truth(names: tuple[str, ...]) -> Teacher:
     """Returns the data's own labels as a teacher."""
 
     def label(_: Frame, truth: Truth | None) -> Detections:
-        if truth is None:
-            return no_detections()
-        return Detections(truth.boxes, truth.classes, np.ones(len(truth.boxes), np.float32))
+        return no_detections() if truth is None else known_objects(truth.boxes, truth.classes)
 
     return Teacher(TRUTH, names, False, label)
+
+
+def known_objects(boxes: NDArray[np.float32], classes: NDArray[np.int64]) -> Detections:
+    """Returns objects that came with the data, which are certain."""
+    return Detections(boxes, classes, np.ones(len(boxes), np.float32))
 
 
 def _teacher(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> Teacher:

@@ -69,7 +69,7 @@ def test_prepare_with_damage_reports_it_and_exits_with_1(place, capfd):
     ("arguments", "says"),
     [
         (["cityscape", "--root", "data"], "cityscape: there is no such data set; use one of cityscapes, "),
-        (["cityscapes", "--root", "nowhere"], "--root nowhere: there is no such folder"),
+        (["cityscapes", "--root", "nowhere"], "nowhere: there is no such folder"),
         (["cityscapes", "--root", "empty"], "it is had from the Cityscapes site, cityscapes-dataset.com"),
         (["cityscapes", "--root", "empty"], "non-commercial use"),
         (["cityscapes", "--root", "data", "--streams", "bonn"], "no such stream; choose from: aachen, ulm"),

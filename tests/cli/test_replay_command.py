@@ -6,7 +6,7 @@ import pytest
 from commands import empty_trace, live_camera, write_fleet
 
 from ekya import cli
-from ekya.cli.run import DEFAULT_SCRIPTED
+from ekya.cli.replay import DEFAULT_SCRIPTED
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.control.protocols import Batch

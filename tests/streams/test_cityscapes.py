@@ -178,7 +178,7 @@ def test_cityscapes_index_keeps_known_damage(root, tmp_path, caplog):
     picture(root, 3).unlink()
     index = tmp_path / "aachen.jsonl"
     with caplog.at_level(logging.ERROR):
-        found = CITYSCAPES.examine(root, "aachen", PAPER_CLASSES, index, lambda: None)
+        found = CITYSCAPES.examine(root, "aachen", PAPER_CLASSES, index, lambda objects: None)
     assert (found.frames, len(found.problems)) == (3, 2)
     assert str(outlines(root, 1)) in found.problems[0]
     assert str(picture(root, 3)) in found.problems[1]

@@ -78,6 +78,6 @@ def test_image_folder_depth_decides_number_of_cameras(tmp_path):
     classes = IMAGE_FOLDER.classes_in(tmp_path / "two")
     assert classes == ("bus", "car", "tram")
     index = tmp_path / "gate.jsonl"
-    IMAGE_FOLDER.examine(tmp_path / "two", "gate", classes, index, lambda: None)
+    IMAGE_FOLDER.examine(tmp_path / "two", "gate", classes, index, lambda objects: None)
     source = IMAGE_FOLDER.make_indexed_spec(tmp_path / "two", "gate", index).open(classes)
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[1]], "a camera need not see all"

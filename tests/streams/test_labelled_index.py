@@ -51,7 +51,7 @@ def index(tmp_path):
         "ulm",
         ("bus",),
         path,
-        lambda: None,
+        lambda objects: None,
     )
     assert (found.frames, found.duration_s) == (2, 1.5)
     assert (found.objects, found.problems) == ({"bus": 1}, ("ü.png: is missing",))

@@ -133,7 +133,7 @@ def test_sample_list_of_boxes_outside_of_its_pictures_is_refused(folder, tmp_pat
     with pytest.raises(
         UserError, match="9 of 9 boxes lie outside of their pictures, or are smaller than a pixel"
     ):
-        SAMPLE_LIST.examine(folder, "north", ("person",), tmp_path / "index", lambda: None)
+        SAMPLE_LIST.examine(folder, "north", ("person",), tmp_path / "index", lambda objects: None)
 
 
 def test_sample_list_missing_picture_is_counted_and_logged(folder, caplog):
@@ -188,7 +188,7 @@ def test_sample_list_examine_reads_unsorted_nested_lists(tmp_path):
     assert survey.frames == {"ulm_fine": 3}
     assert [sentence.split(":")[0] for sentence in survey.missing] == [str(tmp_path / "lost")]
     index = tmp_path / "ulm.jsonl"
-    found = SAMPLE_LIST.examine(tmp_path, "ulm_fine", ("person", "car"), index, lambda: None)
+    found = SAMPLE_LIST.examine(tmp_path, "ulm_fine", ("person", "car"), index, lambda objects: None)
     assert (found.frames, found.objects) == (2, {"car": 1, "person": 1})
     source = SAMPLE_LIST.make_indexed_spec(tmp_path, "ulm_fine", index).open(("person", "car"))
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[0], [1]]

@@ -8,7 +8,7 @@ in the first line of a CSV file. It is optional.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -127,14 +127,7 @@ class LabelTable:
         table = pa.concat_tables(
             [_EMPTY, *(self._of(stream, frames) for stream, frames in sorted(self.frames.items()))]
         )
-        head = self.head.model_dump_json()
-        with atomic_path(path) as temporary:
-            if _is_csv(path):
-                with temporary.open("wb") as stream:
-                    stream.write(f"# {head}\n".encode())
-                    pa.csv.write_csv(table, stream)
-            else:
-                pq.write_table(table.replace_schema_metadata({_HEAD: head}), temporary)
+        _write(table, self.head, path)
 
     def _of(self, stream: StreamId, frames: Mapping[int, Detections]) -> pa.Table:
         order = sorted(frames)
@@ -198,6 +191,28 @@ def resumed(labels: LabelFile) -> LabelTable:
         ]
         table.frames[stream] = dict(zip(of.frames.tolist(), found, strict=True))
     return table
+
+
+def join_label_files(parts: Sequence[Path], to: Path) -> None:
+    """Writes one label file of several in Parquet, of the same source and classes and of different streams.
+
+    Raises:
+        UserError: full disk, no permission and the like, or a part is damaged.
+    """
+    read = [_read(part, None) for part in parts]
+    frames = {stream: count for _, head in read for stream, count in head.frames.items()}
+    head = read[0][1].model_copy(update={"frames": frames})
+    _write(pa.concat_tables(table for table, _ in read), head, to)
+
+
+def _write(table: pa.Table, head: LabelHead, path: Path) -> None:
+    with atomic_path(path) as temporary:
+        if _is_csv(path):
+            with temporary.open("wb") as stream:
+                stream.write(f"# {head.model_dump_json()}\n".encode())
+                pa.csv.write_csv(table, stream)
+        else:
+            pq.write_table(table.replace_schema_metadata({_HEAD: head.model_dump_json()}), temporary)
 
 
 def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> StreamTable:

@@ -56,6 +56,7 @@ MIN_SIDE = 50.0
 PICTURES, LABELS = "leftImg8bit", "gtFine"
 _PICTURE = re.compile(rf"(.+)_(\d+)_(\d+)_{PICTURES}\.png")
 _OUTLINES = re.compile(rf"(.+)_(\d+)_(\d+)_{LABELS}_polygons\.json")
+_ENDINGS = ("polygons.json", "instanceIds.png")
 PER_INSTANCE = 1000
 """Values of an instance map: the label id times this, and the number of the instance."""
 
@@ -152,6 +153,12 @@ def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Cityscap
     return tuple(sorted(found))
 
 
+def _is_complete(root: Path, pair: CityscapesPair) -> bool:
+    """Returns whether a picture and its labels are there; neither is read."""
+    labels = (pair.labels_path(ending) for ending in _ENDINGS)
+    return (root / pair.picture).exists() and any((root / path).exists() for path in labels)
+
+
 def describe_pairs(root: Path, pairs: tuple[CityscapesPair, ...]) -> Iterator[LabelledFrame]:
     """Yields the labels of each picture, read on demand."""
     for pair in pairs:
@@ -167,7 +174,7 @@ def _labelled(root: Path, pair: CityscapesPair) -> LabelledFrame:
     Raises:
         UnreadableError: both are missing, or the file cannot be read; the message names the file.
     """
-    outlines, instances = (root / pair.labels_path(ending) for ending in ("polygons.json", "instanceIds.png"))
+    outlines, instances = (root / pair.labels_path(ending) for ending in _ENDINGS)
     if outlines.exists():
         read, file = _from_outlines, outlines
     elif instances.exists():
@@ -239,7 +246,7 @@ _SPLITS = ("train", "val")
 
 
 def _survey(root: Path) -> Survey:
-    """Lists the cities of both splits."""
+    """Lists the cities of both splits, and counts their pictures that have labels."""
     missing: list[str] = []
     cities: set[str] = set()
     for top, what in ((PICTURES, "pictures"), (LABELS, "labels")):
@@ -253,8 +260,14 @@ def _survey(root: Path) -> Survey:
                 continue
             with user_errors(folder):
                 cities |= {entry.name for entry in folder.iterdir() if entry.is_dir()}
-    pairs = {city: len(city_pairs(root, city, _SPLITS)) for city in sorted(cities)}
-    return Survey({city: count for city, count in pairs.items() if count}, tuple(missing))
+    frames: dict[str, int] = {}
+    for city in sorted(cities):
+        pairs = city_pairs(root, city, _SPLITS)
+        if complete := sum(_is_complete(root, pair) for pair in pairs):
+            frames[city] = complete
+        elif pairs:
+            missing.append(f"{root}: of {city} there are only pictures, or only labels")
+    return Survey(frames, tuple(missing))
 
 
 def _spec(root: Path, stream: str) -> CityscapesSpec:

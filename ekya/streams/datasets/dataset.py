@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
+
+OnFrame = Callable[[tuple[NDArray[np.float32], NDArray[np.int64]] | None], None]
+"""Called for each frame that was read, with the boxes (N, 4) and classes (N,) of its objects as a run sees
+them; None for a frame that cannot be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class Dataset:
         survey: lists streams and missing parts of a root, judged by names alone; raises ``UserError`` if the
             folder cannot be read.
         examine: reads every frame of a stream and writes its index. Takes the root, a stream that ``survey``
-            listed, the fleet's classes, the file to write, and a callback for each frame that was read.
+            listed, the fleet's classes, the file to write, and a callback for each frame.
             Raises ``UserError`` if no frame can be used or the index cannot be written.
         spec: returns the ``SourceSpec`` of a stream, given the root and the stream's name; only keys that
             are set explicitly are written to a fleet file.
@@ -71,7 +77,7 @@ class Dataset:
     layout: str
     classes_in: Callable[[Path], tuple[str, ...]]
     survey: Callable[[Path], Survey]
-    examine: Callable[[Path, str, tuple[str, ...], Path, Callable[[], None]], StreamFindings]
+    examine: Callable[[Path, str, tuple[str, ...], Path, OnFrame], StreamFindings]
     spec: Callable[[Path, str], BaseModel]
 
     def make_indexed_spec(self, root: Path, stream: str, index: Path) -> BaseModel:

@@ -13,7 +13,7 @@ from pydantic import FiniteFloat, PositiveInt
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.streams.datasets.dataset import StreamFindings
+from ekya.streams.datasets.dataset import OnFrame, StreamFindings
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.pictures import UnreadableError, read_picture, shrink_frame
 
@@ -176,7 +176,7 @@ class LabelledSource:
 def examine_source(
     source: LabelledSource,
     classes: tuple[str, ...],
-    on_frame: Callable[[], None],
+    on_frame: OnFrame,
     record: Callable[[LabelledFrame], None] = lambda frame: None,
 ) -> StreamFindings:
     """Reads every picture and label of a stream.
@@ -184,7 +184,7 @@ def examine_source(
     Args:
         source: the stream.
         classes: the fleet's classes.
-        on_frame: progress callback, called after each frame.
+        on_frame: called after each frame with its objects.
         record: takes each frame, with its problem if it has one.
 
     Raises:
@@ -198,14 +198,14 @@ def examine_source(
         duration_us = shown.t_us + US_PER_S / source.fps
         if shown.image is None:
             problems.append(shown.frame.problem)
-        else:
-            good += 1
-            image = shrink_frame(shown.image, source.max_side)
-            listed += sum(map(source.counts_object, shown.frame.objects))
-            objects.update(
-                classes[number] for number in source.select_objects(shown.frame, shown.image, image)[1]
-            )
-        on_frame()
+            on_frame(None)
+            continue
+        good += 1
+        image = shrink_frame(shown.image, source.max_side)
+        listed += sum(map(source.counts_object, shown.frame.objects))
+        boxes, numbers, _ = source.select_objects(shown.frame, shown.image, image)
+        objects.update(classes[number] for number in numbers)
+        on_frame((boxes, numbers))
     if objects.total() * 2 < listed:
         raise UserError(
             f"{listed - objects.total()} of {listed} boxes lie outside of their pictures, or are smaller "

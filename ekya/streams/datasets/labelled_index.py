@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.dataset import StreamFindings
+from ekya.streams.datasets.dataset import OnFrame, StreamFindings
 from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, examine_source
 from ekya.streams.ingest.frame import number_known_classes
 from ekya.system.files import atomic_path, user_errors
@@ -109,7 +109,7 @@ def examine_labelled(
     stream: str,
     classes: tuple[str, ...],
     index: Path,
-    on_frame: Callable[[], None],
+    on_frame: OnFrame,
 ) -> StreamFindings:
     """Examines a stream and writes its index: ``Dataset.examine`` of every data set of labelled pictures.
 

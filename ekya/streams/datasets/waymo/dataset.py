@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from ekya.core.errors import UserError
 from ekya.core.unique_tuple import require_distinct
 from ekya.core.units import US_PER_S
-from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.dataset import Dataset, OnFrame, StreamFindings, Survey
 from ekya.streams.datasets.labelled import (
     LabelledFrame,
     LabelledObject,
@@ -274,7 +274,7 @@ def _survey(root: Path) -> Survey:
 
 
 def _examine(
-    root: Path, stream: str, classes: tuple[str, ...], index: Path, on_frame: Callable[[], None]
+    root: Path, stream: str, classes: tuple[str, ...], index: Path, on_frame: OnFrame
 ) -> StreamFindings:
     found = _stream(root, stream)
     usable, unusable = usable_segments(found.segments, found.camera)
