@@ -25,8 +25,8 @@ from ekya.pipeline.trained_card import golden_accuracy
 CLASSES = ["person", "car", "truck", "bus", "bicycle", "motorcycle"]
 
 
-def camera(name, seed, duration_s=6):
-    source = {"kind": "synthetic_city", "seed": seed, "fps": 1, "duration_s": duration_s}
+def camera(name, seed, duration_s=6, **scene):
+    source = {"kind": "synthetic_city", "seed": seed, "fps": 1, "duration_s": duration_s, "scenes": [scene]}
     return {"id": name, "source": source}
 
 
@@ -68,10 +68,10 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr("ekya.pipeline.prelabel.SourceProcess", Here)
 
 
-def test_golden_train_writes_weights_that_a_run_loads_and_a_card(tmp_path, capfd):
+def test_golden_train_writes_weights_that_a_run_loads_and_a_card(tmp_path, capfd, caplog):
     write_fleet()
     assert main(["golden", "train", "fleet.yaml", "--epochs", "2", "--out", "own.safetensors"]) == 0
-    out, err = capfd.readouterr()
+    out = capfd.readouterr().out
     said = re.search(
         r"resnext29: ([\d.]+)% right \(.* to .*\), balanced over the classes .*%, on (\d+) crops of (\d+) "
         r"objects: the held-out stream (north|south), held out since --holdout names none\n",
@@ -79,8 +79,8 @@ def test_golden_train_writes_weights_that_a_run_loads_and_a_card(tmp_path, capfd
     )
     assert "Weights and card: own.safetensors, own.md" in out
     assert "In a fleet file: golden: {model: resnext29, weights: own.safetensors}" in out
-    assert "epoch 2 of 2: loss" in err
-    assert "s left at most" in err
+    assert "epoch 2 of 2: loss" in caplog.text
+    assert "0 s left at most" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"fleet.yaml", "own.safetensors", "own.md"}
     # The card says the same, and its checksum is the file's.
     card = (tmp_path / "own.md").read_text()
@@ -139,7 +139,7 @@ def test_training_learns_from_a_label_file_and_holds_the_end_of_one_stream_out(t
     assert "**" in (tmp_path / "own.md").read_text()
 
 
-def test_training_goes_on_after_ctrl_c_and_refuses_another_one(tmp_path, monkeypatch, capfd):
+def test_training_goes_on_after_ctrl_c_and_refuses_another_one(tmp_path, monkeypatch, capfd, caplog):
     write_fleet()
     arguments = ["golden", "train", "fleet.yaml", "--epochs", "3", "--out", "own.safetensors"]
 
@@ -154,7 +154,8 @@ def test_training_goes_on_after_ctrl_c_and_refuses_another_one(tmp_path, monkeyp
     assert main([*arguments, "--holdout", "south"]) == 2
     assert "an unfinished training with another holdout; give the same" in error_line(capfd)
     assert main(arguments) == 0
-    assert "goes on in epoch 2 of 3" in capfd.readouterr().err
+    assert "goes on in epoch 2 of 3" in caplog.text
+    capfd.readouterr()
     assert not (tmp_path / "own.safetensors.partial").exists()
     assert main(arguments) == 2
     assert "--out own.safetensors: the file is there already" in error_line(capfd)
@@ -189,7 +190,11 @@ def refused_weights():
             ["golden"],
             "it comes without labels; leave it out, or label a recording",
         ),
-        ({"streams": [camera("north", 3, 1)]}, ["golden"], "give more data"),
+        (
+            {"streams": [camera("a", 3, mix={"car": 1}), camera("b", 4)]},
+            ["golden", "--holdout", "b"],
+            "two classes",
+        ),
     ],
 )
 def test_training_refuses_in_one_sentence(tmp_path, capfd, changes, arguments, said):

@@ -181,7 +181,7 @@ def train(folder: Path, store, model, recipe, progress) -> tuple[bytes, Training
 @pytest.mark.parametrize("stops", [(3,), (7, 12)])
 @pytest.mark.usefixtures("keep_always")
 def test_a_training_that_is_resumed_is_the_same_to_the_bit(tmp_path, stops):
-    store, recipe = store_of(tmp_path / "crops", 12), Recipe(4, 4, 5, 1e-3, 4)
+    store, recipe = store_of(tmp_path / "crops", 12, 16), Recipe(4, 4, 5, 1e-3, 4)
     whole, state, _ = train(tmp_path / "whole", store, "resnext29", recipe, Watched())
     taken = 0
     for most in stops:
@@ -199,7 +199,7 @@ def test_a_training_that_is_resumed_is_the_same_to_the_bit(tmp_path, stops):
 
 
 def test_a_training_that_gets_no_better_ends_early_with_its_best_weights(tmp_path):
-    store, recipe = store_of(tmp_path / "crops", 12), Recipe(60, 8, 5, 2e-3, 15)
+    store, recipe = store_of(tmp_path / "crops", 12, 16), Recipe(60, 8, 5, 2e-3, 15)
     _, state, training = train(tmp_path / "whole", store, "resnext29", recipe, Watched())
     assert state.epoch == len(state.losses) < 60
     assert state.epoch - 1 - state.best_epoch == 15
