@@ -1,8 +1,8 @@
 """Gain of continuous retraining, and whether a larger model would need it (Figure 2b).
 
     python experiments/figure2b.py
-    python experiments/train_edge_base.py --architecture resnet101 --out runs/resnet101_base.safetensors
-    python experiments/figure2b.py --full --resnet101 runs/resnet101_base.safetensors
+    ekya edge train datasets/synthetic_city/holdout.yaml --model resnet101 --out runs/resnet101.safetensors
+    python experiments/figure2b.py --full --resnet101 runs/resnet101.safetensors
 
 Streams of the synthetic city are cut into ten windows, and four models are tested on every third frame of
 the last five: one trained on other cameras; that one trained once on a sample of the first five windows;
@@ -212,7 +212,7 @@ def main(
     resnet101: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A base ResNet101 from train_edge_base.py; left out where none is named."
+            metavar="FILE", help="A base ResNet101 of `ekya edge train`; left out where none is named."
         ),
     ] = None,
     fleet_file: Annotated[Path, typer.Option("--fleet", metavar="FILE", help="Of city streams.")] = ROOT

@@ -32,6 +32,7 @@ from ekya.cli import (
     score,
     serve,
     simulate,
+    train,
 )
 from ekya.cli.command import Command
 from ekya.core.errors import UnwellRunError, UserError
@@ -57,7 +58,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_golden = typer.Typer(name="golden", help="Golden models: label a fleet's streams before they are run.")
+_golden = typer.Typer(
+    name="golden", help="Golden models: label a fleet's streams before they are run, and train."
+)
+_edge = typer.Typer(name="edge", help="Edge models: train their common base.")
 _models = typer.Typer(
     name="models",
     help="Published models that Ekya can fetch, and those of a run; lists the former by itself.",
@@ -78,8 +82,10 @@ def _add(group: typer.Typer, *commands: Command[Any]) -> None:
 # In the order of ``ekya --help``.
 _add(app, run.run, serve.serve, replay.replay, compare.compare, profile.profile, simulate.simulate)
 _add(app, record.record, prepare.prepare, check.check, check.schema)
-_add(_golden, golden.label)
+_add(_golden, golden.label, train.train)
 app.add_typer(_golden)
+_add(_edge, train.train_)
+app.add_typer(_edge)
 _add(_models, models.list_, models.fetch, models.export)
 models.list_.run_by_default(_models)
 app.add_typer(_models)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import safetensors
 import torch
-from safetensors.torch import load, load_file
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from ekya.core.errors import UserError
@@ -63,6 +63,26 @@ def read_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
         return tensors, json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(str(error)) from error
+
+
+def write_safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Returns the bytes of a safetensors file, the same for the same content."""
+    data = save(dict(tensors), metadata=dict(metadata))
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    # The library writes metadata in an order that differs from process to process.
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    return data[:8] + text.ljust(length) + data[8 + length :]
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Returns the metadata of a safetensors file; empty where there is none, or no such file."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as weights:
+            return weights.metadata() or {}
+    except (OSError, safetensors.SafetensorError):
+        return {}
 
 
 def differences(

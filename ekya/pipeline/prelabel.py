@@ -1,7 +1,6 @@
 """`ekya golden label`: labels a fleet's recordings before a run."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,13 +24,12 @@ from ekya.models.golden.label_file import LabelFile, LabelHead, LabelTable, resu
 from ekya.models.golden.spec import FILE, detector_of
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
+from ekya.system.keeper import Keeper
 
 TRUTH = "truth"
 """``LabelHead.by`` for labels that came with the data."""
 
 _LOG = logging.getLogger(__name__)
-_KEEP_EVERY_S = 30.0
-_MOST_PART_WRITING = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +101,7 @@ def label_ahead(
     head = LabelHead(by=teacher.by, names=teacher.names, finds=teacher.finds)
     table = LabelTable(head) if before is None else resumed(_of_the_same(before, head))
     counts: dict[StreamId, Counts] = {}
-    keeper = _Keeper(table, keep)
+    keeper = Keeper(lambda: keep(table))
     try:
         for stream in chosen:
             counts[stream.id] = _label_stream(fleet, stream, teacher, table, keeper, progress)
@@ -117,7 +115,7 @@ def _label_stream(
     stream: StreamConfig,
     teacher: Teacher,
     table: LabelTable,
-    keeper: "_Keeper",
+    keeper: Keeper,
     progress: LabelProgress,
 ) -> Counts:
     done = table.frames.setdefault(stream.id, {})
@@ -153,28 +151,6 @@ def _label_stream(
 
 def _counts(done: dict[int, Detections], known: int) -> Counts:
     return Counts(len(done) - known, known, sum(len(found.boxes) for found in done.values()))
-
-
-class _Keeper:
-    """Saves labels every 30 s, or less often if saving takes more than 5 % of the time."""
-
-    def __init__(self, table: LabelTable, keep: Callable[[LabelTable], None]) -> None:
-        self._table = table
-        self._keep = keep
-        self._wait_s = _KEEP_EVERY_S
-        self._kept_s = time.monotonic()
-
-    def sometimes(self) -> None:
-        """Saves the labels if it is time to."""
-        if time.monotonic() - self._kept_s >= self._wait_s:
-            self.now()
-
-    def now(self) -> None:
-        """Saves the labels now."""
-        began_s = time.monotonic()
-        self._keep(self._table)
-        self._kept_s = time.monotonic()
-        self._wait_s = max(_KEEP_EVERY_S, (self._kept_s - began_s) / _MOST_PART_WRITING)
 
 
 def _truth(names: tuple[str, ...]) -> Teacher:

@@ -24,6 +24,7 @@ from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.reference import count_workers
 from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places
+from ekya.pipeline.trained_card import golden_accuracy
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
@@ -111,6 +112,7 @@ def finish_run(
         detects=fleet.edge.task is Task.DETECT,
         adapts=make_scheduler(scheduler, offered=fleet.retrain_configs()).needs.labels,
         reference=_reference_name(fleet),
+        golden_accuracy=golden_accuracy(fleet.golden),
         licences=_licences(fleet),
         analysed_urls={one.id: one.analysed_url for one in fleet.streams if one.analysed_url is not None},
     )

@@ -38,13 +38,13 @@ def test_resnext29_round_trip_is_identical(tmp_path: Path) -> None:
 
 def test_resnext29_missing_or_truncated_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "golden.safetensors"
-    with pytest.raises(UserError, match=r"golden\.safetensors.*train_golden"):
+    with pytest.raises(UserError, match=r"golden\.safetensors.*ekya golden train"):
         load_resnext29(path, CLASSES)
     _write(path)
     for length in (0, 5, 100, path.stat().st_size - 1):
         cut = tmp_path / f"cut-{length}.safetensors"
         cut.write_bytes(path.read_bytes()[:length])
-        with pytest.raises(UserError, match=rf"cut-{length}\.safetensors.*train_golden"):
+        with pytest.raises(UserError, match=rf"cut-{length}\.safetensors.*ekya golden train"):
             load_resnext29(cut, CLASSES)
 
 

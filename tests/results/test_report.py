@@ -84,7 +84,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
         "retrainings": {"started": 2, "finished": 1, "failed": 0},
         "profiling_gpu_s": 3.0,
         "labelling_gpu_s": 2.0,
-        "golden": {"labelled_frames": None, "calls": 7, "gpu_s": 0.5, "gpu_share": 0.01},
+        "golden": {"labelled_frames": None, "calls": 7, "gpu_s": 0.5, "gpu_share": 0.01, "accuracy": None},
         "health": {
             "judged": 1,
             "total": {"ok": 1, "stale": 0, "unlabelled": 0, "behind": 0, "lost": 0},
@@ -138,7 +138,15 @@ def test_report_of_detectors_shows_f1_ap50_and_the_golden_detectors_share() -> N
         assert words in text
     plain = Page(render_report("demo", summary())).text
     assert "F1" not in plain
+    assert "is itself right" not in plain
     assert "AP50" not in plain
+
+
+def test_report_says_how_often_the_golden_model_is_right() -> None:
+    run = summary()
+    run["golden"] |= {"accuracy": 0.912, "accuracy_interval": [0.88, 0.934]}
+    text = " ".join(Page(render_report("demo", run)).text.split())
+    assert "is itself right on 91.2% (88.0% to 93.4%) of the crops" in text
 
 
 def test_report_pictures_are_embedded_beside_their_stream() -> None:

@@ -174,7 +174,7 @@ def test_summary_of_detectors_counts_objects_and_shows_ap50() -> None:
         labelled_frames=24,
     )
     host = replace(FACTS.host, golden_device="cuda:0 (float16)")
-    facts = replace(FACTS, detects=True, history=history, host=host)
+    facts = replace(FACTS, detects=True, history=history, host=host, golden_accuracy=(0.91, 0.88, 0.94))
     summary = build_summary(facts, [outcome(B, 0)], {B: found}, {})
     assert summary["task"] == "detect"
     assert summary["ap50"] == summary["streams"]["b"]["ap50"] == 0.75
@@ -184,6 +184,8 @@ def test_summary_of_detectors_counts_objects_and_shows_ap50() -> None:
     # Two GPUs for 50 seconds.
     assert summary["golden"] == {
         "device": "cuda:0 (float16)",
+        "accuracy": 0.91,
+        "accuracy_interval": [0.88, 0.94],
         "labelled_frames": 24,
         "calls": 60,
         "gpu_s": 1.5,
@@ -196,6 +198,7 @@ def test_summary_of_classifiers_has_neither_ap50_nor_labelled_frames() -> None:
     assert (summary["task"], summary["ap50"]) == ("classify", None)
     assert summary["golden"]["labelled_frames"] is None
     assert summary["golden"]["gpu_share"] is None, "there is no window"
+    assert summary["golden"]["accuracy"] is summary["golden"]["accuracy_interval"] is None
 
 
 def test_summary_swap_delays_only_in_live_world() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import safetensors
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from ekya.core.errors import UserError
@@ -14,7 +13,7 @@ from ekya.core.objects import SURE
 from ekya.models.edge.architecture_table import CUTS
 from ekya.models.edge.architectures import EDGE_MODELS, fresh_network, trunk_of
 from ekya.models.edge.model import EdgeModel, build_edge_model
-from ekya.models.weights import differences, read_safetensors
+from ekya.models.weights import differences, read_safetensors, write_safetensors
 from ekya.system.files import write_bytes_atomic
 
 FORMAT = "ekya-edge-model"
@@ -34,7 +33,7 @@ def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: 
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     if half:
         state = {name: tensor.half() if tensor.ndim > 1 else tensor for name, tensor in state.items()}
-    return save(state, metadata={**(extra or {}), **identity_of(model)})
+    return write_safetensors(state, {**(extra or {}), **identity_of(model)})
 
 
 def identity_of(model: EdgeModel) -> dict[str, str]:

@@ -88,7 +88,7 @@ class GoldenClassifier:
         return scores.argmax(dim=1).cpu().numpy().astype(np.int64), sure.cpu().numpy().astype(np.float32)
 
 
-def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:
+def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path | None, model: str) -> Tensor:
     """Returns ``class_of_each`` as a (names, classes) float matrix, 1 where the name has the class."""
     class_of = class_of_each(classes, names, file, model)
     grouping = torch.zeros(len(names), len(classes))

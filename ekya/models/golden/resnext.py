@@ -16,7 +16,8 @@ from ekya.core.errors import UserError
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
 from ekya.models.golden.on_device import place_network
-from ekya.models.weights import differences, read_safetensors
+from ekya.models.supervised.network import TrainableNetwork, load_start
+from ekya.models.weights import differences, read_safetensors, read_state
 
 ARCHITECTURE = "resnext29"
 """Name of the architecture in the metadata of weights."""
@@ -28,7 +29,7 @@ _STEM = 32
 _STAGES = ((32, 64), (64, 128), (128, 256))
 _BLOCKS = 3
 _MEAN, _STD = 0.42, 0.24
-_REMEDY = "make it again with experiments/train_golden.py"
+_REMEDY = "make it again with `ekya golden train`"
 
 
 def open_resnext29(
@@ -118,6 +119,19 @@ def build_resnext29(classes: int) -> nn.Module:
     It maps (N, 3, 32, 32) float RGB in [0, 1] to (N, classes) logits.
     """
     return ResNeXt29(classes).to(memory_format=torch.channels_last)
+
+
+def trainable_resnext29(name: str, classes: int, weights: Path | None) -> TrainableNetwork:
+    """Returns a ResNeXt to be trained, from weights of such a model or fresh ones.
+
+    Raises:
+        UserError: the weights do not fit.
+    """
+    network = build_resnext29(classes)
+    if weights is not None:
+        load_start(network, read_state(weights), "head.", str(weights), name)
+    began = "fresh weights" if weights is None else weights.name
+    return TrainableNetwork(name, network, _SIDE, began, fresh=weights is None)
 
 
 def load_resnext29(path: Path, classes: tuple[str, ...] | None) -> tuple[nn.Module, tuple[str, ...]]:

@@ -26,6 +26,10 @@ FILE = "file"
 """Labels from a file."""
 
 _GOLDEN = "ekya.models.golden"
+_OF_TORCHVISION = (
+    f"{_GOLDEN}.torchvision_models:open_resnext101",
+    f"{_GOLDEN}.torchvision_models:trainable_resnext101",
+)
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -37,17 +41,22 @@ class ClassifierEntry:
     Attributes:
         opener: function of (name, file of weights or None, the fleet's classes, class map or None, torch
             device) that returns a ``GoldenClassifier``.
+        trainable: function of (name, number of classes, file of first weights or None) that returns a
+            ``TrainableNetwork``.
         operations: multiplications and additions for one object, for use before the model is loaded.
     """
 
     opener: str
+    trainable: str
     operations: int
 
 
 CLASSIFIERS: Mapping[str, ClassifierEntry] = {
-    RESNEXT29: ClassifierEntry(f"{_GOLDEN}.resnext:open_resnext29", 37_456_896),
-    RESNEXT101: ClassifierEntry(f"{_GOLDEN}.torchvision_models:open_resnext101", 32_828_030_976),
-    "resnext101_64x4d": ClassifierEntry(f"{_GOLDEN}.torchvision_models:open_resnext101", 30_920_540_160),
+    RESNEXT29: ClassifierEntry(
+        f"{_GOLDEN}.resnext:open_resnext29", f"{_GOLDEN}.resnext:trainable_resnext29", 37_456_896
+    ),
+    RESNEXT101: ClassifierEntry(*_OF_TORCHVISION, 32_828_030_976),
+    "resnext101_64x4d": ClassifierEntry(*_OF_TORCHVISION, 30_920_540_160),
 }
 """Golden models that classify. The two ResNeXt-101 have ImageNet weights, from torchvision."""
 

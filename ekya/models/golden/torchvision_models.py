@@ -1,5 +1,6 @@
 """Golden models of torchvision: the paper's ResNeXt-101 (paper §5), and detectors of COCO's classes."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +21,8 @@ from ekya.models.golden.class_map import CLASS_OF_CATEGORY, COCO_CATEGORIES, coc
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.on_device import place_network
-from ekya.models.weights import differences, read_state
+from ekya.models.supervised.network import TrainableNetwork, load_start
+from ekya.models.weights import differences, read_metadata, read_state
 
 
 def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
@@ -60,13 +62,14 @@ _IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
 def open_resnext101(
     name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None, device: str = "cpu"
 ) -> GoldenClassifier:
-    """Opens ResNeXt-101 with ImageNet weights, the paper's golden model.
+    """Opens ResNeXt-101, the paper's golden model, with ImageNet weights or those of ``ekya golden train``.
 
     Args:
         name: of the model, torchvision's.
         weights: a local file, or None for torchvision's download.
         classes: the fleet's.
-        class_map: file that maps ImageNet's categories to the fleet's classes; None for the shipped one.
+        class_map: file that maps the weights' classes to the fleet's; None for the shipped one of ImageNet's,
+            or for the same names.
         device: torch's name.
 
     Raises:
@@ -74,12 +77,45 @@ def open_resnext101(
     """
     preset = get_model_weights(name).DEFAULT
     categories = tuple(str(category) for category in preset.meta["categories"])
-    grouping = grouped(classes, categories, class_map or shipped_path(_IMAGENET_MAP), name)
-    network = get_model(name, weights=None)
+    own = None if weights is None else _own_classes(name, weights)
+    if own is None:
+        class_map = class_map or shipped_path(_IMAGENET_MAP)
+    grouping = grouped(classes, own or categories, class_map, name)
+    network = get_model(name, weights=None, num_classes=len(own or categories))
     load_weights(network, name, weights)
     placed, runs_on = place_network(network, device, (4, 3, _IMAGENET_SIDE, _IMAGENET_SIDE))
     normalised = _Normalised(placed, preset.transforms().mean, preset.transforms().std)
     return GoldenClassifier(classes, ByFleetClass(normalised, grouping), _IMAGENET_SIDE, runs_on)
+
+
+def _own_classes(name: str, weights: Path) -> tuple[str, ...] | None:
+    """Returns the classes of weights that Ekya trained; None of other weights."""
+    metadata = read_metadata(weights)
+    if metadata.get("architecture") != name:
+        return None
+    try:
+        return tuple(map(str, json.loads(metadata["classes"])))
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{weights}: its 'classes' are damaged; train it again: ekya golden train") from error
+
+
+def trainable_resnext101(name: str, classes: int, weights: Path | None) -> TrainableNetwork:
+    """Returns ResNeXt-101 to be trained: from a file, from ImageNet weights in the cache, or from fresh ones.
+
+    Raises:
+        UserError: the weights do not fit.
+    """
+    began = "fresh weights" if weights is None else weights.name
+    published = find_model(name)
+    if weights is None and published is not None and published.is_cached:
+        weights, began = fetch_model(published, offline=True), "ImageNet weights of torchvision"
+    network = get_model(name, weights=None, num_classes=classes)
+    if weights is not None:
+        load_start(network, read_state(weights), "fc.", str(weights), name)
+    norm = get_model_weights(name).DEFAULT.transforms()
+    return TrainableNetwork(
+        name, network, _IMAGENET_SIDE, began, fresh=weights is None, mean=norm.mean, scale=norm.std
+    )
 
 
 class _Normalised(nn.Module):

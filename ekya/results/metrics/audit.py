@@ -74,7 +74,7 @@ def estimate_accuracy(audits: Sequence[AccuracyAudited]) -> AuditEstimate | None
     spread = float(((weights * (correct - ratio * counted)) ** 2).sum()) * frames / (frames - 1)
     added = (mean * ratio) ** 2 + (mean * (1 - ratio)) ** 2
     variance = (spread + added) / (total + 2 * mean) ** 2
-    low, high = _wilson(
+    low, high = wilson_interval(
         right / total,
         ratio * (1 - ratio) / variance,
         float(stdtrit(shown - 1, (1 + CONFIDENCE) / 2)),
@@ -82,7 +82,7 @@ def estimate_accuracy(audits: Sequence[AccuracyAudited]) -> AuditEstimate | None
     return AuditEstimate(right / total, low, high, frames, audits[0].t_us, audits[-1].t_us)
 
 
-def _wilson(part: float, count: float, quantile: float) -> tuple[float, float]:
+def wilson_interval(part: float, count: float, quantile: float) -> tuple[float, float]:
     """Returns Wilson's interval of a part of ``count`` independent things, which need not be whole."""
     by = quantile**2 / count
     centre = (part + by / 2) / (1 + by)

@@ -62,6 +62,7 @@ class RunFacts:
         detects: whether the edge models detect objects; otherwise they classify given ones.
         adapts: whether its scheduler retrains.
         reference: the golden model that accuracy is agreement with; None where the truth is known.
+        golden_accuracy: of the golden model and its 95% interval, by its file; None where that says none.
         licences: of the models that were taken from a catalogue, by name.
         analysed_urls: keys of the fleet file whose URLs were analysed, of live cameras.
     """
@@ -81,6 +82,7 @@ class RunFacts:
     detects: bool = False
     adapts: bool = True
     reference: str | None = None
+    golden_accuracy: tuple[float, float, float] | None = None
     licences: Mapping[str, str] = field(default_factory=dict)
     analysed_urls: Mapping[StreamId, str] = field(default_factory=dict)
 
@@ -189,9 +191,12 @@ def _margin(scores: Mapping[StreamId, StreamScore]) -> float | None:
 def _golden(facts: RunFacts) -> dict[str, Any]:
     history = facts.history
     capacity_gpu_s = facts.gpus * history.span_us / US_PER_S
+    known = facts.golden_accuracy
     return {
         "labelled_frames": history.labelled_frames if facts.detects else None,
         "device": facts.host.golden_device,
+        "accuracy": rounded(known[0]) if known else None,
+        "accuracy_interval": [rounded(end) for end in known[1:]] if known else None,
         "calls": history.golden_calls,
         "gpu_s": rounded(history.golden_gpu_s),
         "gpu_share": rounded(history.golden_gpu_s / capacity_gpu_s) if capacity_gpu_s > 0 else None,

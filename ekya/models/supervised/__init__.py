@@ -1,0 +1,1 @@
+"""Training of golden models and of the common base of edge models on labelled crops, once, before a run."""
