@@ -53,25 +53,27 @@ class TrimmedConvolution(nn.Module):
         return copy.deepcopy(whole, replaced)
 
 
-def trim_kernels(suffix: Suffix, architecture: str, side: int) -> list[nn.Conv2d]:
+def trim_kernels(suffix: Suffix, start: Suffix, architecture: str, side: int) -> list[nn.Conv2d]:
     """Trims the kernels in the trainable end of a classifier, in place.
 
     Args:
         suffix: of the model.
+        start: of a model with the same weights that is kept anyway; it is not changed.
         architecture: of the model.
         side: of its images, in pixels.
 
     Returns:
-        The convolutions that were replaced.
+        The convolutions of ``start`` that are trained in parts.
     """
-    replaced = []
+    trimmed = []
     for name, (height, width) in _find_trimmed(architecture, len(suffix.blocks), side).items():
         parent, _, child = name.rpartition(".")
-        whole = suffix.get_submodule(name)
+        whole = start.get_submodule(name)
         if isinstance(whole, nn.Conv2d):
-            setattr(suffix.get_submodule(parent), child, TrimmedConvolution(whole, height, width))
-            replaced.append(whole)
-    return replaced
+            device = next(suffix.parameters()).device
+            setattr(suffix.get_submodule(parent), child, TrimmedConvolution(whole, height, width).to(device))
+            trimmed.append(whole)
+    return trimmed
 
 
 def restore_kernels(model: nn.Module) -> None:
