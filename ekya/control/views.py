@@ -18,7 +18,6 @@ from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes
 from ekya.planning.profiling.history import ProfileHistory
-from ekya.planning.profiling.host_row import fit_to_host
 from ekya.planning.profiling.inference_profile import at_measured_use
 from ekya.planning.profiling.outcomes import Outcomes, learn_outcomes
 from ekya.planning.schedulers.checkpoint_gain import early_part_left
@@ -65,8 +64,7 @@ def window_view(
         quantum_milli=options.quantum_milli,
         steal_milli=options.steal_milli,
         min_accuracy=options.min_accuracy,
-        # Who fixes shares does not plan cores either: its frames are late where they bind.
-        streams=streams if needs.fixed_shares else fit_to_host(streams),
+        streams=streams,
         training_speed=options.retraining_speed,
         seed=options.seed,
         previous=previous,

@@ -37,8 +37,6 @@ class InferenceOption:
         relative_accuracy: accuracy as a part of ``full_accuracy``, in [0, 1].
         share_needed_milli: the share that keeps up with the camera.
         age_us: largest age of a result that is still used, where λ keeps up.
-        host_milli: the part of the host that it takes, in thousandths of what cores and inference servers can
-            do beside reading and training; 0 where cores are the GPUs.
         ample_milli: the share that keeps up with crowded frames too, where ``share_needed_milli`` is less
             than that, else 0; it is given out last.
     """
@@ -48,7 +46,6 @@ class InferenceOption:
     share_needed_milli: int
     age_us: int = 0
     ample_milli: int = 0
-    host_milli: int = 0
 
     def full_accuracy(self, model_accuracy: float) -> float:
         """Returns the accuracy of which ``relative_accuracy`` is a part.

@@ -28,7 +28,6 @@ class PreparationSettings:
         task: of the edge model.
         frames_per_window: upper bound on labelled frames, for a model that detects.
         keeps_newest: keep the newest frames for the golden model too, for labels inside a window.
-        host_part_s: as in ``HostCosts``.
     """
 
     classes: tuple[str, ...]
@@ -45,7 +44,6 @@ class PreparationSettings:
     task: Task = Task.CLASSIFY
     frames_per_window: int = 24
     keeps_newest: bool = False
-    host_part_s: float = 0.0
 
     def with_label_budget(self, budget: LabelBudget | None) -> "PreparationSettings":
         """Returns the settings with a changed budget of labels; unchanged without one."""

@@ -197,7 +197,6 @@ def first_inference_options(
     frame_gpu_s: Mapping[int, float],
     speed: SpeedCurve = LINEAR,
     following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
-    host_part_s: float = 0.0,
 ) -> tuple[InferenceOption, ...]:
     """Returns Λ before anything is profiled: costs are measured, the accuracy of skipping frames is a guess.
 
@@ -205,7 +204,7 @@ def first_inference_options(
         UserError: no λ keeps the stream's ``max_age_s`` at any share.
     """
     configs = fleet.inference_configs()
-    options = inference_options(configs, (), frame_gpu_s, fps, speed, following_gpu_s, host_part_s)
+    options = inference_options(configs, (), frame_gpu_s, fps, speed, following_gpu_s)
     limit_s = fleet.stream(stream).max_age_s
     youngest_s = us_to_seconds(min(option.age_us for option in options))
     if limit_s is not None and youngest_s > limit_s:

@@ -239,8 +239,7 @@ def profile_inference(
     burst = prepared.burst(configs, scopes)
     frame_gpu_s, following_gpu_s = cost_frames(configs, burst)
     fps, speed = prepared.settings.fps, prepared.settings.inference_speed
-    host_part_s = prepared.settings.host_part_s
-    options = inference_options(configs, burst, frame_gpu_s, fps, speed, following_gpu_s, host_part_s)
+    options = inference_options(configs, burst, frame_gpu_s, fps, speed, following_gpu_s)
     images = tuple((prepared.images_in(burst), side) for side in sides_of(configs))
     return options, StepWork(questions, images, prepared.flow_operations(burst))
 

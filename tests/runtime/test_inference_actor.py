@@ -146,7 +146,6 @@ def common(monkeypatch, tmp_path):
         shares=SimpleNamespace(attach_job=lambda _: bucket),
         way=PLAIN,
         inference_speed=LINEAR,
-        host_part_s=0.0,
         keeps_hours=False,
         audit_frames=0,
         costs={CAM: None, OTHER: None},

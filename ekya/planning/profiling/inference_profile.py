@@ -111,7 +111,6 @@ def inference_options(
     fps: float,
     speed: SpeedCurve = LINEAR,
     following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
-    host_part_s: float = 0.0,
 ) -> tuple[InferenceOption, ...]:
     """Returns Λ: for each λ its accuracy relative to the most demanding one, needed share and age of results.
 
@@ -130,7 +129,6 @@ def inference_options(
         speed: of inference at a share.
         following_gpu_s: GPU-seconds to follow the boxes of an analysed frame into another one, per
             resolution; boxes of a resolution that is not listed stay in place.
-        host_part_s: as in ``HostCosts``.
     """
     finest = max(config.resolution for config in configs)
     objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
@@ -147,8 +145,7 @@ def inference_options(
             measured = measured_relative_accuracy(config, finest, burst, held)
             relative = weight * measured + (1.0 - weight) * relative
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
-        host_milli = math.ceil(FULL_GPU_MILLI * host_part_s * fps / config.every)
-        options.append(InferenceOption(config, relative, share_milli, age_us, host_milli=host_milli))
+        options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
 
 

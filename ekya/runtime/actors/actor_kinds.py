@@ -40,7 +40,6 @@ class ActorConfig:
         keeps_hours: whether answers are written by the hour and nothing is kept for a report: a service.
         trainers, trainer_milli: number of retraining processes of a GPU that its streams share, and the part
             of the GPU to which each is limited.
-        host_part_s: as in ``HostCosts``.
     """
 
     folder: RunFolder
@@ -58,7 +57,6 @@ class ActorConfig:
     keeps_hours: bool = False
     trainers: int = 1
     trainer_milli: int = FULL_GPU_MILLI
-    host_part_s: float = 0.0
 
     @property
     def audit_frames(self) -> int:

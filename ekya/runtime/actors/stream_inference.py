@@ -91,7 +91,6 @@ class StreamInference:
             setup.settings,
             device=common.device,
             inference_speed=common.inference_speed,
-            host_part_s=common.host_part_s,
         )
         self._steps = FrameSteps(
             proposer_for(common.fleet, self._stream, process.scopes),

@@ -249,7 +249,6 @@ class RunSession:
             opened.constants.family_costs,
             trainers=opened.grouping.trainers,
             trainer_milli=opened.grouping.trainer_milli,
-            host_part_s=opened.host.costs.host_part_s,
             keeps_hours=opened.options.endless,
         )
 
@@ -292,7 +291,6 @@ class RunSession:
                     costs.frame_gpu_s,
                     its.settings.inference_speed,
                     costs.following_gpu_s,
-                    its.settings.host_part_s,
                 )
                 added.append(ev.StreamAdded(fleet.stream(stream).play.joins_us, stream, options))
         return [*(() if resumed is None else resumed.events), *added]

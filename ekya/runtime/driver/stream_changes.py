@@ -203,5 +203,4 @@ def _first_options(
 ) -> tuple[InferenceOption, ...]:
     settings, costly = ready.settings, costs.frame_gpu_s
     speed, following = settings.inference_speed, costs.following_gpu_s
-    part_s = settings.host_part_s
-    return first_inference_options(fleet, stream, settings.fps, costly, speed, following, part_s)
+    return first_inference_options(fleet, stream, settings.fps, costly, speed, following)

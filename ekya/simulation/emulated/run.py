@@ -198,7 +198,6 @@ def open_emulated(
         }
         cameras: dict[StreamId, EmulatedCamera] = {}
         all_fps = sum(_fps_of(source) for source in sources.values())
-        host_part_s = 0.0 if believed.gpu is None else believed.gpu.host_part_s(all_fps, gpus_of(fleet))
         operations = []
         analyses = GoldenInference(fleet)
         for place, (stream, source) in enumerate(sources.items()):
@@ -206,7 +205,7 @@ def open_emulated(
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
             frames = FrameRecord(folder, stream)
             cameras[stream], counted = _camera(
-                fleet, place, source, seed, true, believed, base, frames, models, analyses, host_part_s
+                fleet, place, source, seed, true, believed, base, frames, models, analyses
             )
             operations.append(counted)
         if all(source.died for source in sources.values()):
@@ -286,12 +285,10 @@ def _camera(
     frames: FrameRecord,
     models: ModelRecord,
     golden: GoldenInference,
-    host_part_s: float,
 ) -> tuple[EmulatedCamera, int]:
     """Returns a camera, and the counted operations of proposing the objects of its first frame."""
     stream = fleet.streams[place]
     setup = stream_setup(fleet, place, _fps_of(source), seed)
-    setup = replace(setup, settings=replace(setup.settings, host_part_s=host_part_s))
     proposer = proposer_for(fleet, stream)
     arriving = source.frames()
     first = next(arriving, None)
@@ -326,7 +323,6 @@ def _camera(
             settings.fps,
             costs,
             following_gpu_s=following_gpu_s,
-            host_part_s=host_part_s,
         ),
         version=BASE_VERSION,
         memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),
