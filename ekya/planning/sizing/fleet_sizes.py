@@ -169,7 +169,7 @@ def sacrificed_for_fit(
     if costs.analysing_milli > FULL_GPU_MILLI:
         yield (
             f"cores: to cut and hand over every frame takes {costs.analysing_milli / 10:.0f}% of what the "
-            "cores and the inference servers can do; they bind, not the GPU, and frames are left out for newer ones"
+            "cores and the inference servers can do; they bind, not the GPU, and newer frames replace some"
         )
     if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
         yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
