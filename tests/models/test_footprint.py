@@ -17,7 +17,7 @@ from ekya.models.edge.model import build_edge_model, split_at
 from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.trainer import Retraining, RetrainingData
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.planning.sizing.gpu_memory import JobCrops, retraining_bytes
 
 CLASSES = ("a", "b", "c", "d", "e", "f")
@@ -61,10 +61,16 @@ def labelled(count, seed):
 
 
 def held_bytes(architecture, config, training, validation, classes=CLASSES):
-    """Returns the peak bytes of a real retraining on the CPU, plus its frozen weights, not copied there."""
+    """Returns the peak bytes of a real retraining on the CPU, plus its frozen weights, not copied there.
+
+    Of one with whole kernels, as they are estimated: what trimmed ones save depends on the images' side.
+    """
     start = build_edge_model(classes, 0, 0, architecture)
     retraining = Retraining(
-        start, config, RetrainingData(training, validation, classes, memory=ExemplarMemory(), seed=0)
+        start,
+        config,
+        RetrainingData(training, validation, classes, memory=ExemplarMemory(), seed=0),
+        method=TrainingMethod(trim_kernels=False),
     )
     with Living(start) as living:
         retraining.prepare_training()

@@ -53,7 +53,8 @@ def shapes_of(architecture: str, head_width: int, trainable_blocks: int, side: i
 def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITECTURE) -> Footprint:
     """Returns the memory that training this family keeps, for crops of this side in pixels, in 32 bits.
 
-    The workspace of libraries for convolutions is not included: it can only be measured on a GPU.
+    The workspace of libraries for convolutions is not included: it can only be measured on a GPU. Kernels
+    count whole; trimmed ones (``trimmed_kernels.py``) take less.
     """
     parts = shapes_of(architecture, family.head_width, family.trainable_blocks, side)
     model, suffix, images = parts.model, parts.suffix, parts.images

@@ -71,8 +71,7 @@ class Trainee:
         self._frozen = on_cpu(self._prefix)
         if side is not None and start.detector is None:
             # Whole kernels are those of the start model, which is kept anyway: they take most of the memory.
-            of_start = split_at(start, self._blocks)[1]
-            for whole in trim_kernels(self.suffix, of_start, start.architecture, side):
+            for whole in trim_kernels(self.suffix, start, self._blocks, side):
                 self._frozen |= on_cpu(whole)
         # A start model may be one that ``model`` returned, whose weights ask for no gradient.
         self.suffix.requires_grad_(True)

@@ -7,15 +7,14 @@ updated in every step.
 
 import copy
 from contextlib import ExitStack
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ekya.models.edge.footprint import shapes_of
-from ekya.models.edge.model import Suffix
+from ekya.models.edge.model import EdgeModel, Suffix, split_at
 
 
 class TrimmedConvolution(nn.Module):
@@ -53,26 +52,24 @@ class TrimmedConvolution(nn.Module):
         return copy.deepcopy(whole, replaced)
 
 
-def trim_kernels(suffix: Suffix, start: Suffix, architecture: str, side: int) -> list[nn.Conv2d]:
+def trim_kernels(suffix: Suffix, start: EdgeModel, trainable_blocks: int, side: int) -> list[nn.Conv2d]:
     """Trims the kernels in the trainable end of a classifier, in place.
 
     Args:
-        suffix: of the model.
-        start: of a model with the same weights that is kept anyway; it is not changed.
-        architecture: of the model.
-        side: of its images, in pixels.
+        suffix: of a copy of the start model.
+        start: the start model, which is kept anyway; it is not changed.
+        trainable_blocks: in the suffix.
+        side: of all images, in pixels.
 
     Returns:
-        The convolutions of ``start`` that are trained in parts.
+        The convolutions of the start model that are trained in parts.
     """
     trimmed = []
-    for name, (height, width) in _find_trimmed(architecture, len(suffix.blocks), side).items():
+    device = next(suffix.parameters()).device
+    for name, (whole, height, width) in _find_trimmed(start, trainable_blocks, side).items():
         parent, _, child = name.rpartition(".")
-        whole = start.get_submodule(name)
-        if isinstance(whole, nn.Conv2d):
-            device = next(suffix.parameters()).device
-            setattr(suffix.get_submodule(parent), child, TrimmedConvolution(whole, height, width).to(device))
-            trimmed.append(whole)
+        setattr(suffix.get_submodule(parent), child, TrimmedConvolution(whole, height, width).to(device))
+        trimmed.append(whole)
     return trimmed
 
 
@@ -84,23 +81,26 @@ def restore_kernels(model: nn.Module) -> None:
                 setattr(parent, name, child.restore_whole())
 
 
-@lru_cache
-def _find_trimmed(architecture: str, trainable_blocks: int, side: int) -> dict[str, tuple[int, int]]:
-    """Returns height and width of the input of each convolution to be trimmed, by its name in the suffix."""
-    parts = shapes_of(architecture, 0, trainable_blocks, side)
-    found: dict[str, tuple[int, int]] = {}
+def _find_trimmed(
+    start: EdgeModel, trainable_blocks: int, side: int
+) -> dict[str, tuple[nn.Conv2d, int, int]]:
+    """Returns by name in the suffix what is to be trimmed, with height and width of its input."""
+    prefix, suffix = split_at(start, trainable_blocks)
+    found: dict[str, tuple[nn.Conv2d, int, int]] = {}
 
     def note_size(name: str, module: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         height, width = inputs[0].shape[2:]
         if tuple(output.shape[2:]) == (1, 1) and _reaches_beside(module, (height, width)):
-            found[name] = height, width
+            found[name] = module, height, width
 
     with ExitStack() as hooks, torch.no_grad():
-        for name, module in parts.suffix.named_modules():
+        for name, module in suffix.named_modules():
             # A block that is itself a convolution stays: its parent here is not its parent in the model.
             if isinstance(module, nn.Conv2d) and name.count(".") > 1:
                 hooks.callback(module.register_forward_hook(partial(note_size, name)).remove)
-        parts.suffix(parts.prefix(parts.images))
+        if trainable_blocks:
+            # One pass says how large the maps are.
+            suffix(prefix(torch.zeros(1, 3, side, side, device=next(start.parameters()).device)))
     return found
 
 
