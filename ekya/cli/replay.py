@@ -122,6 +122,8 @@ def _prepared(
     with show_examination(preparation, output, "the same command goes on") as progress:
         findings = preparation.prepare_once(progress, asked=asked)
     out = preparation.places.out
+    frames = sum(found.frames for found in findings.values())
+    _LOG.info("%s is ready: %d streams, %d frames", out.name, len(findings), frames)
     config = replace(config, fleet=out, streams="", classes=None)
     return config, {"data": report(preparation, findings, out)}, preparation.describe_left_out(findings)
 
