@@ -1,7 +1,7 @@
 """Constants that decide how hard the rendered cities are, and nothing else.
 
 They were chosen from pictures and from one short training, and then fixed: results of models that were
-trained on generated cities stay comparable only while nobody changes them.
+trained on generated cities stay comparable only while these are not changed.
 """
 
 WRONG_LABELS = 0.03

@@ -153,27 +153,27 @@ class _Shown:
     began_s: float = 0.0
     first: int = 0
 
-    def cutting(self, stream: StreamId, frames: int | None) -> None:
+    def show_stream(self, stream: StreamId, frames: int | None) -> None:
         if self.drawn:
             self.bars.add_task(f"{stream}: frames", total=frames)
         else:
             _LOG.info("%s: %s frames are read", stream, "its" if frames is None else frames)
 
-    def cut_frames(self, frames: int) -> None:
+    def show_cut_frames(self, frames: int) -> None:
         if self.drawn:
             self.bars.advance(self.bars.tasks[-1].id, frames)
 
-    def began(self, state: "TrainingState", recipe: "Recipe") -> None:
+    def show_start(self, state: "TrainingState", recipe: "Recipe") -> None:
         self.recipe, self.began_s = recipe, time.monotonic()
         self.first = state.epoch * recipe.steps + state.step
         if self.first:
             _LOG.info("goes on in epoch %d of %d", state.epoch + 1, recipe.epochs)
         self.bars.add_task("training: steps", total=recipe.epochs * recipe.steps, completed=self.first)
 
-    def stepped(self, state: "TrainingState") -> None:
+    def show_step(self, state: "TrainingState") -> None:
         self.bars.advance(self.bars.tasks[-1].id)
 
-    def epoch_ended(self, state: "TrainingState") -> None:
+    def show_epoch(self, state: "TrainingState") -> None:
         assert self.recipe is not None, "a training begins before its epochs"
         done = state.epoch * self.recipe.steps
         left = (self.recipe.epochs - state.epoch) * self.recipe.steps

@@ -1,4 +1,4 @@
-"""Which of onnxruntime's two wheels is installed, and what that means for a GPU; does not import it.
+"""Finds the installed one of onnxruntime's two wheels, and what that means for a GPU; does not import it.
 
 The wheel for CPUs and the one for NVIDIA GPUs share an import name and a folder: only one may be installed.
 """

@@ -1,4 +1,4 @@
-"""Which work of a job is charged to its share: that on the share's own device."""
+"""Charges work of a job to its share if it runs on the share's own device."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""What a cost card says of a GPU server beside the rates of its work: batches, shares, cores.
+"""Facts of a GPU server in a cost card, beside the rates of its work: batches, shares, cores.
 
 A figure of a card was measured or is assumed, and the card says which (``found``).
 """

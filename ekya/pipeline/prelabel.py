@@ -106,7 +106,7 @@ def label_ahead(
         for stream in chosen:
             counts[stream.id] = _label_stream(fleet, stream, teacher, table, keeper, progress)
     finally:
-        keeper.now()
+        keeper.save_now()
     return counts
 
 
@@ -139,7 +139,7 @@ def _label_stream(
                 break
             if frame.index not in done:
                 done[frame.index] = teacher.label(frame, truth)
-                keeper.sometimes()
+                keeper.save_if_due()
             frames += 1
             progress.labelled(1)
         if source.died:

@@ -1,7 +1,7 @@
 """Preparation of a data set: every frame is read once, and index, labels and fleet file are written.
 
 What is finished is kept stream by stream in a folder beside the fleet file (``.index.partial``). When all is
-there, labels, index and fleet file take the place of earlier ones, in this order: whoever finds a fleet file
+there, labels, index and fleet file take the place of earlier ones, in this order: who finds a fleet file
 that is named in its index finds all that belongs to it, and whatever was interrupted can be done again.
 """
 

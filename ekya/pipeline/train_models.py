@@ -313,11 +313,11 @@ def _labelled_pictures(
     with SourceProcess(stream.unbroken, classes, areas=stream.areas) as source:
         fps = source.wait_open()
         ends_s = [one for one in (source.length_s, None if until_us is None else until_us / US_PER_S) if one]
-        progress.cutting(stream.id, round(fps * min(ends_s)) if ends_s else None)
+        progress.show_stream(stream.id, round(fps * min(ends_s)) if ends_s else None)
         for frame, truth in source.frames():
             if until_us is not None and frame.t_us >= until_us:
                 break
-            progress.cut_frames(1)
+            progress.show_cut_frames(1)
             if labels is not None and class_of is not None:
                 found = labels.labels_at_frame(FramePlace(stream.id, frame.index))
                 if found is None:

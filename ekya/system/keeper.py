@@ -15,17 +15,17 @@ class Keeper:
         self._took_s = 0.0
         self._kept_s = time.monotonic()
 
-    def sometimes(self) -> None:
+    def save_if_due(self) -> None:
         """Saves if it is time to."""
         if time.monotonic() - self._kept_s >= max(_KEEP_EVERY_S, self._took_s / _MOST_PART_WRITING):
-            self.now()
+            self.save_now()
 
-    def if_cheap(self) -> None:
+    def save_if_cheap(self) -> None:
         """Saves unless that would take more than 5% of the time."""
         if time.monotonic() - self._kept_s >= self._took_s / _MOST_PART_WRITING:
-            self.now()
+            self.save_now()
 
-    def now(self) -> None:
+    def save_now(self) -> None:
         """Saves."""
         began_s = time.monotonic()
         self._save()

@@ -5,6 +5,21 @@ from types import ModuleType
 
 import pytest
 from commands import FakeWorld, write_fleet
+from draw_samples import draw_cityscapes
+
+
+def two_cities(root):
+    draw_cityscapes(root, {"aachen": 3, "ulm": 2})
+    for top in ("leftImg8bit", "gtFine"):
+        (root / top / "val").mkdir()
+
+
+@pytest.fixture
+def place(tmp_path, copied, monkeypatch):
+    """Working folder that contains a data set of two cities."""
+    copied(two_cities, tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -3,26 +3,11 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from draw_samples import draw_cityscapes
 
 from ekya import cli
 from ekya.config.fleet_reading import load_fleet
 from ekya.streams.datasets.cityscapes import CITYSCAPES, PAPER_CLASSES
 from ekya.streams.sources import DATASETS
-
-
-def two_cities(root):
-    draw_cityscapes(root, {"aachen": 3, "ulm": 2})
-    for top in ("leftImg8bit", "gtFine"):
-        (root / top / "val").mkdir()
-
-
-@pytest.fixture
-def place(tmp_path, copied, monkeypatch):
-    """Working folder that contains a data set of two cities."""
-    copied(two_cities, tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def prepare(*more):

@@ -2,12 +2,12 @@
 
 import errno
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import yaml
 from commands import run_summary
-from draw_samples import draw_cityscapes
 
 from ekya import cli
 from ekya.config.fleet_reading import write_fleet
@@ -25,20 +25,6 @@ from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.streams.datasets.cityscapes import CITYSCAPES
 from ekya.streams.sources import DATASETS
 from ekya.system.files import user_errors
-
-
-def two_cities(root):
-    draw_cityscapes(root, {"aachen": 3, "ulm": 2})
-    for top in ("leftImg8bit", "gtFine"):
-        (root / top / "val").mkdir()
-
-
-@pytest.fixture
-def place(tmp_path, copied, monkeypatch):
-    """Working folder that contains a data set of two cities."""
-    copied(two_cities, tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -246,8 +232,8 @@ def test_replay_keeps_an_edited_fleet_file(place, played, examined, capfd, caplo
     assert yaml.safe_load(file.read_text()) == edited
 
 
-def test_replay_refuses_a_fleet_file_of_another_folder_or_hand(place, played, copied, capfd):
-    copied(two_cities, place / "other")
+def test_replay_refuses_a_fleet_file_of_another_folder_or_hand(place, played, capfd):
+    shutil.copytree(place / "data", place / "other")
     assert cli.main(["replay", "cityscapes", "other"]) == 0
     assert replay() == 2
     assert f"cityscapes.yaml: is of cityscapes in {place}/other; rename it" in capfd.readouterr().err

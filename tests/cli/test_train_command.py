@@ -147,7 +147,7 @@ def test_training_goes_on_after_ctrl_c_and_refuses_another_one(tmp_path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("ekya.cli.train._Shown.epoch_ended", interrupt)
+        patch.setattr("ekya.cli.train._Shown.show_epoch", interrupt)
         assert main(arguments) == 130
     assert "the same command goes on from there" in capfd.readouterr().out
     assert (tmp_path / "own.safetensors.partial" / "checkpoint.safetensors").is_file()

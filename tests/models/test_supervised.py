@@ -150,15 +150,15 @@ class Watched:
     def __init__(self, most=math.inf):
         self.most, self.steps, self.began_at = most, 0, None
 
-    def began(self, state, recipe):
+    def show_start(self, state, recipe):
         self.began_at = (state.epoch, state.step)
 
-    def stepped(self, state):
+    def show_step(self, state):
         self.steps += 1
         if self.steps >= self.most:
             raise StoppedError
 
-    def epoch_ended(self, state):
+    def show_epoch(self, state):
         pass
 
 

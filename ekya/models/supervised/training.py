@@ -69,19 +69,19 @@ class TrainingState:
 class TrainingProgress(Protocol):
     """Receives the progress of a training. What it raises ends the training, whose checkpoint stays."""
 
-    def cutting(self, stream: StreamId, frames: int | None) -> None:
+    def show_stream(self, stream: StreamId, frames: int | None) -> None:
         """Called when the crops of a stream begin to be cut; ``frames`` is its length if it is known."""
 
-    def cut_frames(self, frames: int) -> None:
+    def show_cut_frames(self, frames: int) -> None:
         """Called when this many more frames are cut."""
 
-    def began(self, state: TrainingState, recipe: Recipe) -> None:
+    def show_start(self, state: TrainingState, recipe: Recipe) -> None:
         """Called before the first step, or the first after a resume."""
 
-    def stepped(self, state: TrainingState) -> None:
+    def show_step(self, state: TrainingState) -> None:
         """Called after each step."""
 
-    def epoch_ended(self, state: TrainingState) -> None:
+    def show_epoch(self, state: TrainingState) -> None:
         """Called after each epoch, when it is measured."""
 
 
@@ -118,7 +118,7 @@ class Training:
         optimizer = _make_optimizer(module)
         state = self._restore(optimizer)
         keeper = Keeper(lambda: self._keep(optimizer, state))
-        self.progress.began(state, self.recipe)
+        self.progress.show_start(state, self.recipe)
         vary = make_augmentation(self.store.side)
         while state.epoch < self.recipe.epochs and state.epoch - 1 - state.best_epoch < self.recipe.patience:
             count = self.recipe.steps * self.recipe.batch
@@ -128,11 +128,11 @@ class Training:
             for batch in batches[state.step :]:
                 state.loss_sum += self._take_step(optimizer, state, batch, vary)
                 state.step += 1
-                keeper.sometimes()
-                self.progress.stepped(state)
+                keeper.save_if_due()
+                self.progress.show_step(state)
             self._end_epoch(state)
-            keeper.if_cheap()
-            self.progress.epoch_ended(state)
+            keeper.save_if_cheap()
+            self.progress.show_epoch(state)
         module.load_state_dict(load_file(self.folder / "best.safetensors"))
         return state
 

@@ -1,4 +1,4 @@
-"""How many cameras like a fleet's the cores of a machine carry, and how many its GPUs."""
+"""Counts the cameras like a fleet's that the cores of a machine carry, and those that its GPUs do."""
 
 from dataclasses import dataclass
 

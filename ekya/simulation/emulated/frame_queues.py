@@ -1,4 +1,4 @@
-"""When frames that have arrived are analysed on virtual time: at the stream's share, or by a GPU's server.
+"""Queues of frames on virtual time, analysed at the stream's share or by a GPU's server.
 
 Either takes the newest frame of a camera.
 """
