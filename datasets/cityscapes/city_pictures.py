@@ -191,8 +191,8 @@ def _paint_background(rng: np.random.Generator, section: Section, size: tuple[in
     wide = round(width * 4 / 3)
     zoom = wide / street.shape[1] * float(rng.uniform(1.0, 1.15))
     # Where the painted streets have their horizon, as a part of their height.
-    painted = {"front": 0.325, "side": 0.5, "high": 0.1}[section.scene.view] * street.shape[0] * zoom
-    below = painted - max(section.horizon, 0.02) * height
+    painted = {"front": 0.325, "side": 0.5}[section.scene.view] * street.shape[0] * zoom
+    below = painted - section.horizon * height
     placing = np.float64([[zoom, 0, (wide - zoom * street.shape[1]) / 2], [0, zoom, -below]])
     warped = cv2.warpAffine(street, placing, (wide, height), borderMode=cv2.BORDER_REFLECT)
     picture = warped.astype(np.float32)

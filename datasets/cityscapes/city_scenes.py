@@ -33,10 +33,10 @@ _STATURE: Mapping[str, float] = {
 }  # fmt: skip
 """Height, as a multiple of a person's at the same place."""
 
-_WEIGHTS = {"front": 0.45, "side": 0.4, "high": 0.15, "day": 0.5, "dusk": 0.18, "rain": 0.18, "night": 0.14}
-"""Of views and of lights; all other properties are as frequent as each other."""
+_WEIGHTS = {"front": 0.55, "side": 0.45, "day": 0.5, "dusk": 0.18, "rain": 0.18, "night": 0.14}
+"""Of lights, and of the views that a car has; all other properties are as frequent as each other."""
 
-_ANY_YAW_IN_VIEW: Mapping[View, float] = {"front": 0.5, "side": 0.3, "high": 0.0}
+_ANY_YAW_IN_VIEW: Mapping[View, float] = {"front": 0.5, "side": 0.3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,12 @@ def draw_section(seed: int, city: str, number: int, wanted: Mapping[str, object]
     mix = np.maximum(rng.dirichlet(0.5 + len(KINDS) * difficulty.MIX_EVENNESS * likes), difficulty.LEAST_MIX)
     scene |= {"mix": dict(zip(KINDS, mix.tolist(), strict=True))}
     scene |= {"density": float(np.clip(density * rng.uniform(0.7, 1.4), 3, 12))}
-    high = (scene | dict(wanted or {}))["view"] == "high"
     return Section(
         seed=(*key, 2, number),
         scene=StreetScene.model_validate(scene | dict(wanted or {})),
         hue=difficulty.HUE_DEGREES * (hue + rng.uniform(-1, 1) / 3),
-        horizon=-0.15 if high else float(horizon + rng.uniform(-0.03, 0.03)),
-        eye=2.4 if high else float(rng.uniform(0.75, 1.05)),
+        horizon=float(horizon + rng.uniform(-0.03, 0.03)),
+        eye=float(rng.uniform(0.75, 1.05)),
         blur=camera[0],
         noise=camera[1],
         gamma=float(tone[0]),
@@ -181,10 +180,9 @@ def _draw_object(rng: np.random.Generator, section: Section) -> Thing:
     painted: Kind = kind if rng.random() >= difficulty.LOOK_ALIKES else KINDS[int(rng.integers(len(KINDS)))]
     colours = _shift_hue(draw_colours(rng, painted, scene.livery, scene.clothing), section.hue)
     view = scene.view
-    turned = kind in {"car", "truck", "bus"} and view != "high"
-    if view != "high" and rng.random() < 0.3:
+    if rng.random() < 0.3:
         view = "side" if view == "front" else "front"
-    solid = turned and rng.random() < _ANY_YAW_IN_VIEW[scene.view]
+    solid = kind in {"car", "truck", "bus"} and rng.random() < _ANY_YAW_IN_VIEW[scene.view]
     largest = difficulty.LARGEST * min(1.0, 1.1 / _STATURE[kind])
     height = math.exp(rng.uniform(math.log(difficulty.SMALLEST), math.log(largest)))
     label: str = kind
@@ -226,7 +224,7 @@ def _draw_clutter(rng: np.random.Generator, kind: str) -> Thing:
 def _style(of_city: np.random.Generator, rng: np.random.Generator, name: str) -> str:
     """Returns the city's own value of a scene's property, or any of its values."""
     values: Mapping[str, tuple[str, ...]] = {
-        "view": get_args(View), "lighting": get_args(Lighting), "livery": get_args(Livery),
+        "view": tuple(_ANY_YAW_IN_VIEW), "lighting": get_args(Lighting), "livery": get_args(Livery),
         "clothing": get_args(Clothing), "fleet": get_args(Fleet),
     }  # fmt: skip
     parts = np.array([_WEIGHTS.get(value, 1.0) for value in values[name]])

@@ -158,9 +158,8 @@ def outline_objects(rng: np.random.Generator, section: Section, shown: Sequence[
         section: whose street is behind them.
         shown: what is seen, the farthest first.
     """
-    horizon, high = section.horizon, section.scene.view == "high"
-    stuff = [] if high else [("sky", 0.0, horizon * 0.6), ("building", horizon * 0.6, horizon + 0.08)]
-    stuff.append(("road", 0.0 if high else horizon + 0.08, 1.0))
+    sky, road = section.horizon * 0.6, section.horizon + 0.08
+    stuff = [("sky", 0.0, sky), ("building", sky, road), ("road", road, 1.0)]
     objects = [_outlined(label, np.array([[0, y0], [1, y0], [1, y1], [0, y1]])) for label, y0, y1 in stuff]
     for part in shown:
         x0, y0, x1, y1 = part.box
