@@ -85,9 +85,9 @@ Student = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|NAME|NAME=FILE",
-        help="Detector that each video and camera starts with and that is retrained: published weights "
-        "(safetensors or .onnx) of fastestdet, or a model of Ekya's. Default: fastestdet; base is the "
-        "shipped one.",
+        help="Model that each stream starts with and that is retrained: published weights (safetensors or "
+        ".onnx) of fastestdet, or a model of Ekya's. Default for videos and cameras: fastestdet; base is the "
+        "shipped one. Beside a fleet file it replaces edge:, for instance by what ekya edge train has made.",
     ),
 ]
 Offline = Annotated[

@@ -15,6 +15,7 @@ from ekya.cli.options import Clock
 from ekya.cli.prepare import plan, report, show_examination
 from ekya.cli.run import choose_world, make_runnable, report_run, require_well
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import Task
 from ekya.system.files import holder_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ReplayConfig(opt.LiveOptions):
     windows: opt.Windows = None
     classes: opt.Classes = None
     golden: opt.Golden = None
+    student: opt.Student = None
     offline: opt.Offline = False
     card: opt.Card = None
     json_to: opt.Json = None
@@ -115,6 +117,9 @@ def _prepared(
     Returns:
         The options with its fleet file; what was found, as values of JSON; lines for the last screen.
     """
+    from ekya.cli.fleet_from_options import read_fleet
+    from ekya.pipeline.trained_card import describe_base
+
     _LOG.info("looking at %s", root)
     preparation = plan(str(config.fleet), root, None, config.streams, config.classes, output)
     require_writable("FLEET", preparation.places.out, is_read=True)
@@ -125,7 +130,12 @@ def _prepared(
     frames = sum(found.frames for found in findings.values())
     _LOG.info("%s is ready: %d streams, %d frames", out.name, len(findings), frames)
     config = replace(config, fleet=out, streams="", classes=None)
-    return config, {"data": report(preparation, findings, out)}, preparation.describe_left_out(findings)
+    fleet = read_fleet(replace(config, scheduler=None))
+    if aside := ", ".join(stream.id for stream in fleet.pretraining):
+        _LOG.info("not played, but there for ekya edge train and ekya golden train: %s", aside)
+    base = [describe_base(fleet.edge, out.name)] if fleet.edge.task is Task.CLASSIFY else []
+    last_lines = [*base, *preparation.describe_left_out(findings)]
+    return config, {"data": report(preparation, findings, out)}, last_lines
 
 
 def _play(

@@ -88,6 +88,7 @@ class _Saved:
     Attributes:
         dataset, root, classes: of the preparation.
         listed: number of frames of each stream by the survey.
+        pretraining: see ``Preparation``.
         fleets: SHA-256 of the fleet file that belongs to it, then of the one that this has replaced.
         streams: findings of the streams that are examined.
     """
@@ -96,6 +97,7 @@ class _Saved:
     root: str
     classes: tuple[str, ...]
     listed: Mapping[str, int] = field(default_factory=dict)
+    pretraining: tuple[str, ...] = ()
     fleets: tuple[str, ...] = ()
     streams: Mapping[str, StreamFindings] = field(default_factory=dict)
 
@@ -111,6 +113,7 @@ class Preparation:
         dataset, root: the data set, and the absolute path of its folder.
         survey: of the folder.
         streams: number of frames by the survey of the streams that were chosen.
+        pretraining: of these, those that models learn from and no run plays, unless there are no others.
         classes: of the fleet.
         places: what is written.
     """
@@ -119,6 +122,7 @@ class Preparation:
     root: Path
     survey: Survey
     streams: Mapping[str, int]
+    pretraining: tuple[str, ...]
     classes: tuple[str, ...]
     places: Places
 
@@ -193,7 +197,15 @@ class Preparation:
             for name in usable
         }
         text = fleet_text(
-            self.dataset, places.out, self.classes, usable, sources, places.labels, gpus, window_s
+            self.dataset,
+            places.out,
+            self.classes,
+            usable,
+            sources,
+            self.pretraining,
+            places.labels,
+            gpus,
+            window_s,
         )
         # An edited file is none of those that may be replaced.
         self._save(findings, (_sha256(text.encode()), *(() if keeps_fleet else _sha256_of(places.out))))
@@ -265,6 +277,7 @@ class Preparation:
             and places.labels.exists()
             and self._has_same_arguments(index)
             and dict(index.listed) == dict(self.streams)
+            and (edited or index.pretraining == self.pretraining)
             and all(
                 _index_file(places.index, name).exists() for name, of in index.streams.items() if of.frames
             )
@@ -326,6 +339,7 @@ class Preparation:
             root=str(self.root),
             classes=self.classes,
             listed={name: self.streams[name] for name in findings},
+            pretraining=self.pretraining,
             fleets=fleets,
             streams=findings,
         )
@@ -382,7 +396,13 @@ def plan_preparation(
         raise UserError(f"{root}: its classes: {error} with --classes") from None
     places = Places((out or Path(f"{dataset.name}.yaml")).resolve())
     return Preparation(
-        dataset=dataset, root=root, survey=survey, streams=chosen, classes=of_fleet, places=places
+        dataset=dataset,
+        root=root,
+        survey=survey,
+        streams=chosen,
+        pretraining=() if streams else tuple(name for name in chosen if name in dataset.pretraining),
+        classes=of_fleet,
+        places=places,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from commands import run_summary
+from draw_samples import draw_cityscapes
 
 from ekya import cli
 from ekya.config.fleet_reading import write_fleet
@@ -87,6 +88,21 @@ def test_replay_prepares_a_data_set_and_plays_its_labels(place, played, capfd):
     assert report["data"]["streams"]["ulm"]["frames"] == 2
     assert "Everything about this run is in" in err
     assert "Missing or damaged" not in err
+
+
+def test_replay_leaves_cities_for_pretraining_out_unless_they_are_named(place, played, capfd):
+    draw_cityscapes(place / "data", {"bochum": 2})
+    assert replay() == 0
+    assert [[one.id for one in part] for part in (played[0][0].streams, played[0][0].pretraining)] == [
+        ["aachen", "ulm"],
+        ["bochum"],
+    ]
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith("Edge models begin from synthetic_city_resnet18_base.safetensors, which has seen")
+    for names in ("bochum", "aachen,bochum,ulm"):
+        assert replay("--streams", names) == 0
+        assert ",".join(stream.id for stream in played[-1][0].streams) == names
+        assert not played[-1][0].pretraining
 
 
 def test_replay_of_the_prepared_reads_nothing_again(place, played, examined):

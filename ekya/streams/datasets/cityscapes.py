@@ -47,6 +47,10 @@ _INSTANCES: Mapping[int, str] = {
 
 KNOWN = tuple(_INSTANCES.values())
 
+PRETRAINING = frozenset({"bochum", "cologne", "darmstadt", "erfurt", "jena", "krefeld", "monchengladbach"})
+"""A third of the 21 cities with public labels, with a fifth of their pictures: base and golden models learn
+from these, and streams are the others. None is in ``val``."""
+
 SECONDS_PER_FRAME = 1.8
 """A labelled picture stands for its whole snippet: 30 pictures, taken at 17 a second."""
 
@@ -294,5 +298,6 @@ CITYSCAPES = Dataset(
     survey=_survey,
     examine=partial(examine_labelled, _spec, lambda root: KNOWN),
     spec=_spec,
+    pretraining=PRETRAINING,
 )
 """The finely labelled cities, except those of ``test``, whose labels are not public."""

@@ -68,6 +68,7 @@ class Dataset:
             Raises ``UserError`` if no frame can be used or the index cannot be written.
         spec: returns the ``SourceSpec`` of a stream, given the root and the stream's name; only keys that
             are set explicitly are written to a fleet file.
+        pretraining: streams that base models are trained on, and that no run plays unless it names them.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Dataset:
     survey: Callable[[Path], Survey]
     examine: Callable[[Path, str, tuple[str, ...], Path, OnFrame], StreamFindings]
     spec: Callable[[Path, str], BaseModel]
+    pretraining: frozenset[str] = frozenset()
 
     def make_indexed_spec(self, root: Path, stream: str, index: Path) -> BaseModel:
         """Returns the ``SourceSpec`` of a stream with its index."""
