@@ -183,6 +183,14 @@ Json = Annotated[
     ),
 ]
 OnlyStreams = Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")]
+Drift = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ORDER",
+        help="Order of waymo's segments, by what they say of light and weather, so that a camera's scene "
+        "drifts: day-night, night-day or sun-rain; default: that of time.",
+    ),
+]
 MachineKind = Annotated[
     str, typer.Option(metavar="NAME", help="Type of machine; machines of one type are identical.")
 ]

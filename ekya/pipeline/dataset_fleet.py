@@ -88,10 +88,11 @@ def _with_comments(
     dataset: Dataset, out: Path, findings: Mapping[str, StreamFindings], raw: Mapping[str, object]
 ) -> str:
     frames = sum(found.frames for found in findings.values())
+    drift = f" --drift {dataset.drift}" if dataset.drift else ""
     lost = sum(len(found.problems) for found in findings.values())
     lines = [
         f"# {dataset.title}. Streams: {len(findings)}, frames: {frames}, missing or damaged: {lost}.",
-        f"# Made by ekya prepare {dataset.name}. Licence: {dataset.licence}.",
+        f"# Made by ekya prepare {dataset.name}{drift}. Licence: {dataset.licence}.",
     ]
     for key, value in raw.items():
         if key in _COMMENTS:

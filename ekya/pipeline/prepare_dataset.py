@@ -235,7 +235,7 @@ class Preparation:
                 raise UserError(
                     f"{out}: was not made by ekya prepare; rename it, or play it by ekya replay {out.name}"
                 )
-            if (saved.dataset, saved.root) != (self.dataset.name, str(self.root)):
+            if (saved.dataset, saved.root) != (self.dataset.name_with_drift, str(self.root)):
                 raise UserError(
                     f"{out}: is of {saved.dataset} in {saved.root}; rename it, or work in another folder"
                 )
@@ -285,7 +285,7 @@ class Preparation:
         )
 
     def _has_same_arguments(self, saved: _Saved) -> bool:
-        now = (self.dataset.name, str(self.root), self.classes)
+        now = (self.dataset.name_with_drift, str(self.root), self.classes)
         return (saved.dataset, saved.root, saved.classes) == now
 
     def _can_go_on(self) -> bool:
@@ -335,7 +335,7 @@ class Preparation:
 
     def _save(self, findings: Mapping[str, StreamFindings], fleets: tuple[str, ...]) -> None:
         saved = _Saved(
-            dataset=self.dataset.name,
+            dataset=self.dataset.name_with_drift,
             root=str(self.root),
             classes=self.classes,
             listed={name: self.streams[name] for name in findings},
@@ -361,23 +361,31 @@ class Preparation:
 
 
 def plan_preparation(
-    name: str, root: Path, out: Path | None, streams: Sequence[str], classes: Sequence[str]
+    name: str,
+    root: Path,
+    out: Path | None,
+    streams: Sequence[str],
+    classes: Sequence[str],
+    drift: str | None = None,
 ) -> Preparation:
     """Surveys the folder of a data set, and returns what is to be prepared.
 
     Args:
         name: of the data set.
         root: its folder.
-        out: fleet file; None for ``NAME.yaml``.
+        out: fleet file; None for ``NAME.yaml``, or ``NAME-DRIFT.yaml``.
         streams: names of streams; empty for all.
         classes: of the fleet; empty for those of the data set.
+        drift: order of the frames; None for that of time.
 
     Raises:
-        UserError: there is no such data set, folder or stream, or a class stands there twice.
+        UserError: there is no such data set, order, folder or stream, or a class stands there twice.
     """
     dataset = DATASETS.get(name)
     if dataset is None:
         raise UserError(f"{name}: there is no such data set; use one of {', '.join(DATASETS)}")
+    if drift is not None:
+        dataset = dataset.in_drift(drift)
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder; name the one that holds the data")
     root = root.resolve()
@@ -394,7 +402,7 @@ def plan_preparation(
         require_distinct(of_fleet)
     except ValueError as error:
         raise UserError(f"{root}: its classes: {error} with --classes") from None
-    places = Places((out or Path(f"{dataset.name}.yaml")).resolve())
+    places = Places((out or Path(f"{dataset.name_with_drift}.yaml")).resolve())
     return Preparation(
         dataset=dataset,
         root=root,
