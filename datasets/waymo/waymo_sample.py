@@ -118,6 +118,7 @@ def frame_record(segment: DrawnSegment, frame: int) -> bytes:
     message.context.name = segment.name.encode()
     message.context.stats.location = segment.location.encode()
     message.context.stats.time_of_day = segment.time_of_day.encode()
+    message.context.stats.weather = segment.weather.encode()
     message.timestamp_micros = segment.time(frame)
     for camera in segment.cameras:
         message.images.add(name=camera.number, image=segment.jpeg(camera, frame))

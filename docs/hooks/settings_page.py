@@ -88,6 +88,8 @@ class _Reader:
     classes: Mapping[str, type]
     open_keys: frozenset[str]
     _todo: list[tuple[str, str, str]] = field(default_factory=list)
+    # Where a model is described, which is once, by its name.
+    _places: dict[str, str] = field(default_factory=dict)
 
     def sections(self, root: type[BaseModel], schema: Schema) -> Iterator[Section]:
         yield self._section("", "", root, schema)
@@ -145,8 +147,10 @@ class _Reader:
         target = self.definitions[name]
         if "properties" not in target:
             return self._kind(path, target)
-        self._todo.append((path, "", name))
-        return f"[section](#{slug(_title(path))})"
+        if name not in self._places:
+            self._places[name] = path
+            self._todo.append((path, "", name))
+        return f"[section](#{slug(_title(self._places[name]))})"
 
     def _variants(self, path: str, discriminator: Schema) -> str:
         selects = discriminator["propertyName"]

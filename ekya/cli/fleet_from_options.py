@@ -6,8 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-
 from ekya.cli.command import Output
 from ekya.cli.options import Clock, split_files, split_names
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
@@ -18,8 +16,10 @@ from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architecture_table import DETECTORS as STUDENTS
-from ekya.models.edge.architecture_table import FASTESTDET, Task
+from ekya.models.edge.architecture_table import FASTESTDET, NAMES, Task, task_of
 from ekya.models.golden.spec import CLASSIFIERS, DETECTORS, FILE, ONNX
+from ekya.models.weights_metadata import read_metadata
+from ekya.pipeline.trained_card import trained_facts
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, require_variables
@@ -33,7 +33,8 @@ _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler"
 _OF_VIDEOS = {"golden": "golden", "golden_layout": "golden.layout", "student": "edge", "task": "edge"}
 """Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same.
 
-Those of the golden model may also stand beside a fleet file, whose section ``golden`` they replace.
+Golden model and student may also stand beside a fleet file, whose section ``golden`` or ``edge`` they
+replace.
 """
 
 _LABEL_SUFFIXES = (".parquet", ".csv")
@@ -69,16 +70,19 @@ def read_fleet(config: object) -> FleetConfig:
             raise UserError("--cameras: it repeats rendered cameras; name each --video and --camera itself")
         fleet = _fleet_of({"task": Task.DETECT, **given}, changes)
     else:
-        replaces_golden = {"fleet", "golden"} <= given.keys()
+        beside = given.keys() & {"golden", "student"} if "fleet" in given else set()
+        allowed = {*beside, "golden_layout"} if "golden" in beside else beside
         for option, key in _OF_VIDEOS.items():
-            if option in given and not (replaces_golden and key.startswith("golden")):
+            if option in given and option not in allowed:
                 one = "one or a fleet file" if option == "golden" else "one"
                 raise UserError(
                     f"--{option.replace('_', '-')}: it goes with --video and --camera; name {one}, or set "
                     f"{key}: in the fleet file"
                 )
-        if replaces_golden:
+        if "golden" in beside:
             changes = {"golden": _golden_of(given), **changes}
+        if "student" in beside:
+            changes = {"edge": _edge_of(given), **changes}
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
         if given.get("offline", False):
             _require_golden_here(fleet)
@@ -242,8 +246,8 @@ def _edge_entry(student: str | None, task: Task) -> Mapping[str, object]:
 def _student_entry(student: str) -> Mapping[str, object]:
     name, equals, file = student.partition("=")
     if not equals or Path(student).is_file():
-        return {"model": _architecture_of(Path(student)), "weights": student}
-    if name not in STUDENTS:
+        return _entry_of_weights(Path(student))
+    if name not in NAMES:
         known = ", ".join(STUDENTS)
         raise UserError(
             f"--student {student}: no student is called '{name}'; use one of {known}, as NAME=FILE"
@@ -251,14 +255,25 @@ def _student_entry(student: str) -> Mapping[str, object]:
     return {"model": name, "weights": file}
 
 
-def _architecture_of(weights: Path) -> str:
-    """Returns the architecture that a model of Ekya's names; for other files the usual detector."""
-    try:
-        with safe_open(weights, framework="numpy") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            return metadata.get("architecture", FASTESTDET)
-    except (OSError, SafetensorError):
-        return FASTESTDET
+def _entry_of_weights(weights: Path) -> Mapping[str, object]:
+    """Returns what a model of Ekya's says of itself; another file is one of the usual detector."""
+    side = trained_facts(weights).get("side")
+    return {
+        "model": read_metadata(weights).get("architecture", FASTESTDET),
+        "weights": str(weights),
+        **({} if side is None else {"resolution": side}),
+    }
+
+
+def _edge_of(given: Mapping[str, Any]) -> Mapping[str, object]:
+    """Returns the section ``edge`` that ``--student`` names, with a path that any fleet file may hold."""
+    from ekya.models.catalogue import Role
+
+    if given["student"] == BASE:
+        return {"task": Task.DETECT}
+    entry = _student_entry(_file_of(given["student"], given.get("offline", False), Role.STUDENT))
+    weights = str(Path(str(entry["weights"])).absolute())
+    return {**entry, "task": task_of(str(entry["model"])), "weights": weights}
 
 
 def _golden_of(given: Mapping[str, Any]) -> Mapping[str, object]:

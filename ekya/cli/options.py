@@ -85,9 +85,9 @@ Student = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|NAME|NAME=FILE",
-        help="Detector that each video and camera starts with and that is retrained: published weights "
-        "(safetensors or .onnx) of fastestdet, or a model of Ekya's. Default: fastestdet; base is the "
-        "shipped one.",
+        help="Model that each stream starts with and that is retrained: published weights (safetensors or "
+        ".onnx) of fastestdet, or a model of Ekya's. Default for videos and cameras: fastestdet; base is the "
+        "shipped one. Beside a fleet file it replaces edge:, for instance by what ekya edge train has made.",
     ),
 ]
 Offline = Annotated[
@@ -183,6 +183,14 @@ Json = Annotated[
     ),
 ]
 OnlyStreams = Annotated[str, typer.Option(metavar="NAME,...", help="Only these streams; default: all.")]
+Drift = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ORDER",
+        help="Order of waymo's segments, by what they say of light and weather, so that a camera's scene "
+        "drifts: day-night, night-day or sun-rain; default: that of time.",
+    ),
+]
 MachineKind = Annotated[
     str, typer.Option(metavar="NAME", help="Type of machine; machines of one type are identical.")
 ]

@@ -37,6 +37,7 @@ class PrepareConfig:
     ] = None
     streams: opt.OnlyStreams = ""
     classes: opt.Classes = None
+    drift: opt.Drift = None
     gpus: opt.Gpus = None
     window: opt.Window = None
     resume: Annotated[bool, typer.Option(help="Resume an interrupted check.")] = False
@@ -58,7 +59,9 @@ def prepare(config: PrepareConfig, output: Output) -> None:
     a folder with an index. The exit code is 1 where something is missing or damaged, and 2 where nothing can
     be used. ekya replay NAME DIR prepares and runs.
     """
-    preparation = plan(config.name, config.root, config.out, config.streams, config.classes, output)
+    preparation = plan(
+        config.name, config.root, config.out, config.streams, config.classes, config.drift, output
+    )
     places = preparation.places
     require_writable("--out", places.out, is_read=True)
     with user_errors(places.out):
@@ -80,7 +83,13 @@ def prepare(config: PrepareConfig, output: Output) -> None:
 
 
 def plan(
-    name: str, root: Path, out: Path | None, streams: str, classes: str | None, output: Output
+    name: str,
+    root: Path,
+    out: Path | None,
+    streams: str,
+    classes: str | None,
+    drift: str | None,
+    output: Output,
 ) -> "Preparation":
     """Returns what is to be prepared, with the values of the options.
 
@@ -90,7 +99,7 @@ def plan(
     from ekya.pipeline.prepare_dataset import plan_preparation
 
     named = tuple(one for one in split_names(classes) if one != "auto")
-    preparation = plan_preparation(name, root, out, split_names(streams), named)
+    preparation = plan_preparation(name, root, out, split_names(streams), named, drift)
     if not preparation.streams:
         output.write_json(report(preparation, {}, None))
         dataset, first = preparation.dataset, next(iter(preparation.survey.missing), None)
@@ -149,4 +158,5 @@ def _in_words(preparation: "Preparation", findings: "Mapping[str, StreamFindings
     for name, found in findings.items():
         objects = ", ".join(f"{count} {what}" for what, count in found.objects.items()) or "no objects"
         damaged = f", {len(found.problems)} missing or damaged" if found.problems else ""
-        yield f"{name}: {found.frames} frames in {found.duration_s:g} s{damaged}; {objects}"
+        drift = f"; {found.drift_in_words}" if found.conditions else ""
+        yield f"{name}: {found.frames} frames in {found.duration_s:g} s{damaged}; {objects}{drift}"

@@ -15,6 +15,7 @@ from ekya.cli.options import Clock
 from ekya.cli.prepare import plan, report, show_examination
 from ekya.cli.run import choose_world, make_runnable, report_run, require_well
 from ekya.core.errors import UserError
+from ekya.models.edge.architecture_table import Task
 from ekya.system.files import holder_of
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ class ReplayConfig(opt.LiveOptions):
     streams: Annotated[
         str, typer.Option(metavar="NAME,...", help="Only these streams of the data set; default: all.")
     ] = ""
+    drift: opt.Drift = None
     windows: opt.Windows = None
     classes: opt.Classes = None
     golden: opt.Golden = None
+    student: opt.Student = None
     offline: opt.Offline = False
     card: opt.Card = None
     json_to: opt.Json = None
@@ -73,6 +76,7 @@ class ReplayConfig(opt.LiveOptions):
     "ekya replay my-fleet.yaml --speed 10 --scheduler thief",
     "ekya replay cityscapes ~/data/cityscapes",
     "ekya replay waymo ~/data/waymo --streams location_sf-front --gpus 2 --live",
+    "ekya replay waymo ~/data/waymo --drift day-night",
     "ekya replay cityscapes ~/data/cityscapes --schedulers ekya,paper,uniform --json result.json",
 )
 def replay(config: ReplayConfig, output: Output) -> None:
@@ -98,6 +102,8 @@ def replay(config: ReplayConfig, output: Output) -> None:
         raise UserError(f"{config.fleet}: there is no such data set; use one of {', '.join(DATASETS)}")
     if config.streams:
         raise UserError("--streams: it goes with a data set; a fleet file lists its streams itself")
+    if config.drift:
+        raise UserError("--drift: it goes with a data set; a fleet file has drift: in its sources")
     _play(config, clock or Clock.WALL, output)
 
 
@@ -115,8 +121,11 @@ def _prepared(
     Returns:
         The options with its fleet file; what was found, as values of JSON; lines for the last screen.
     """
+    from ekya.cli.fleet_from_options import read_fleet
+    from ekya.pipeline.trained_card import describe_base
+
     _LOG.info("looking at %s", root)
-    preparation = plan(str(config.fleet), root, None, config.streams, config.classes, output)
+    preparation = plan(str(config.fleet), root, None, config.streams, config.classes, config.drift, output)
     require_writable("FLEET", preparation.places.out, is_read=True)
     asked = bool(config.streams or config.classes)
     with show_examination(preparation, output, "the same command goes on") as progress:
@@ -124,8 +133,16 @@ def _prepared(
     out = preparation.places.out
     frames = sum(found.frames for found in findings.values())
     _LOG.info("%s is ready: %d streams, %d frames", out.name, len(findings), frames)
-    config = replace(config, fleet=out, streams="", classes=None)
-    return config, {"data": report(preparation, findings, out)}, preparation.describe_left_out(findings)
+    for name, found in findings.items():
+        if found.conditions:
+            _LOG.info("%s: %s", name, found.drift_in_words)
+    config = replace(config, fleet=out, streams="", classes=None, drift=None)
+    fleet = read_fleet(replace(config, scheduler=None))
+    if aside := ", ".join(stream.id for stream in fleet.pretraining):
+        _LOG.info("not played, but there for ekya edge train and ekya golden train: %s", aside)
+    base = [describe_base(fleet.edge, out.name)] if fleet.edge.task is Task.CLASSIFY else []
+    last_lines = [*base, *preparation.describe_left_out(findings)]
+    return config, {"data": report(preparation, findings, out)}, last_lines
 
 
 def _play(

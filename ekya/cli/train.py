@@ -36,7 +36,11 @@ class _TrainConfig:
     ] = None
     holdout: Annotated[
         str,
-        typer.Option(metavar="STREAM,...", help="Streams that measure and never train; default: a tenth."),
+        typer.Option(
+            metavar="STREAM,...",
+            help="Streams that measure and never train; default: all but pretraining: of the fleet file, or "
+            "a tenth.",
+        ),
     ] = ""
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data at most; default: by its amount.")
@@ -140,7 +144,8 @@ def _train(kind: str, config: _TrainConfig, model: str, output: Output) -> None:
         f"objects: {facts.measured_on}{'' if holdout else ', held out since --holdout names none'}"
     )
     output.print_text(f"Weights and card: {to}, {to.with_suffix('.md').name}")
-    output.print_text(f"In a fleet file: {facts.fleet_section(str(to))}")
+    beside = f"; or beside one: --student {to}" if kind == "edge" else ""
+    output.print_text(f"In a fleet file: {facts.fleet_section(str(to))}{beside}")
 
 
 @dataclass(slots=True, eq=False)

@@ -98,6 +98,8 @@ class FleetConfig(FleetSection):
             types.
         answers: where ``ekya serve`` sends what it sees; other commands send nothing.
         streams: the cameras, in any order.
+        pretraining: labelled recordings that no run plays; ``ekya edge train`` and ``ekya golden train``
+            learn from them, and measure on ``streams``.
     """
 
     name: str = "fleet"
@@ -123,6 +125,7 @@ class FleetConfig(FleetSection):
     answers: tuple[AnySink, ...] = ()
     http: HttpConfig = HttpConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
+    pretraining: tuple[StreamConfig, ...] = ()
 
     def is_set(self, key: str) -> bool:
         """Returns whether a key, such as ``preparation.share_milli``, was set in the file or chosen since."""
@@ -151,6 +154,10 @@ class FleetConfig(FleetSection):
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
         return self.model_copy(update=changes)
+
+    def with_pretraining(self) -> "FleetConfig":
+        """Returns the fleet with those for pretraining among its streams, to be labelled or learnt from."""
+        return self.model_copy(update={"streams": (*self.streams, *self.pretraining)})
 
     @property
     def offers_golden(self) -> bool:
@@ -233,10 +240,13 @@ class FleetConfig(FleetSection):
     def _none_is_auto(self, classes: tuple[str, ...] | None) -> str | tuple[str, ...]:
         return AUTO_CLASSES if classes is None else classes
 
-    @field_validator("streams")
+    @field_validator("streams", "pretraining")
     @classmethod
-    def _one_of_each_sorted(cls, streams: tuple[StreamConfig, ...]) -> tuple[StreamConfig, ...]:
-        ids = [stream.id for stream in streams]
+    def _one_of_each_sorted(
+        cls, streams: tuple[StreamConfig, ...], info: ValidationInfo
+    ) -> tuple[StreamConfig, ...]:
+        # With pretraining, which comes last, both are checked together.
+        ids = [stream.id for stream in (*info.data.get("streams", ()), *streams)]
         twice = sorted({one for one in ids if ids.count(one) > 1})
         if twice:
             raise ValueError(f"two streams are called {twice[0]}; give each its own id")
@@ -278,6 +288,9 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
             f"inference.golden_every: is for edge.task: {Task.DETECT} with a detector as the golden model, "
             f"such as {ONNX}; remove it"
         )
+    for stream in fleet.pretraining:
+        if stream.source.live:
+            yield f"pretraining.{stream.id}.source: a live camera brings no labels; name a labelled recording"
     for stream in fleet.streams:
         if stream.source.gives_truth and stream.objects != ObjectsSpec():
             yield f"streams.{stream.id}.objects: its source knows its objects; remove it"

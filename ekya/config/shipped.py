@@ -34,6 +34,19 @@ def shipped_path(relative: str) -> Path:
     return path
 
 
+def is_shipped(path: Path) -> bool:
+    """Returns whether a file of weights came with Ekya."""
+    return path.parent == shipped_root() / "golden_models"
+
+
+def describe_better_base(fleet: str = "FLEET") -> str:
+    """Returns advice to whoever begins from a shipped base; ``fleet`` is the name of a fleet file."""
+    return (
+        f"`ekya edge train {fleet} --out base.safetensors` makes one from labelled recordings, and "
+        "`--student base.safetensors` begins from it"
+    )
+
+
 def shipped_detector() -> Path:
     """Returns the weights of a ``fastestdet`` from which a fleet's detectors begin if none are named.
 

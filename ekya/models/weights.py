@@ -76,15 +76,6 @@ def write_safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     return data[:8] + text.ljust(length) + data[8 + length :]
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a safetensors file; empty where there is none, or no such file."""
-    try:
-        with safetensors.safe_open(path, framework="numpy") as weights:
-            return weights.metadata() or {}
-    except (OSError, safetensors.SafetensorError):
-        return {}
-
-
 def differences(
     given: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, counters: bool = True
 ) -> list[str]:

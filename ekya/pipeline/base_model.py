@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.shipped import DETECTOR_BASE, shipped_detector, shipped_path, shipped_root
+from ekya.config.shipped import (
+    DETECTOR_BASE,
+    is_shipped,
+    shipped_detector,
+    shipped_path,
+    shipped_root,
+)
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import FASTESTDET, Task
 from ekya.models.edge.checkpoints import from_torchvision, is_edge_model, load_model
@@ -15,6 +21,8 @@ from ekya.models.golden.class_map import COCO_MAP
 from ekya.models.golden.spec import detector_of
 from ekya.models.weights import read_state
 from ekya.pipeline.discover_classes import fleet_classes
+from ekya.pipeline.trained_card import describe_base
+from ekya.streams.synthetic import CitySpec
 
 
 def open_student(fleet: FleetConfig, classes: tuple[str, ...]) -> EdgeModel:
@@ -57,12 +65,15 @@ def detector_outputs(fleet: FleetConfig) -> tuple[str, ...]:
 
 
 def teacher_warnings(fleet: FleetConfig) -> Iterator[str]:
-    """Yields warnings: the student starts from the shipped base, or is the network that teaches it.
+    """Yields warnings: the student starts from a shipped base, or is the network that teaches it.
 
     Raises:
         UserError: as ``open_student``.
     """
     if fleet.edge.task is not Task.DETECT:
+        rendered = all(isinstance(stream.source, CitySpec) for stream in fleet.streams)
+        if not rendered and fleet.edge.weights is not None and is_shipped(fleet.edge.weights):
+            yield describe_base(fleet.edge)
         return
     rendered = all(stream.source.gives_truth for stream in fleet.streams)
     if fleet.edge.weights is None and fleet.edge.model == FASTESTDET and not rendered:

@@ -2,13 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel
 
 from ekya.config.files import relative_paths
+from ekya.config.shipped import describe_better_base
 from ekya.models.golden.spec import FILE
 from ekya.streams.datasets.dataset import Dataset, StreamFindings
 
@@ -22,8 +23,9 @@ _COMMENTS: Mapping[str, str] = {
         "The labels that came with the data, which cost nothing. The paper's golden model is\n"
         "# {model: resnext101_32x8d}, whose weights are downloaded."
     ),
-    "edge": "A base that has seen the synthetic city alone; one of your own is better.",
+    "edge": "A base that has seen a rendered city only.",
     "streams": "Delete what is not to take part. The data are labelled, so accuracy is against their labels.",
+    "pretraining": "No run plays these: ekya edge train and ekya golden train learn from them.",
 }
 
 
@@ -33,6 +35,7 @@ def fleet_text(
     classes: tuple[str, ...],
     findings: Mapping[str, StreamFindings],
     sources: Mapping[str, BaseModel],
+    pretraining: Collection[str],
     labels: Path,
     gpus: float | None = None,
     window_s: float | None = None,
@@ -45,27 +48,31 @@ def fleet_text(
         classes: the class names.
         findings: of the streams that have frames.
         sources: of the same streams.
+        pretraining: those of them that models learn from and no run plays, unless there are no others.
         labels: file with the labels of all streams.
         gpus, window_s: None leaves ``gpus`` open, and takes about a tenth of a stream as window.
     """
+    played = findings.keys() - set(pretraining) or findings.keys()
+    entries = [{"id": name, "source": _entry(source)} for name, source in sorted(sources.items())]
+    aside = [one for one in entries if one["id"] not in played]
     raw: dict[str, object] = {
         "name": out.stem,
         "classes": list(classes),
         **({} if gpus is None else {"gpus": gpus}),
-        "window_s": window_s or _window_s(findings),
+        "window_s": window_s or _window_s([findings[name] for name in played]),
         "golden": {"model": FILE, "weights": str(labels)},
         "edge": {"model": "resnet18", "weights": _EDGE_WEIGHTS},
-        "streams": [{"id": name, "source": _entry(source)} for name, source in sorted(sources.items())],
+        "streams": [one for one in entries if one["id"] in played],
+        **({"pretraining": aside} if aside else {}),
     }
     raw = {key: relative_paths(value, [out.parent]) for key, value in raw.items()}
-    return _with_comments(dataset, findings, raw)
+    return _with_comments(dataset, out, findings, raw)
 
 
-def _window_s(findings: Mapping[str, StreamFindings]) -> float:
+def _window_s(findings: Sequence[StreamFindings]) -> float:
     """Returns about a tenth of a stream, but at least the duration of a few frames."""
-    durations = [found.duration_s for found in findings.values()]
-    frame_s = max(found.duration_s / found.frames for found in findings.values())
-    tenth_s = statistics.median(durations) / _WINDOWS_A_STREAM
+    frame_s = max(found.duration_s / found.frames for found in findings)
+    tenth_s = statistics.median(found.duration_s for found in findings) / _WINDOWS_A_STREAM
     return math.ceil(10 * max(tenth_s, _FEWEST_FRAMES * frame_s)) / 10
 
 
@@ -78,17 +85,20 @@ def _entry(source: BaseModel) -> Mapping[str, object]:
 
 
 def _with_comments(
-    dataset: Dataset, findings: Mapping[str, StreamFindings], raw: Mapping[str, object]
+    dataset: Dataset, out: Path, findings: Mapping[str, StreamFindings], raw: Mapping[str, object]
 ) -> str:
     frames = sum(found.frames for found in findings.values())
+    drift = f" --drift {dataset.drift}" if dataset.drift else ""
     lost = sum(len(found.problems) for found in findings.values())
     lines = [
         f"# {dataset.title}. Streams: {len(findings)}, frames: {frames}, missing or damaged: {lost}.",
-        f"# Made by ekya prepare {dataset.name}. Licence: {dataset.licence}.",
+        f"# Made by ekya prepare {dataset.name}{drift}. Licence: {dataset.licence}.",
     ]
     for key, value in raw.items():
         if key in _COMMENTS:
             lines.append(f"# {_COMMENTS[key]}")
+        if key == "edge":
+            lines.append(f"# {describe_better_base(out.name)}.")
         plain = key in {"classes", "golden", "edge"}
         text = yaml.safe_dump(
             {key: value}, sort_keys=False, allow_unicode=True, default_flow_style=None if plain else False

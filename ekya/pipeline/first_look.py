@@ -144,7 +144,9 @@ def _look(
     labels: tuple[str, bool] | None,
 ) -> Look:
     odd = [] if labels is None else [labels[0]]
-    odd += describe_odd_pictures(sampled.frames, sampled.fps, live=stream.source.live)
+    # Of a data set the mean rate is known, from which its first frames may differ.
+    fps = None if stream.source.gives_truth else sampled.fps
+    odd += describe_odd_pictures(sampled.frames, fps, live=stream.source.live)
     finds_nothing = len(found) > 1 and not any(len(one.boxes) for _, one in found)
     if fleet.golden.model != FILE and finds_nothing and is_moving(sampled.frames):
         odd.append(

@@ -86,7 +86,7 @@ def label_ahead(
 
     Args:
         fleet: the fleet file's content; ``classes`` may be None (``auto``) with a golden detector.
-        streams: ids of the streams to label; empty for all.
+        streams: ids of the streams to label; empty for all, also those of pretraining.
         from_truth: take the data's own labels instead of the golden model's.
         before: labels to continue from; frames that they contain are not labelled again.
         keep: saves all labels; called periodically, at the end, and on Ctrl-C.
@@ -96,7 +96,7 @@ def label_ahead(
         UserError: a stream is unknown, has no labels of its own (``from_truth``) or is live; the golden model
             cannot be opened; or ``before`` was made by another model or with other classes.
     """
-    chosen = _chosen(fleet, streams, from_truth)
+    chosen = _chosen(fleet.with_pretraining(), streams, from_truth)
     teacher = _truth(fleet.classes or ()) if from_truth else _teacher(fleet, chosen)
     head = LabelHead(by=teacher.by, names=teacher.names, finds=teacher.finds)
     table = LabelTable(head) if before is None else resumed(_of_the_same(before, head))

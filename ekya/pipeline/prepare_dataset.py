@@ -88,6 +88,7 @@ class _Saved:
     Attributes:
         dataset, root, classes: of the preparation.
         listed: number of frames of each stream by the survey.
+        pretraining: see ``Preparation``.
         fleets: SHA-256 of the fleet file that belongs to it, then of the one that this has replaced.
         streams: findings of the streams that are examined.
     """
@@ -96,6 +97,7 @@ class _Saved:
     root: str
     classes: tuple[str, ...]
     listed: Mapping[str, int] = field(default_factory=dict)
+    pretraining: tuple[str, ...] = ()
     fleets: tuple[str, ...] = ()
     streams: Mapping[str, StreamFindings] = field(default_factory=dict)
 
@@ -111,6 +113,7 @@ class Preparation:
         dataset, root: the data set, and the absolute path of its folder.
         survey: of the folder.
         streams: number of frames by the survey of the streams that were chosen.
+        pretraining: of these, those that models learn from and no run plays, unless there are no others.
         classes: of the fleet.
         places: what is written.
     """
@@ -119,6 +122,7 @@ class Preparation:
     root: Path
     survey: Survey
     streams: Mapping[str, int]
+    pretraining: tuple[str, ...]
     classes: tuple[str, ...]
     places: Places
 
@@ -193,7 +197,15 @@ class Preparation:
             for name in usable
         }
         text = fleet_text(
-            self.dataset, places.out, self.classes, usable, sources, places.labels, gpus, window_s
+            self.dataset,
+            places.out,
+            self.classes,
+            usable,
+            sources,
+            self.pretraining,
+            places.labels,
+            gpus,
+            window_s,
         )
         # An edited file is none of those that may be replaced.
         self._save(findings, (_sha256(text.encode()), *(() if keeps_fleet else _sha256_of(places.out))))
@@ -223,7 +235,7 @@ class Preparation:
                 raise UserError(
                     f"{out}: was not made by ekya prepare; rename it, or play it by ekya replay {out.name}"
                 )
-            if (saved.dataset, saved.root) != (self.dataset.name, str(self.root)):
+            if (saved.dataset, saved.root) != (self.dataset.name_with_drift, str(self.root)):
                 raise UserError(
                     f"{out}: is of {saved.dataset} in {saved.root}; rename it, or work in another folder"
                 )
@@ -265,6 +277,7 @@ class Preparation:
             and places.labels.exists()
             and self._has_same_arguments(index)
             and dict(index.listed) == dict(self.streams)
+            and (edited or index.pretraining == self.pretraining)
             and all(
                 _index_file(places.index, name).exists() for name, of in index.streams.items() if of.frames
             )
@@ -272,7 +285,7 @@ class Preparation:
         )
 
     def _has_same_arguments(self, saved: _Saved) -> bool:
-        now = (self.dataset.name, str(self.root), self.classes)
+        now = (self.dataset.name_with_drift, str(self.root), self.classes)
         return (saved.dataset, saved.root, saved.classes) == now
 
     def _can_go_on(self) -> bool:
@@ -322,10 +335,11 @@ class Preparation:
 
     def _save(self, findings: Mapping[str, StreamFindings], fleets: tuple[str, ...]) -> None:
         saved = _Saved(
-            dataset=self.dataset.name,
+            dataset=self.dataset.name_with_drift,
             root=str(self.root),
             classes=self.classes,
             listed={name: self.streams[name] for name in findings},
+            pretraining=self.pretraining,
             fleets=fleets,
             streams=findings,
         )
@@ -347,23 +361,31 @@ class Preparation:
 
 
 def plan_preparation(
-    name: str, root: Path, out: Path | None, streams: Sequence[str], classes: Sequence[str]
+    name: str,
+    root: Path,
+    out: Path | None,
+    streams: Sequence[str],
+    classes: Sequence[str],
+    drift: str | None = None,
 ) -> Preparation:
     """Surveys the folder of a data set, and returns what is to be prepared.
 
     Args:
         name: of the data set.
         root: its folder.
-        out: fleet file; None for ``NAME.yaml``.
+        out: fleet file; None for ``NAME.yaml``, or ``NAME-DRIFT.yaml``.
         streams: names of streams; empty for all.
         classes: of the fleet; empty for those of the data set.
+        drift: order of the frames; None for that of time.
 
     Raises:
-        UserError: there is no such data set, folder or stream, or a class stands there twice.
+        UserError: there is no such data set, order, folder or stream, or a class stands there twice.
     """
     dataset = DATASETS.get(name)
     if dataset is None:
         raise UserError(f"{name}: there is no such data set; use one of {', '.join(DATASETS)}")
+    if drift is not None:
+        dataset = dataset.in_drift(drift)
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder; name the one that holds the data")
     root = root.resolve()
@@ -380,9 +402,15 @@ def plan_preparation(
         require_distinct(of_fleet)
     except ValueError as error:
         raise UserError(f"{root}: its classes: {error} with --classes") from None
-    places = Places((out or Path(f"{dataset.name}.yaml")).resolve())
+    places = Places((out or Path(f"{dataset.name_with_drift}.yaml")).resolve())
     return Preparation(
-        dataset=dataset, root=root, survey=survey, streams=chosen, classes=of_fleet, places=places
+        dataset=dataset,
+        root=root,
+        survey=survey,
+        streams=chosen,
+        pretraining=() if streams else tuple(name for name in chosen if name in dataset.pretraining),
+        classes=of_fleet,
+        places=places,
     )
 
 

@@ -93,9 +93,10 @@ def train_model(fleet: FleetConfig, order: TrainingOrder, progress: TrainingProg
         UserError: the fleet has no labels, the weights do not fit, another training is in the folder, and the
             like.
     """
-    fleet = _with_labels(fleet)
+    played = tuple(stream.id for stream in fleet.streams)
+    held_out = order.holdout or (played if fleet.pretraining else choose_held_out(played))
+    fleet = _with_labels(fleet.with_pretraining())
     classes = tuple(name for name in fleet_classes(fleet) if name != BACKGROUND)
-    held_out = order.holdout or choose_held_out(tuple(stream.id for stream in fleet.streams))
     _require_streams(fleet, held_out)
     network = _make_network(fleet, order, classes)
     folder, device = order.partial, "cuda" if torch.cuda.is_available() else "cpu"

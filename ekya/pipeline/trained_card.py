@@ -3,17 +3,22 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.config.shipped import describe_better_base, is_shipped
+from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.spec import GoldenSpec
-from ekya.models.weights import read_metadata
+from ekya.models.weights_metadata import read_metadata
 from ekya.results.metrics.audit import wilson_interval
 
 ACCURACY, INTERVAL = "accuracy", "accuracy_interval"
 """Keys of a file's metadata that a run reads."""
+
+_TRAINING = "training"
 
 _QUANTILE = 1.96
 
@@ -117,7 +122,7 @@ class TrainedFacts:
         return {
             ACCURACY: repr(self.accuracy),
             INTERVAL: json.dumps(self.interval),
-            "training": json.dumps(self.as_json(), ensure_ascii=False),
+            _TRAINING: json.dumps(self.as_json(), ensure_ascii=False),
         }
 
 
@@ -129,6 +134,31 @@ def golden_accuracy(golden: GoldenSpec) -> tuple[float, float, float] | None:
         return float(metadata[ACCURACY]), float(low), float(high)
     except (KeyError, ValueError, TypeError):
         return None
+
+
+def trained_facts(weights: Path) -> Mapping[str, Any]:
+    """Returns what a file says of its training, as ``TrainedFacts.as_json``; empty where it says nothing."""
+    try:
+        facts = json.loads(read_metadata(weights)[_TRAINING])
+    except (KeyError, ValueError):
+        return {}
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def describe_base(edge: EdgeSpec, fleet: str = "FLEET") -> str:
+    """Returns what classifiers begin from, and how to make a better base than a shipped one.
+
+    Args:
+        edge: section of the fleet file.
+        fleet: name of that file.
+    """
+    path, better = edge.weights, describe_better_base(fleet)
+    if path is None:
+        return f"Edge models begin from fresh weights; {better}"
+    if is_shipped(path):
+        return f"Edge models begin from {path.name}, which has seen a rendered city only; {better}"
+    of = ", ".join(map(str, trained_facts(path).get("streams", ())))
+    return f"Edge models begin from {path.name}" + (f", which ekya edge train has made of {of}" if of else "")
 
 
 def write_trained_card(facts: TrainedFacts, file: str, sha256: str) -> str:

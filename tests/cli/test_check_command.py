@@ -209,6 +209,7 @@ def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path, mo
     assert {*what, "Models of video", "Forward passes", "Decoders", "Golden models"} == set(found)
     taken = "student fastestdet (BSD-3-Clause); golden deimv2-femto (Apache-2.0); in the cache: none yet"
     assert found["Models of video"] == {"found": taken, "fine": True}
+    assert "has seen a rendered city only; `ekya edge train FLEET" in found["Shipped fleet"]["found"]
     assert examination_as_json(examination)["measured"] == {}
     assert examination_as_json(examination)["cameras"] is None
     assert json.loads(json.dumps(examination_as_json(examination)))["gpus"] == examination.gpus

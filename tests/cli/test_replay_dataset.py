@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from commands import run_summary
+from draw_samples import draw_cityscapes
 
 from ekya import cli
 from ekya.config.fleet_reading import write_fleet
@@ -87,6 +88,21 @@ def test_replay_prepares_a_data_set_and_plays_its_labels(place, played, capfd):
     assert report["data"]["streams"]["ulm"]["frames"] == 2
     assert "Everything about this run is in" in err
     assert "Missing or damaged" not in err
+
+
+def test_replay_leaves_cities_for_pretraining_out_unless_they_are_named(place, played, capfd):
+    draw_cityscapes(place / "data", {"bochum": 2})
+    assert replay() == 0
+    assert [[one.id for one in part] for part in (played[0][0].streams, played[0][0].pretraining)] == [
+        ["aachen", "ulm"],
+        ["bochum"],
+    ]
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith("Edge models begin from synthetic_city_resnet18_base.safetensors, which has seen")
+    for names in ("bochum", "aachen,bochum,ulm"):
+        assert replay("--streams", names) == 0
+        assert ",".join(stream.id for stream in played[-1][0].streams) == names
+        assert not played[-1][0].pretraining
 
 
 def test_replay_of_the_prepared_reads_nothing_again(place, played, examined):
@@ -267,6 +283,8 @@ def test_replay_takes_what_ekya_prepare_has_written(place, played, examined):
         (["cityscapes", "data", "--speed", "2", "--schedulers", "ekya,thief"], "--speed: it is for a run"),
         (["cityscapes", "data", "--classes", "dragon"], "no frame can be used, the first since"),
         (["waymo", "data"], "nothing of Waymo Open Dataset"),
+        (["cityscapes", "data", "--drift", "day-night"], "cityscapes says nothing of light and weather"),
+        (["city.yaml", "--drift", "day-night"], "--drift: it goes with a data set"),
     ],
 )
 def test_replay_with_invalid_options_prints_one_line(place, played, capfd, arguments, says):
@@ -320,7 +338,7 @@ def test_replay_that_runs_live_goes_on_with_an_interrupted_run_of_the_same(place
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_replay_of_the_waymo_sample_prepares_it(tmp_path, monkeypatch, played, version):
+def test_replay_of_the_waymo_sample_prepares_it(tmp_path, monkeypatch, played, caplog, version):
     monkeypatch.chdir(tmp_path)
     root = shipped_path(f"datasets/waymo/sample/{version}")
     assert cli.main(["replay", "waymo", str(root)]) == 0
@@ -328,3 +346,7 @@ def test_replay_of_the_waymo_sample_prepares_it(tmp_path, monkeypatch, played, v
     frames = {stream.id: 3 for stream in fleet.streams}
     assert read_labels(tmp_path / "waymo.labels.parquet").head.frames == frames
     assert len(frames) == 4
+    assert cli.main(["replay", "waymo", str(root), "--drift", "day-night"]) == 0
+    assert {stream.source.drift for stream in played[1][0].streams} == {"day-night"}
+    assert (tmp_path / "waymo-day-night.labels.parquet").is_file()
+    assert "location_sf-front: 0.3 s day, so it does not drift" in caplog.text

@@ -14,13 +14,15 @@ from safetensors import safe_open
 from waiting import LONG_GUARD_S, wait_until
 
 from ekya.cli import main
+from ekya.cli.fleet_from_options import read_fleet
+from ekya.cli.run import RunConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.models.golden.checksum import sha256_of, verified
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import open_golden
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.train_models import choose_held_out
-from ekya.pipeline.trained_card import golden_accuracy
+from ekya.pipeline.trained_card import describe_base, golden_accuracy
 
 CLASSES = ["person", "car", "truck", "bus", "bicycle", "motorcycle"]
 
@@ -104,11 +106,16 @@ def test_golden_train_writes_weights_that_a_run_loads_and_a_card(tmp_path, capfd
 
 
 def test_edge_train_writes_a_base_of_any_architecture_in_half_precision(tmp_path, capfd):
-    write_fleet(edge={"model": "resnet18", "resolution": 24}, inference={"resolutions": [24]})
-    arguments = ["fleet.yaml", "--model", "shufflenet_v2_x1_0", "--epochs", "1", "--holdout", "south"]
+    write_fleet(
+        edge={"model": "resnet18", "resolution": 24},
+        inference={"resolutions": [24]},
+        streams=[camera("south", 4)],
+        pretraining=[camera("north", 3)],
+    )
+    arguments = ["fleet.yaml", "--model", "shufflenet_v2_x1_0", "--epochs", "1"]
     assert main(["edge", "train", *arguments, "--out", "base.safetensors", "--json", "facts.json"]) == 0
     out = capfd.readouterr().out
-    assert "the held-out stream south\n" in out
+    assert "the held-out stream south, held out since --holdout names none\n" in out
     assert "edge: {model: shufflenet_v2_x1_0, weights: base.safetensors, resolution: 24}" in out
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert (facts["held_out"], facts["streams"]) == (["south"], ["north"])
@@ -118,9 +125,14 @@ def test_edge_train_writes_a_base_of_any_architecture_in_half_precision(tmp_path
         assert {str(file.get_tensor(one).dtype) for one in file.keys() if one.endswith("head.weight")} == {  # noqa: SIM118
             "torch.float16"
         }
-    edge = {"model": "shufflenet_v2_x1_0", "weights": "base.safetensors", "resolution": 24}
-    write_fleet(edge=edge, inference={"resolutions": [24]})
-    model = base_model(load_fleet(tmp_path / "fleet.yaml"), 0)
+    write_fleet()
+    fleet = read_fleet(RunConfig(fleet=Path("fleet.yaml"), student="base.safetensors"))
+    edge = fleet.edge
+    assert (edge.model, edge.weights.name, edge.resolution) == ("shufflenet_v2_x1_0", "base.safetensors", 24)
+    assert describe_base(edge).endswith(
+        "begin from base.safetensors, which ekya edge train has made of north"
+    )
+    model = base_model(fleet, 0)
     assert (model.architecture, list(model.classes)) == ("shufflenet_v2_x1_0", CLASSES)
     # It is also what another training begins with.
     again = ["--model", "shufflenet_v2_x1_0", "--weights", "base.safetensors", "--epochs", "1"]

@@ -412,6 +412,16 @@ def test_load_fleet_with_an_id_that_is_no_file_name_is_refused(folder):
     )
 
 
+def test_load_fleet_refuses_pretraining_by_a_played_or_a_live_stream(folder):
+    raw = fleet_dict()
+    twice = refusal(folder, raw | {"pretraining": raw["streams"][:1]})
+    assert twice == "pretraining: two streams are called cam-2; give each its own id"
+    live = {"id": "gate", "source": {"kind": "camera", "url": "rtsp://cam/live"}}
+    assert refusal(folder, raw | {"pretraining": [live]}) == (
+        "pretraining.gate.source: a live camera brings no labels; name a labelled recording"
+    )
+
+
 @pytest.mark.parametrize("key", ["streams.cam-2.source.files", "golden.weights", "edge.weights"])
 def test_load_fleet_with_a_missing_file_names_its_key(folder, key):
     for name, problem in (

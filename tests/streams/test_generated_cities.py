@@ -10,6 +10,7 @@ import pytest
 from city_pictures import Studio
 from generators import contents, refusal, run_generator
 
+from ekya.core.objects import iou_matrix
 from ekya.streams.datasets.cityscapes import (
     CITYSCAPES,
     PAPER_CLASSES,
@@ -147,13 +148,41 @@ def test_generated_folder_is_completed_after_an_interruption(root, tmp_path, mon
 
 
 def test_generated_snippet_surrounds_its_labelled_picture(tmp_path):
-    asked = ("--cities", 1, "--pictures", 2, "--width", 128, "--sequences", 1)
+    asked = ("--cities", 1, "--pictures", 2, "--width", 256, "--sequences", 1)
     assert run_generator("cityscapes", "--out", tmp_path / "one", *asked) == 0
     drawn = contents(tmp_path / "one")
     snippet = sorted(name for name in drawn if "sequence" in name)
     assert len(snippet) == 30 and snippet[0].endswith("aachen_000000_000000_leftImg8bit.png")
     assert drawn[snippet[19]] == drawn["leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png"]
     assert len({drawn[name] for name in snippet}) == 30
+    # Its objects are followed from the labelled picture on, and back.
+    root, index = tmp_path / "one", tmp_path / "aachen.jsonl"
+    assert CITYSCAPES.survey(root).frames == {"aachen": 31}
+    found = CITYSCAPES.examine(root, "aachen", PAPER_CLASSES, index, lambda objects: None)
+    assert (found.frames, found.problems) == (31, ())
+    source = CITYSCAPES.make_indexed_spec(root, "aachen", index).open(PAPER_CLASSES)
+    assert source.fps == pytest.approx(31 / 3.6, abs=0.01)
+    frames, truths = zip(*source.frames(), strict=True)
+    assert [frame.t_us for frame in frames] == [60_000 * number for number in range(31)]
+    alone = CityscapesSpec(root=root, city="aachen").open(PAPER_CLASSES)
+    for number, (_, truth) in zip((19, 30), alone.frames(), strict=True):
+        assert np.array_equal(truths[number].boxes, truth.boxes)
+    known = set(truths[19].tracks)
+    assert known and not known & set(truths[30].tracks)
+    for truth in truths[:30]:
+        assert set(truth.tracks) <= known
+        of = dict(zip(truths[19].tracks, truths[19].classes, strict=True))
+        assert [of[track] for track in truth.tracks] == truth.classes.tolist()
+    near = [dict(zip(truth.tracks, truth.boxes, strict=True)) for truth in (truths[18], truths[19])]
+    assert np.mean([iou_matrix(near[0][one][None], near[1][one][None]) for one in near[0]]) > 0.7
+    # One that is missing costs itself, the labelled one its whole snippet.
+    (root / snippet[3]).unlink()
+    spec = CITYSCAPES.spec(root, "aachen")
+    cut = spec.open(PAPER_CLASSES)
+    assert (len(list(cut.frames())), cut.damaged) == (30, 1)
+    (root / "leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png").write_bytes(b"")
+    cut = spec.open(PAPER_CLASSES)
+    assert ([frame.t_us for frame, _ in cut.frames()], cut.damaged) == ([1_800_000], 1)
 
 
 def test_generator_of_cities_refuses_in_one_sentence(root, tmp_path, capsys):

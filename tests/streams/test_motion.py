@@ -78,6 +78,9 @@ def test_box_flow_flat_box_stays_in_place():
     blank = np.full((HEIGHT, WIDTH, 3), 128, np.uint8)
     noise = np.random.default_rng(0).integers(0, 256, blank.shape).astype(np.uint8)
     np.testing.assert_array_equal(following(noise, blank), BOXES)
+    flow = BoxFlow(drops_lost=True)
+    flow.start_boxes(noise, BOXES)
+    assert flow.follow_boxes(blank).shape == (0, 4)
 
 
 def test_box_flow_no_boxes_and_other_sizes_fit():

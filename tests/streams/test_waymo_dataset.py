@@ -68,6 +68,36 @@ def test_waymo_index_opens_to_same_frames(written, monkeypatch):
         assert np.array_equal(truth.boxes, other_truth.boxes)
 
 
+@pytest.mark.parametrize("write", [waymo_sample.write_v1, waymo_sample.write_v2])
+def test_waymo_drift_orders_segments_by_light_or_weather(tmp_path, write):
+    root = tmp_path / "root"
+    for name, time_of_day, weather in (
+        ("1", "Night", "sunny"),
+        ("2", "Day", "rain"),
+        ("3", "Dawn/Dusk", "sunny"),
+        ("4", "Day", "sunny"),
+        ("5", "", ""),
+    ):
+        write(
+            root,
+            Segment(
+                name, time_of_day=time_of_day, weather=weather, first_us=int(name) * 1_000_000_000, frames=2
+            ),
+        )
+    orders = {"day-night": "24315", "night-day": "13245", "sun-rain": "13425"}
+    assert orders.keys() == WAYMO.drifts.keys()
+    for drift, order in orders.items():
+        drifting, index = WAYMO.in_drift(drift), tmp_path / f"{drift}.jsonl"
+        found = drifting.examine(root, "location_sf-front", CLASSES, index, lambda objects: None)
+        spec = drifting.make_indexed_spec(root, "location_sf-front", index)
+        for one in (spec, spec.model_copy(update={"index": None})):
+            shown = [str(frame.frame.place) for frame in one.open(CLASSES).show()]
+            assert "".join(shown[::2]) == order
+        if drift == "day-night":
+            said = "0.4 s day, then 0.2 s dawn/dusk, then 0.2 s night, then 0.2 s not known"
+            assert found.drift_in_words == said
+
+
 def test_waymo_examine_counts_the_fleets_classes(written):
     findings, _ = examine(written[0], "location_sf-front", ("person", "background"))
     assert findings.objects == {"person": 7}

@@ -22,7 +22,8 @@ from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, groupe
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.on_device import place_network
 from ekya.models.supervised.network import TrainableNetwork, load_start
-from ekya.models.weights import differences, read_metadata, read_state
+from ekya.models.weights import differences, read_state
+from ekya.models.weights_metadata import read_metadata
 
 
 def load_weights(model: nn.Module, name: str, path: Path | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ekya import __version__
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet
-from ekya.config.shipped import shipped_path
+from ekya.config.shipped import describe_better_base, shipped_path
 from ekya.config.sizing import resolutions_to_measure
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
@@ -262,7 +262,8 @@ def _default_fleet() -> Finding:
         return Finding("Shipped fleet", str(error), False)
     weights = [path for path in (fleet.golden.weights, fleet.edge.weights) if path is not None]
     sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in weights)
-    return Finding("Shipped fleet", f"{len(fleet.streams)} cameras with {sizes or 'no weights'}")
+    base = f"its base has seen a rendered city only; {describe_better_base()}"
+    return Finding("Shipped fleet", f"{len(fleet.streams)} cameras with {sizes or 'no weights'}; {base}")
 
 
 def _models_of_video() -> Finding:

@@ -1,12 +1,13 @@
 """Cityscapes: pictures from a car, with the outlines of everything in them (paper §6.1).
 
 A city is a stream. Its labelled pictures are far apart in time, so objects are not tracked from picture to
-picture: each object of each picture has a separate track.
+picture: each object of each picture has a separate track. Where the snippet around a labelled picture is
+there, its objects are followed through it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -25,6 +26,7 @@ from ekya.streams.datasets.labelled import (
     show_files,
 )
 from ekya.streams.datasets.labelled_index import LabelledSpec, examine_labelled
+from ekya.streams.datasets.snippets import LABELLED, SNIPPET, follow_snippets
 from ekya.streams.ingest.pictures import UnreadableError, read_bytes, read_values
 from ekya.system.files import FolderPath, user_errors
 
@@ -47,13 +49,17 @@ _INSTANCES: Mapping[int, str] = {
 
 KNOWN = tuple(_INSTANCES.values())
 
+PRETRAINING = frozenset({"bochum", "cologne", "darmstadt", "erfurt", "jena", "krefeld", "monchengladbach"})
+"""A third of the 21 cities with public labels, with a fifth of their pictures: base and golden models learn
+from these, and streams are the others. None is in ``val``."""
+
 SECONDS_PER_FRAME = 1.8
 """A labelled picture stands for its whole snippet: 30 pictures, taken at 17 a second."""
 
 MIN_SIDE = 50.0
 """As in the paper's public implementation: smaller objects are no useful examples. Pixels."""
 
-PICTURES, LABELS = "leftImg8bit", "gtFine"
+PICTURES, LABELS, SEQUENCES = "leftImg8bit", "gtFine", "leftImg8bit_sequence"
 _PICTURE = re.compile(rf"(.+)_(\d+)_(\d+)_{PICTURES}\.png")
 _OUTLINES = re.compile(rf"(.+)_(\d+)_(\d+)_{LABELS}_polygons\.json")
 _ENDINGS = ("polygons.json", "instanceIds.png")
@@ -71,6 +77,8 @@ class CityscapesSpec(LabelledSpec):
         city: name of the city's folder.
         splits: splits to search for the city; the labels of ``test`` are not public.
         seconds_per_frame: stream time from one labelled picture to the next.
+        frames_per_picture: mean number of frames for each labelled picture. If it is above 1, the snippets of
+            ``leftImg8bit_sequence`` are read where they are there, with 30 frames each.
         min_side: objects with a shorter side, in pixels of the full picture, are left out.
     """
 
@@ -81,6 +89,7 @@ class CityscapesSpec(LabelledSpec):
     city: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     splits: UniqueTuple[Split] = ("train", "val")
     seconds_per_frame: float = Field(default=SECONDS_PER_FRAME, gt=0)
+    frames_per_picture: float = Field(default=1.0, ge=1, le=SNIPPET)
     min_side: float = Field(default=MIN_SIDE, ge=1)
 
     def in_words(self) -> str:
@@ -94,12 +103,15 @@ class CityscapesSpec(LabelledSpec):
                 f"{self.root / PICTURES}: no city {self.city!r} in {', '.join(self.splits)}, named by "
                 "the key 'city'; correct the name, or the key 'splits'."
             )
-        return KNOWN, partial(describe_pairs, self.root, pairs)
+        snippets = find_snippets(self.root, pairs) if self.frames_per_picture > 1 else ()
+        return KNOWN, partial(describe_pairs, self.root, pairs, snippets)
 
     def make_source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
-        """Returns the source of the city's frames."""
-        fps = 1.0 / self.seconds_per_frame
-        shown = partial(show_files, self.root, fps, frames)
+        """Returns the source of the city's frames; an index has the objects that were followed."""
+        shown = partial(show_files, self.root, 1.0 / self.seconds_per_frame, frames)
+        if self.frames_per_picture > 1 and self.index is None:
+            shown = partial(follow_snippets, shown, self.max_side)
+        fps = self.frames_per_picture / self.seconds_per_frame
         return LabelledSource(shown, fps, class_of, self.max_side, self.min_side)
 
 
@@ -128,6 +140,14 @@ class CityscapesPair:
     def labels_path(self, ending: str) -> str:
         """Returns the path of the labels in one of their forms, relative to the root."""
         return f"{LABELS}/{self.split}/{self.city}/{self.stem}_{LABELS}_{ending}"
+
+    @property
+    def snippet(self) -> list[str]:
+        """Paths of the pictures of its snippet in order, relative to the root."""
+        start, width = self.stem.rpartition("_")[0], len(self.stem.rpartition("_")[2])
+        folder, first = f"{SEQUENCES}/{self.split}/{self.city}", self.frame - LABELLED
+        frames = range(first, first + SNIPPET)
+        return [f"{folder}/{start}_{frame:0{width}d}_{PICTURES}.png" for frame in frames]
 
 
 def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[CityscapesPair, ...]:
@@ -159,13 +179,36 @@ def _is_complete(root: Path, pair: CityscapesPair) -> bool:
     return (root / pair.picture).exists() and any((root / path).exists() for path in labels)
 
 
-def describe_pairs(root: Path, pairs: tuple[CityscapesPair, ...]) -> Iterator[LabelledFrame]:
-    """Yields the labels of each picture, read on demand."""
+def find_snippets(root: Path, pairs: tuple[CityscapesPair, ...]) -> frozenset[CityscapesPair]:
+    """Returns the labelled pictures of whose snippet another picture is there.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    there: set[str] = set()
+    for folder in {f"{SEQUENCES}/{pair.split}/{pair.city}" for pair in pairs}:
+        if (root / folder).is_dir():
+            with user_errors(root / folder):
+                there |= {f"{folder}/{entry.name}" for entry in (root / folder).iterdir()}
+    return frozenset(pair for pair in pairs if there and there & set(pair.snippet) - {pair.snippet[LABELLED]})
+
+
+def describe_pairs(
+    root: Path, pairs: tuple[CityscapesPair, ...], snippets: Collection[CityscapesPair] = ()
+) -> Iterator[LabelledFrame]:
+    """Yields the labels of each picture, read on demand; of those in ``snippets`` amid their snippet."""
     for pair in pairs:
         try:
-            yield _labelled(root, pair)
+            labelled = _labelled(root, pair)
         except UnreadableError as error:
             yield LabelledFrame(pair.picture, problem=str(error))
+            continue
+        if pair not in snippets:
+            yield labelled
+            continue
+        for number, place in enumerate(pair.snippet):
+            frame = labelled if number == LABELLED else LabelledFrame(place)
+            yield replace(frame, lasts=1 / SNIPPET)
 
 
 def _labelled(root: Path, pair: CityscapesPair) -> LabelledFrame:
@@ -262,16 +305,26 @@ def _survey(root: Path) -> Survey:
                 cities |= {entry.name for entry in folder.iterdir() if entry.is_dir()}
     frames: dict[str, int] = {}
     for city in sorted(cities):
-        pairs = city_pairs(root, city, _SPLITS)
-        if complete := sum(_is_complete(root, pair) for pair in pairs):
-            frames[city] = complete
+        pairs, complete = _complete_pairs(root, city)
+        if complete:
+            frames[city] = len(complete) + (SNIPPET - 1) * len(find_snippets(root, complete))
         elif pairs:
             missing.append(f"{root}: of {city} there are only pictures, or only labels")
     return Survey(frames, tuple(missing))
 
 
+def _complete_pairs(root: Path, city: str) -> tuple[tuple[CityscapesPair, ...], tuple[CityscapesPair, ...]]:
+    """Returns all pictures and outlines of a city, and those of both."""
+    pairs = city_pairs(root, city, _SPLITS)
+    return pairs, tuple(pair for pair in pairs if _is_complete(root, pair))
+
+
 def _spec(root: Path, stream: str) -> CityscapesSpec:
-    return CityscapesSpec(root=root, city=stream, seconds_per_frame=SECONDS_PER_FRAME)
+    _, pairs = _complete_pairs(root, stream)
+    keys = {}
+    if snippets := len(find_snippets(root, pairs)):
+        keys["frames_per_picture"] = round(1 + (SNIPPET - 1) * snippets / len(pairs), 2)
+    return CityscapesSpec(root=root, city=stream, seconds_per_frame=SECONDS_PER_FRAME, **keys)
 
 
 CITYSCAPES = Dataset(
@@ -294,5 +347,6 @@ CITYSCAPES = Dataset(
     survey=_survey,
     examine=partial(examine_labelled, _spec, lambda root: KNOWN),
     spec=_spec,
+    pretraining=PRETRAINING,
 )
 """The finely labelled cities, except those of ``test``, whose labels are not public."""

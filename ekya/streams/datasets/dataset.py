@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from ekya.core.errors import UserError
+
 OnFrame = Callable[[tuple[NDArray[np.float32], NDArray[np.int64]] | None], None]
 """Called for each frame that was read, with the boxes (N, 4) and classes (N,) of its objects as a run sees
 them; None for a frame that cannot be shown."""
@@ -42,12 +44,20 @@ class StreamFindings:
         objects: number of objects by class, for the requested classes only.
         problems: a sentence for each missing or damaged frame, pair or record: its file and what is wrong.
             A run leaves these frames out and counts them as damaged.
+        conditions: stream seconds in each light or weather, in the order of a drift; empty without one.
     """
 
     frames: int
     duration_s: float
     objects: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    conditions: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def drift_in_words(self) -> str:
+        """How a stream drifts, such as ``120 s day, then 40 s night``; empty if it was not asked to."""
+        parts = [f"{seconds:g} s {name}" for name, seconds in self.conditions.items()]
+        return ", then ".join(parts) + (", so it does not drift" if len(parts) == 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,9 @@ class Dataset:
             Raises ``UserError`` if no frame can be used or the index cannot be written.
         spec: returns the ``SourceSpec`` of a stream, given the root and the stream's name; only keys that
             are set explicitly are written to a fleet file.
+        drift: name of the order of the frames, if it is not that of time.
+        drifts: the same data in other orders, by the names of these.
+        pretraining: streams that base models are trained on, and that no run plays unless it names them.
     """
 
     name: str
@@ -79,6 +92,27 @@ class Dataset:
     survey: Callable[[Path], Survey]
     examine: Callable[[Path, str, tuple[str, ...], Path, OnFrame], StreamFindings]
     spec: Callable[[Path, str], BaseModel]
+    drift: str = ""
+    drifts: Mapping[str, "Dataset"] = field(default_factory=dict)
+    pretraining: frozenset[str] = frozenset()
+
+    @property
+    def name_with_drift(self) -> str:
+        """Name of the data in this order, such as ``waymo-day-night``."""
+        return f"{self.name}-{self.drift}" if self.drift else self.name
+
+    def in_drift(self, drift: str) -> "Dataset":
+        """Returns the same data in another order.
+
+        Raises:
+            UserError: they have no such order.
+        """
+        if drift not in self.drifts:
+            remedy = "says nothing of light and weather; leave it out"
+            if self.drifts:
+                remedy = f"has {', '.join(self.drifts)}; use one of them"
+            raise UserError(f"--drift {drift}: {self.name} {remedy}")
+        return self.drifts[drift]
 
     def make_indexed_spec(self, root: Path, stream: str, index: Path) -> BaseModel:
         """Returns the ``SourceSpec`` of a stream with its index."""

@@ -44,6 +44,7 @@ class LabelledFrame:
         size: width and height of the picture that was labelled; None if it is the stored picture itself.
         problem: why the frame cannot be shown, after the file's name and a colon; empty if it can.
         tracks: names of the objects, which last from frame to frame; empty if objects are not tracked.
+        lasts: stream time until the next frame, as a part of the usual time of the data set.
     """
 
     place: str | int
@@ -51,6 +52,7 @@ class LabelledFrame:
     size: tuple[PositiveInt, PositiveInt] | None = None
     problem: str = ""
     tracks: tuple[str, ...] = ()
+    lasts: float = 1.0
 
 
 Frames = Callable[[], Iterator[LabelledFrame]]
@@ -75,9 +77,14 @@ class ShownFrame:
 
 
 def show_files(root: Path, fps: float, frames: Frames) -> Iterator[ShownFrame]:
-    """Yields each frame with its picture file, equally spaced in time, also those that cannot be shown."""
-    for number, frame in enumerate(frames()):
-        t_us = round(number * US_PER_S / fps)
+    """Yields each frame with its picture file, also those that cannot be shown.
+
+    They are equally spaced in time, ``fps`` a second, but for those that last less or longer.
+    """
+    at = 0.0
+    for frame in frames():
+        t_us = round(at * US_PER_S / fps)
+        at += frame.lasts
         path = root / str(frame.place)
         problem = frame.problem
         if not problem:
@@ -86,7 +93,7 @@ def show_files(root: Path, fps: float, frames: Frames) -> Iterator[ShownFrame]:
                 continue
             except UnreadableError as error:
                 problem = f"{path}: {error}"
-        yield ShownFrame(LabelledFrame(frame.place, problem=problem), t_us, None)
+        yield ShownFrame(LabelledFrame(frame.place, problem=problem, lasts=frame.lasts), t_us, None)
 
 
 @dataclass(eq=False)
@@ -115,7 +122,7 @@ class LabelledSource:
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames that can be shown; logs the first problem of each file once."""
         self.damaged = 0
-        index = untracked = 0
+        index = tracked = 0
         numbers: dict[str, int] = {}
         for shown in self.show():
             if shown.image is None:
@@ -124,12 +131,15 @@ class LabelledSource:
                 continue
             image = shrink_frame(shown.image, self.max_side)
             boxes, classes, rows = self.select_objects(shown.frame, shown.image, image)
-            tracks = np.arange(untracked, untracked + len(rows), dtype=np.int64)
+            tracks = np.arange(tracked, tracked + len(rows), dtype=np.int64)
             if shown.frame.tracks:
                 names = [shown.frame.tracks[row] for row in rows]
-                tracks = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+                new = dict.fromkeys(name for name in names if name not in numbers)
+                numbers |= zip(new, tracks.tolist(), strict=False)
+                tracks = np.array([numbers[name] for name in names], np.int64)
+                tracked += len(new)
             else:
-                untracked += len(rows)
+                tracked += len(rows)
             # A copy, so that nothing that is done to the frame changes its truth.
             yield Frame(index, shown.t_us, image, boxes.copy()), Truth(boxes, classes, tracks)
             index += 1

@@ -26,12 +26,12 @@ _BURST_US = 700_000
 """A camera's first pictures may come at once, from a buffer: its rate is known after this time."""
 
 
-def describe_odd_pictures(frames: Sequence[Frame], fps: float, live: bool = False) -> Iterator[str]:
+def describe_odd_pictures(frames: Sequence[Frame], fps: float | None, live: bool = False) -> Iterator[str]:
     """Yields what is odd and what to do, one sentence without full stop each; nothing where all is well.
 
     Args:
         frames: consecutive ones; skipped frames of a camera may be missing.
-        fps: frames a second of stream time, as the source says.
+        fps: frames a second of stream time, as the source says; None is not compared.
         live: they come from a camera, at their time.
     """
     if not frames:
@@ -57,7 +57,7 @@ def describe_odd_pictures(frames: Sequence[Frame], fps: float, live: bool = Fals
             f"the lower {torn[-1]:.0%} of the picture are one repeated row, as where data are lost; take "
             "RTSP over TCP, a lower bit rate, or an undamaged file"
         )
-    if len(frames) < _FEWEST or span_us <= (_BURST_US if live else 0):
+    if fps is None or len(frames) < _FEWEST or span_us <= (_BURST_US if live else 0):
         return
     came = (last.index - first.index) * US_PER_S / span_us
     if max(came / fps, fps / came) >= _OTHER_RATE:

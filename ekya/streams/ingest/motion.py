@@ -45,11 +45,13 @@ class BoxFlow:
     Attributes:
         work_side: longest side of the copy, pixels.
         grid: points along each side of a box.
+        drops_lost: whether a box whose points are lost is dropped, and does not stay in place.
         rows: of the boxes that were given at the start, those that are still followed.
     """
 
     work_side: int = 320
     grid: int = 4
+    drops_lost: bool = False
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), init=False)
     _picture: NDArray[np.uint8] | None = field(default=None, init=False)
     # Not cut to the picture: full size, also of objects that are partly outside.
@@ -70,17 +72,18 @@ class BoxFlow:
     def follow_boxes(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Returns the boxes' positions in the next picture.
 
-        A box whose points are lost stays in place; one that has left the picture is dropped.
+        A box that has left the picture is dropped; for one whose points are lost see ``drops_lost``.
 
         Returns:
             (M, 4) float32 with M <= N, in the order of the given boxes.
         """
         before, self._picture = self._picture, self._small(image)
         if before is not None and len(self._boxes):
-            self._boxes = self._moved(before, self._picture)
+            self._boxes, lost = self._moved(before, self._picture)
             part = _visible(self._boxes, image.shape)
             # At least 1, so that a box without area is dropped as well.
             staying = _area(part) >= _LEAST_VISIBLE * np.maximum(_area(self._boxes), 1.0)
+            staying &= ~lost | (not self.drops_lost)
             self._boxes, self.rows = self._boxes[staying], self.rows[staying]
         return _visible(self._boxes, image.shape)
 
@@ -104,7 +107,9 @@ class BoxFlow:
         small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
         return np.asarray(cv2.cvtColor(small, cv2.COLOR_BGR2GRAY), np.uint8)
 
-    def _moved(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _moved(
+        self, before: NDArray[np.uint8], after: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         scale = min(1.0, self.work_side / max(self._shape[:2]))
         points = self._points(_visible(self._boxes, self._shape) * np.float32(scale))
         flat = points.reshape(-1, 1, 2)
@@ -145,8 +150,12 @@ def _move(
     old: NDArray[np.float32],
     new: NDArray[np.float32],
     found: NDArray[np.bool_],
-) -> NDArray[np.float32]:
-    """Returns (N, 4) boxes moved by their (N, K, 2) points from old to new, where found (N, K)."""
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Moves (N, 4) boxes by their (N, K, 2) points from old to new, where found (N, K).
+
+    Returns:
+        The boxes, and (N,) whether too few points of one were found: it is where it was.
+    """
     shift = np.stack([_middle((new - old)[..., axis], found) for axis in (0, 1)], axis=1)
     first, second = np.triu_indices(old.shape[1], 1)
     was = np.linalg.norm(old[:, first] - old[:, second], axis=2)
@@ -158,7 +167,7 @@ def _move(
     half = half * np.clip(growth, 1.0 / _MOST_GROWTH, _MOST_GROWTH)[:, None]
     lost = found.sum(axis=1) < _LEAST_POINTS
     moved = np.where(lost[:, None], boxes, np.concatenate([centre - half, centre + half], axis=1))
-    return np.asarray(moved, np.float32)
+    return np.asarray(moved, np.float32), lost
 
 
 def _middle(values: NDArray[np.float32], counts: NDArray[np.bool_]) -> NDArray[np.float32]:

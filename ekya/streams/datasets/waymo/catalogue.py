@@ -6,6 +6,7 @@ A source with an index need not read location and time from the segments again.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +60,41 @@ class Segment:
     def order(self) -> tuple[int, str]:
         """Sort key: segments play in chronological order; ties are broken by name."""
         return self.facts.first_us, self.files.name
+
+
+class Drift(StrEnum):
+    """Order of a stream's segments by what the data say of them, so that its scene drifts."""
+
+    DAY_NIGHT = "day-night"
+    """By day, then at dawn and dusk, then at night."""
+
+    NIGHT_DAY = "night-day"
+    """The other way around."""
+
+    SUN_RAIN = "sun-rain"
+    """Without rain, then in it."""
+
+    def condition_of(self, facts: SegmentFacts) -> str:
+        """Returns what the data say of a segment's light or weather; empty if they say nothing."""
+        return (facts.weather if self is Drift.SUN_RAIN else facts.time_of_day).lower()
+
+    def order_segments(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Returns the segments in this order, alike ones in that of time, those without metadata last."""
+        known = _CONDITIONS[self]
+
+        def place(segment: Segment) -> tuple[int, tuple[int, str]]:
+            condition = self.condition_of(segment.facts)
+            return known.index(condition) if condition in known else len(known), segment.order
+
+        return tuple(sorted(segments, key=place))
+
+
+_BY_DAY = ("day", "dawn/dusk", "night")
+_CONDITIONS: Mapping[Drift, tuple[str, ...]] = {
+    Drift.DAY_NIGHT: _BY_DAY,
+    Drift.NIGHT_DAY: _BY_DAY[::-1],
+    Drift.SUN_RAIN: ("sunny", "rain"),
+}
 
 
 def find_segments(root: Path) -> Mapping[str, SegmentFiles]:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -27,6 +27,7 @@ from ekya.streams.datasets.labelled import (
     examine_source,
 )
 from ekya.streams.datasets.waymo.catalogue import (
+    Drift,
     Segment,
     describe_all,
     describe_segments,
@@ -154,9 +155,10 @@ class WaymoSpec(BaseModel):
     Attributes:
         root: folder with ``camera_image/`` and ``camera_box/`` (version 2) or ``.tfrecord`` files (version
             1), or with folders that have them, such as ``training``.
-        segments: names in the data set (``context.name``); they play in chronological order.
+        segments: names in the data set (``context.name``); they play in chronological order, or by ``drift``.
         location: instead of ``segments``: all segments of a location, such as ``location_sf``.
         camera: camera of the car.
+        drift: order of the segments by light or weather, as their metadata say; left out: chronological.
         index: index file that ``ekya prepare`` wrote; with it the source opens without reading every segment.
         max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
     """
@@ -171,6 +173,7 @@ class WaymoSpec(BaseModel):
     segments: Annotated[tuple[str, ...], AfterValidator(require_distinct)] = ()
     location: str | None = None
     camera: WaymoCamera = WaymoCamera.FRONT
+    drift: Drift | None = None
     index: Path | None = None
     max_side: int = Field(default=640, ge=32)
 
@@ -197,6 +200,8 @@ class WaymoSpec(BaseModel):
             chosen = self._at(self.location)
         else:
             chosen = self._named()
+        if self.drift is not None:
+            chosen = self.drift.order_segments(chosen)
         shown = partial(show_segments, chosen, self.camera, self.max_side)
         return LabelledSource(shown, FPS, class_of, self.max_side)
 
@@ -274,22 +279,33 @@ def _survey(root: Path) -> Survey:
 
 
 def _examine(
-    root: Path, stream: str, classes: tuple[str, ...], index: Path, on_frame: OnFrame
+    drift: Drift | None, root: Path, stream: str, classes: tuple[str, ...], index: Path, on_frame: OnFrame
 ) -> StreamFindings:
     found = _stream(root, stream)
     usable, unusable = usable_segments(found.segments, found.camera)
     if not usable:
         raise UserError(f"{root}: no segment of {stream} can be used; the first: {unusable[0]}")
-    shown = partial(show_segments, usable, found.camera, _LONGEST_SIDE)
-    source = LabelledSource(shown, FPS, number_classes(classes), _LONGEST_SIDE)
+    conditions: Counter[str] = Counter()
+    if drift is not None:
+        usable = drift.order_segments(usable)
+    condition_of = {one.files.name: "" if drift is None else drift.condition_of(one.facts) for one in usable}
+
+    def show_and_count() -> Iterator[ShownFrame]:
+        for shown in show_segments(usable, found.camera, _LONGEST_SIDE):
+            conditions[condition_of[str(shown.frame.place)]] += shown.image is not None
+            yield shown
+
+    source = LabelledSource(show_and_count, FPS, number_classes(classes), _LONGEST_SIDE)
     findings = examine_source(source, classes, on_frame)
     write_index(index, root, usable)
-    return replace(findings, problems=(*unusable, *findings.problems))
+    seconds = {name or "not known": count / FPS for name, count in conditions.items() if drift is not None}
+    return replace(findings, problems=(*unusable, *findings.problems), conditions=seconds)
 
 
-def _spec(root: Path, stream: str) -> WaymoSpec:
+def _spec(drift: Drift | None, root: Path, stream: str) -> WaymoSpec:
     found = _stream(root, stream)
-    return WaymoSpec(root=root, location=found.location, camera=found.camera)
+    keys: Mapping[str, Any] = {} if drift is None else {"drift": drift}
+    return WaymoSpec(root=root, location=found.location, camera=found.camera, **keys)
 
 
 def _stream(root: Path, name: str) -> _Stream:
@@ -349,7 +365,7 @@ def _parts_missing(segment: Segment) -> list[str]:
     ]
 
 
-WAYMO = Dataset(
+_IN_ORDER_OF_TIME = Dataset(
     name="waymo",
     title="Waymo Open Dataset, perception (version 2, or version 1 with camera labels)",
     licence=(
@@ -367,7 +383,20 @@ WAYMO = Dataset(
     ),
     classes_in=lambda root: CLASSES,
     survey=_survey,
-    examine=_examine,
-    spec=_spec,
+    examine=partial(_examine, None),
+    spec=partial(_spec, None),
+)
+
+WAYMO = replace(
+    _IN_ORDER_OF_TIME,
+    drifts={
+        str(drift): replace(
+            _IN_ORDER_OF_TIME,
+            drift=str(drift),
+            examine=partial(_examine, drift),
+            spec=partial(_spec, drift),
+        )
+        for drift in Drift
+    },
 )
 """Both versions of the perception data."""

@@ -45,7 +45,14 @@ _BOXES = {
     **dict.fromkeys((*_CENTRE, *_SIZE), pa.float64()),
     _TYPE: pa.int64(),
 }
-_STATS = {_SEGMENT: pa.string(), _TIME: pa.int64(), _LOCATION: pa.string(), _TIME_OF_DAY: pa.string()}
+_WEATHER = "[StatsComponent].weather"
+_STATS = {
+    _SEGMENT: pa.string(),
+    _TIME: pa.int64(),
+    _LOCATION: pa.string(),
+    _TIME_OF_DAY: pa.string(),
+    _WEATHER: pa.string(),
+}
 
 _BROKEN = (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError)
 """Exceptions that reading a damaged file raises."""
@@ -78,9 +85,8 @@ class ParquetReader:
                 f"{path}: has no rows of segment {self.files.name}; rename the file or leave it out."
             )
         first = table.slice(int(times.argmin()), 1).to_pylist()[0]
-        return SegmentFacts(
-            first.get(_LOCATION) or "", first.get(_TIME_OF_DAY) or "", int(times.min()), len(np.unique(times))
-        )
+        location, time_of_day, weather = (first.get(of) or "" for of in (_LOCATION, _TIME_OF_DAY, _WEATHER))
+        return SegmentFacts(location, time_of_day, int(times.min()), len(np.unique(times)), weather)
 
     def read_cameras(self) -> tuple[WaymoCamera, ...]:
         """Returns the cameras that have rows in the segment.

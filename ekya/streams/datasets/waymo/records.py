@@ -62,13 +62,14 @@ class FrameV1:
     """Content of one record.
 
     Attributes:
-        segment, location, time_of_day: values of its context; empty if not set.
+        segment, location, time_of_day, weather: values of its context; empty if not set.
         timestamp_us: microseconds since 1970.
     """
 
     segment: str
     location: str
     time_of_day: str
+    weather: str
     timestamp_us: int
     _message: Any
 
@@ -108,6 +109,7 @@ def parse_frame(record: bytes) -> FrameV1 | None:
         segment=_text(context.name),
         location=_text(context.stats.location),
         time_of_day=_text(context.stats.time_of_day),
+        weather=_text(context.stats.weather),
         timestamp_us=frame.timestamp_micros,
         _message=frame,
     )
@@ -185,7 +187,7 @@ class RecordsReader:
             UserError: no record can be read, or it belongs to another segment.
         """
         first = self._first()
-        return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
+        return SegmentFacts(first.location, first.time_of_day, first.timestamp_us, weather=first.weather)
 
     def read_cameras(self) -> tuple[WaymoCamera, ...]:
         """Returns the cameras with a picture in the first readable record.

@@ -54,12 +54,14 @@ class SegmentFacts:
         time_of_day: ``Day``, ``Dawn/Dusk`` or ``Night``; empty if not given.
         first_us: time of the first frame, microseconds since 1970.
         frames: upper bound on the number of frames; None if that takes reading the whole segment.
+        weather: ``sunny`` or ``rain``; empty if not given.
     """
 
     location: str
     time_of_day: str
     first_us: int
     frames: int | None = None
+    weather: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
