@@ -60,8 +60,6 @@ class ServerSpec(DescribedPart):
         changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
         crops_may_leave: labelled crops of its streams may be sent to other servers. Whole frames never are.
         takes_guests: jobs of other servers' streams may run on it.
-        kind: of its machine, as in the data points of ``ekya fleet profile``; the tier ``deep-edge``
-            with ``--points`` sees profiled kinds through fitted models.
         address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
             machine of ``ekya fleet run``.
     """
@@ -72,7 +70,6 @@ class ServerSpec(DescribedPart):
     changes: Mapping[str, object] = Field(default_factory=dict)
     crops_may_leave: bool = False
     takes_guests: bool = True
-    kind: str | None = None
     address: str | None = None
 
     @field_validator("address")
@@ -122,11 +119,10 @@ class ServersSpec(DescribedPart):
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """A server with its parsed fleet file, and the kind of its machine where that is profiled."""
+    """A server with its parsed fleet file."""
 
     terms: ServerTerms
     fleet: FleetConfig
-    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +214,7 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
             f"{key} with {file}: edge.task: several servers train classifiers only; write `edge: {{task: "
             "classify}}`, or give this fleet file to ekya run"
         )
-    return ServerConfig(_terms(server), fleet, server.kind)
+    return ServerConfig(_terms(server), fleet)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:

@@ -6,9 +6,9 @@ import pytest
 from commands import error_line
 
 from ekya import cli
-from ekya.fleet.fitting.boosted import Models
 from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
 from ekya.fleet.papers.deep_edge import laws, testbed
+from ekya.fleet.papers.deep_edge.boosted import Models
 from ekya.fleet.papers.deep_edge.testbed import KNOWN
 from ekya.fleet.papers.worlds import WORLDS
 from ekya.fleet.sim.engine import FleetEngine

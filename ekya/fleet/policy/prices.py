@@ -103,9 +103,9 @@ class Hosts:
         for at, room in enumerate(rooms):
             shares = [units * room.step_milli for units in range(1, len(room.loss) + 1)]
             loss[: len(shares), at] = room.loss
-            speed[: len(shares), at] = [room.strength * room.speed.speed_at(share) for share in shares]
+            speed[: len(shares), at] = [room.speed.speed_at(share) for share in shares]
             served[: len(shares), at] = [
-                room.strength * room.speed.speed_at(round((1.0 - SERVER_PART) * share)) for share in shares
+                room.speed.speed_at(round((1.0 - SERVER_PART) * share)) for share in shares
             ]
         sites = [room.site for room in rooms]
         s_per_mb = np.array([[links.s_per_mb(one, other) for other in sites] for one in sites])

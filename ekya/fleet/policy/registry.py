@@ -18,7 +18,7 @@ from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.one_node import OneNode
-from ekya.fleet.policy.splitting import FittedHosts, InOrderOfArrival
+from ekya.fleet.policy.splitting import InOrderOfArrival
 from ekya.fleet.policy.view import FleetPolicy
 
 
@@ -109,15 +109,12 @@ class Tier:
     every_us: int | None = None
 
 
-def tiers_with(fitted: FittedHosts | None) -> Mapping[str, Tier]:
-    """Returns the tiers by name; Deep-Edge's sees profiled hosts as fitted models do."""
-    return {
+TIERS: Mapping[str, Tier] = MappingProxyType(
+    {
         "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),
-        "deep-edge": Tier(InOrderOfArrival(Heuristic(), fitted)),
+        "deep-edge": Tier(InOrderOfArrival(Heuristic())),
         "okita": Tier(NearData(Okita), _DEPLOYED_US),
         "net": Tier(MostPerUnit()),
     }
-
-
-TIERS: Mapping[str, Tier] = MappingProxyType(tiers_with(None))
-"""Tiers without models; the papers' algorithms to the letter are ``andreas``, ``deep-edge`` and ``okita``."""
+)
+"""Tiers by name; the papers' algorithms are ``andreas``, ``deep-edge`` and ``okita``."""

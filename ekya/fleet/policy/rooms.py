@@ -7,7 +7,7 @@ from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import StreamView, WindowView
-from ekya.fleet.policy.places import Machine, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.planning.schedulers.objective import Evaluation, evaluate_phases
 
 
@@ -41,9 +41,6 @@ class Room:
         late_us: expected delay of trainings there, from former ones.
         capacity_milli: of the whole server.
         inference: of its own streams.
-        machine: its kind and state; None where that is not known.
-        strength: speed of a training on a whole GPU of it, relative to the offer's.
-        slowdown: of inference while 1, 2, ... units are lent, as models say; empty without models.
     """
 
     site: SiteName
@@ -53,13 +50,10 @@ class Room:
     late_us: int = 0
     capacity_milli: int = 1000
     inference: tuple[ServedStream, ...] = ()
-    machine: Machine | None = None
-    strength: float = 1.0
-    slowdown: tuple[float, ...] = ()
 
     def takes_s(self, gpu_s: float, share_milli: int) -> float:
         """Returns the time at a share of a training that takes ``gpu_s`` on a whole GPU of the borrower."""
-        return gpu_s / (self.strength * self.speed.speed_at(share_milli))
+        return gpu_s / self.speed.speed_at(share_milli)
 
     def loss_of_share(self, share_milli: int) -> float:
         """Returns the accuracy that its streams lose per second for a share, a multiple of the step."""

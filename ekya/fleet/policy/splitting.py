@@ -6,14 +6,12 @@ it distributes the crops, and leaves out servers without which an epoch is short
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, takewhile
 from math import inf
 
 import numpy as np
 
-from ekya.core.speed import SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
-from ekya.fleet.policy.deep_edge.estimates import INFERENCE, EdgeEstimates, EdgeLimits, EdgeTraining
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
 from ekya.fleet.policy.loans import Loan, alone, loan_cost
@@ -23,58 +21,6 @@ from ekya.fleet.policy.places import BackgroundApp, Node, NodeName, NodeState, S
 from ekya.fleet.policy.prices import Hosts, Ints, Prices, brought, in_us
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.spreading import Spread, inferring, late_streams
-
-
-@dataclass(frozen=True, slots=True)
-class FittedHosts:
-    """Models of the kinds of machines that were profiled.
-
-    Attributes:
-        estimates: of times and states.
-        limits: range of the profiled batches, and the errors of the estimates.
-        blocks: trained blocks of the profiled training, by kind of machine; times of another do not hold.
-    """
-
-    estimates: EdgeEstimates
-    limits: EdgeLimits
-    blocks: Mapping[str, int]
-
-    def room_by_models(self, room: Room, offer: TrainingOffer) -> Room | None:
-        """Returns a room with the models' speeds of an offer's training, and of inference beside it.
-
-        Units beside which the host's memory is too small are cut off. Returns None where its state is not
-        known, or nothing like the training was profiled on its kind.
-        """
-        batch, (least, most) = offer.config.batch_size, (self.limits.batch_min, self.limits.batch_max)
-        if room.machine is None or not least <= batch <= most:
-            return None
-        kind, state = room.machine
-        if self.blocks.get(kind) != offer.config.trainable_blocks:
-            return None
-        idle_s = self.estimates.compute_s(EdgeTraining(kind, NodeState(), batch))
-
-        def sample_s(share_milli: int) -> float:
-            # A profile may lack small shares, at which no model is faster than the host's own curve allows.
-            asked = EdgeTraining(kind, state, batch, share_milli)
-            return max(self.estimates.compute_s(asked), idle_s / room.speed.speed_at(share_milli))
-
-        shares = [min(units * room.step_milli, FULL_GPU_MILLI) for units in range(1, len(room.loss) + 1)]
-        whole_s = sample_s(FULL_GPU_MILLI)
-        speeds = accumulate((min(1.0, whole_s / sample_s(share)) for share in shares), max)
-        points = {0: 0.0} | dict(zip(shares, speeds, strict=True)) | {FULL_GPU_MILLI: 1.0}
-        after = [self.estimates.state_after(EdgeTraining(kind, state, batch, share)) for share in shares]
-        fitting = takewhile(lambda one: one.mem * (1 + self.limits.mem_error) <= self.limits.mem, after)
-        alone_s = self.estimates.exec_s(kind, INFERENCE, state)
-        slower = (self.estimates.exec_s(kind, INFERENCE, one) / alone_s for one in fitting)
-        slowdown = tuple((1 + self.limits.exec_error) * most for most in accumulate(slower, max))
-        return replace(
-            room,
-            loss=room.loss[: len(slowdown)],
-            speed=SpeedCurve(tuple(points.items())),
-            strength=offer.gpu_s / (offer.epochs * offer.crops * (1 + offer.replayed) * whole_s),
-            slowdown=slowdown,
-        )
-
 
 _TRIED = 3
 """Number of the most promising spreads that are evaluated."""
@@ -90,11 +36,9 @@ class InOrderOfArrival:
 
     Attributes:
         solver: distributes the crops.
-        fitted: models of profiled hosts; where they do not hold, times follow from the offer.
     """
 
     solver: Solver
-    fitted: FittedHosts | None = None
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
@@ -106,32 +50,13 @@ class InOrderOfArrival:
         )
         splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}
         for offer in sorted(market.offers, key=lambda offer: (offer.now_us, key_of(offer))):
-            seen, unknown = hosts, set[SiteName]()
-            if self.fitted is not None:
-                found, unknown = self._seen(self.fitted, hosts.rooms, offer)
-                seen, quick = (
-                    Hosts.from_rooms(found, market.links),
-                    Hosts.from_rooms(keeping_up(found), market.links),
-                )
-            loan = splitter(market.now_us, offer, seen) or best_alone(market.now_us, offer, quick)
+            loan = splitter(market.now_us, offer, hosts) or best_alone(market.now_us, offer, quick)
             if loan is None or worth(loan, hosts.rooms) <= 0.0:
                 refused[key_of(offer)] = _why_not(loan, hosts.rooms)
                 continue
-            if guessed := unknown.intersection(loan.hosts):
-                told = f"nothing like it was profiled on {' and '.join(sorted(guessed))}"
-                loan = replace(loan, reason=f"{loan.reason}; {told}")
             made.append(loan)
             hosts, quick = hosts.without_sites(loan.hosts), quick.without_sites(loan.hosts)
         return Deal(tuple(made), refused=refused)
-
-    @staticmethod
-    def _seen(
-        fitted: FittedHosts, rooms: Sequence[Room], offer: TrainingOffer
-    ) -> tuple[list[Room], set[SiteName]]:
-        """Returns the rooms as the models see them, and the sites where these do not hold for an offer."""
-        seen = {room.site: fitted.room_by_models(room, offer) for room in rooms}
-        found = (seen[room.site] or room for room in rooms)
-        return [room for room in found if room.loss], {site for site, room in seen.items() if room is None}
 
 
 def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:

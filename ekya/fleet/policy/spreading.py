@@ -171,11 +171,8 @@ def late_streams(room: Room, lent_milli: int) -> list[str]:
 def _stretched(room: Room, lent: float) -> float:
     """Returns by how much inference takes longer where this part of the server is lent.
 
-    Its streams share the rest in proportion to their needs. Where models say that a frame then takes longer
-    than by its share, that counts.
+    Its streams share the rest in proportion to their needs.
     """
     if lent >= 1.0:
         return inf
-    units, needs = round(lent * room.capacity_milli / room.step_milli), inferring(room).gpu
-    slowdown = room.slowdown[units - 1] if units and room.slowdown else 1.0
-    return max(1.0, needs / (1.0 - lent), needs * slowdown)
+    return max(1.0, inferring(room).gpu / (1.0 - lent))

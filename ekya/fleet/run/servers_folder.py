@@ -78,7 +78,6 @@ class LiveRun:
         seed: of all random draws.
         links: between the servers.
         addresses: of all sites.
-        points: file of ``ekya fleet profile``, whose models Deep-Edge's tiers use; None: no models.
     """
 
     run: str
@@ -86,7 +85,6 @@ class LiveRun:
     seed: int
     links: Links
     addresses: Mapping[SiteName, str]
-    points: Path | None = None
 
     def save(self, path: Path) -> None:
         """Writes it to a file."""
@@ -98,7 +96,6 @@ class LiveRun:
             "mb_s": self.links.usual_mb_s,
             "ways": ways,
             "sites": dict(self.addresses),
-            "points": None if self.points is None else str(self.points),
         }
         write_text_atomic(path, json.dumps(content, indent=2) + "\n")
 
@@ -112,8 +109,7 @@ class LiveRun:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
             links = Links({(way[0], way[1]): way[2] for way in said["ways"]}, said["mb_s"])
-            points = None if said["points"] is None else Path(said["points"])
-            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"], points)
+            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"])
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise UserError(
                 f"{path}: cannot be read ({type(error).__name__}); name the folder of a run of ekya fleet run"

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.market import Market
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room, ServedStream
-from ekya.fleet.policy.splitting import FittedHosts
 
 S = 1_000_000
 NOW_US = 10 * S
@@ -49,25 +47,6 @@ def room(site, loss, speed=LINEAR, **about):
 def served(need_milli, limit_s=0.5):
     """Inference of a stream whose results are half a second old where it keeps up."""
     return (ServedStream(StreamId("own"), need_milli, 0.5, limit_s),)
-
-
-class Models:
-    """Estimates of two kinds of machines: a nearly full processor slows training and inference down."""
-
-    def compute_s(self, worker):
-        sample_s = {"quick": 0.005, "slow": 0.02}[worker.kind]
-        return sample_s * (1 + worker.state.cpu) * 1000 / worker.share_milli
-
-    def state_after(self, worker):
-        cpu = min(1.0, worker.state.cpu + 0.4 * worker.share_milli / 1000)
-        return NodeState(cpu, 0.0, worker.state.mem + worker.batch / 100)
-
-    def exec_s(self, kind, app, state):
-        return 0.02 / (1.05 - state.cpu)
-
-
-FITTED = FittedHosts(Models(), EdgeLimits(batch_max=16), {"quick": 0, "slow": 0})
-IDLE, BUSY, FULL = NodeState(0.1, 0.0, 0.3), NodeState(0.9, 0.0, 0.3), NodeState(0.1, 0.0, 0.9)
 
 
 def market(offers, rooms, ways=None, running=(), seed=0, now_us=NOW_US):
@@ -105,9 +84,6 @@ sites = st.sampled_from("abcde").map(SiteName)
 losses = st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.05]), min_size=1, max_size=4).map(
     lambda steps: [sum(steps[: place + 1]) for place in range(len(steps))]
 )
-machines = st.none() | st.tuples(
-    st.sampled_from(["quick", "slow", "other"]), st.sampled_from([IDLE, BUSY, FULL])
-)
 all_rooms = st.dictionaries(
     sites,
     st.builds(
@@ -115,7 +91,6 @@ all_rooms = st.dictionaries(
         loss=losses,
         speed=st.sampled_from([LINEAR, QUICK_WHEN_SMALL]),
         inference=st.sampled_from([(), (), served(500), served(900), served(800, 1.0)]),
-        machine=machines,
     ),
     max_size=5,
 ).map(lambda found: [room(site, **about) for site, about in found.items()])

@@ -27,7 +27,7 @@ from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Answer, Lent
 from ekya.fleet.run.server import LendingServer, ServerTerms
@@ -87,11 +87,11 @@ class Counting:
         return self.inner.plan(view)
 
 
-def server(options, lent_milli=0, above=None, scheduler=None, machine=None):
+def server(options, lent_milli=0, above=None, scheduler=None):
     """A server with two streams that serve in window 1; ``lent_milli`` is lent by its loop's state."""
     terms = ServerTerms(HERE, crops_may_leave=False)
     idle, scheduler = Idle(), scheduler or make_scheduler("thief")
-    made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle), machine=machine)
+    made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle))
     made.follow_state(serving(lent_milli=lent_milli))
     return made
 
@@ -144,17 +144,6 @@ def test_its_room_is_priced_once_until_its_plan_or_the_time_limit_changes() -> N
     assert [priced(190 * S), priced(190 * S)] == [True, False]
     made.follow_state(serving(epoch=1, preparation=RunningPreparation(100 * S, 300)))
     assert made.spare_room(120 * S, 190 * S) is None, "it labels"
-
-
-def test_its_room_has_the_state_of_its_machine_at_that_moment() -> None:
-    states = [("nano", NodeState(cpu)) for cpu in (0.2, 0.7)]
-    scheduler, left = Counting(), list(states)
-    made = server(MOVING, scheduler=scheduler, machine=lambda: left.pop(0))
-    first = made.spare_room(120 * S, 201 * S)
-    before = scheduler.plans
-    assert [first.machine, made.spare_room(121 * S, 201 * S).machine] == states
-    assert scheduler.plans == before
-    assert server(MOVING).spare_room(120 * S, 201 * S).machine is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from ekya.fleet.fitting.boosted import (
+from ekya.fleet.papers.deep_edge.boosted import (
     QUANTITIES,
     BoostedEstimates,
     JudgedModel,

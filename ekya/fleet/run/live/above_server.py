@@ -9,7 +9,6 @@ from ekya.core.commands import StartRetraining
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.places import JobName, NodeName
-from ekya.fleet.run.deep_edge.states import MachineState
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
@@ -142,21 +141,9 @@ class AboveServer:
             inner,
             awaited,
             LISTENS_EVERY_US,
-            self._machine_state(),
         )
         self._open.callback(self.lending.executor.give_up_all)
         return self.lending.executor
-
-    def _machine_state(self) -> MachineState | None:
-        """Begins to measure the machine, if its kind is known."""
-        kind = self._server.kind
-        if kind is None or self._coordinator is None:
-            return None
-        state = MachineState(
-            kind, lambda: self.lending is not None and bool(self.lending.executor.lent_numbers())
-        )
-        self._open.callback(state.close)
-        return state
 
     def wrap_planner(self, plan: Planner) -> Planner:
         """Wraps the planner so that retrainings can go to other servers."""

@@ -5,16 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from pydantic import Field
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.described import DescribedPart, read_described
-from ekya.fleet.fitting.points_file import read_points, read_tried
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import STORES, JobName, NodeName
 from ekya.fleet.run.link_sizes import sizes_with
@@ -104,25 +102,20 @@ class StoresFile(DescribedPart):
     stores: dict[str, StoreSpec] = Field(min_length=1)
 
 
-def read_stores(path: Path, points: Path | None = None) -> dict[StreamId, "FolderStore"]:
+def read_stores(path: Path) -> dict[StreamId, "FolderStore"]:
     """Reads a file of stores and returns the stores by name. Relative paths start at the file's folder.
-
-    Args:
-        path: of the file.
-        points: data points of ``ekya fleet profile``, by which a first update is estimated; None: by the
-            shipped cost card.
 
     Raises:
         UserError: a file is missing or invalid, or names something that does not exist.
     """
     described = read_described(path, StoresFile, _EXAMPLE)
     return {
-        StreamId(name): _opened(f"{path}: stores.{name}", path.parent, StreamId(name), spec, points)
+        StreamId(name): _opened(f"{path}: stores.{name}", path.parent, StreamId(name), spec)
         for name, spec in described.stores.items()
     }
 
 
-def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec, points: Path | None) -> "FolderStore":
+def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec) -> "FolderStore":
     samples = spec.samples if isinstance(spec.samples, dict) else {"": spec.samples}
     roots = {part: folder / expand_home(root) for part, root in samples.items()}
     for part, root in roots.items():
@@ -136,34 +129,11 @@ def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec, points: P
         raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
     start = None if spec.start is None else folder / expand_home(spec.start)
     model = _first_model(where, spec, start, roots)
-    if points is None:
-        config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
-        (cost,) = load_card().of(model.architecture).family_costs([config], spec.side)
-        crop_gpu_s = cost.epoch_gpu_s + cost.prepare_gpu_s / spec.epochs
-    else:
-        crop_gpu_s = _profiled_gpu_s(where, spec, model.architecture, points)
+    config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
+    (cost,) = load_card().of(model.architecture).family_costs([config], spec.side)
+    crop_gpu_s = cost.epoch_gpu_s + cost.prepare_gpu_s / spec.epochs
     memory = StoreMemory(out.with_name(f"{out.name}.updates.json"))
     return FolderStore(name, spec, roots, out, model, crop_gpu_s, memory)
-
-
-def _profiled_gpu_s(where: str, spec: StoreSpec, architecture: str, points: Path) -> float:
-    """Returns the GPU-seconds of a sample, at the profiled batch size nearest to the store's."""
-    own = (architecture, spec.side, spec.trainable_blocks)
-    works = [one.work for one in read_tried(points)]
-    for others in {(work.architecture, work.side, work.trainable_blocks) for work in works} - {own}:
-        raise UserError(
-            f"{where} trains {own[2]} blocks of a {own[0]} on {own[1]} pixels, but {points} was measured "
-            f"with {others[2]} of a {others[0]} on {others[1]}; profile with what you train"
-        )
-    found = read_points(points)
-    if not found:
-        raise UserError(f"{points} holds no points; profile a machine with ekya fleet profile")
-    nearest = min(abs(point.batch - spec.batch_size) for point in found)
-    return median(
-        point.compute_s * point.share_milli / FULL_GPU_MILLI
-        for point in found
-        if abs(point.batch - spec.batch_size) == nearest
-    )
 
 
 def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping[str, Path]) -> EdgeModel:

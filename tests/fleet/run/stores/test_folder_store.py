@@ -12,10 +12,6 @@ import torch
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.points_file import write_points
-from ekya.fleet.papers.deep_edge.laws import NANO
-from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeWork, ProfileSetting
 from ekya.fleet.policy.places import STORES, JobName, NodeName
 from ekya.fleet.run.stores import folder_store
 from ekya.fleet.run.stores.folder_store import read_stores
@@ -100,27 +96,6 @@ def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones
     triggered = read_stores(described(folder, TRIGGERED.replace("cam.saf", "other.saf")))["cam"]
     monkeypatch.setattr(type(store), "measure_accuracy", lambda self, newest: 0.8 if newest == 5 else 1.0)
     assert offer(triggered).gain == pytest.approx(0.1)
-
-
-def test_the_first_update_is_estimated_by_a_profile_at_the_nearest_batch(folder) -> None:
-    points = [
-        replace(point, batch=batch, share_milli=share, compute_s=compute_s)
-        for point, batch, share, compute_s in zip(
-            profile_points(NANO, 4), (8, 8, 32, 2), (1000, 500, 1000, 1000), (0.1, 0.4, 9, 9), strict=True
-        )
-    ]
-    tried = ProfileSetting(EdgeWork(NANO, "mobilenet_v3_small", 16, 1), 0.0, 0.0, 8, 1000)
-    write_points(folder / "points.parquet", points, [tried])
-    described(folder, BOTH + ", batch_size: 10")
-    assert read_stores(folder / "stores.yaml", folder / "points.parquet")["cam"].crop_gpu_s == pytest.approx(
-        0.15
-    )
-    write_points(folder / "points.parquet", points, [replace(tried, work=replace(tried.work, side=32))])
-    with pytest.raises(UserError, match=r"stores.cam trains 1 blocks .* on 16 pixels.* with 1 of .* on 32;"):
-        read_stores(folder / "stores.yaml", folder / "points.parquet")
-    write_points(folder / "points.parquet", [])
-    with pytest.raises(UserError, match="holds no points"):
-        read_stores(folder / "stores.yaml", folder / "points.parquet")
 
 
 def test_the_next_update_begins_with_the_weights_of_the_last_one(folder) -> None:
