@@ -53,8 +53,7 @@ class FleetRunConfig:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Policy that decides about loans between servers: net (ours, if left out), andreas, okita, "
-            "deep-edge, or none.",
+            help="Policy that decides about loans: net (ours, if left out), andreas, or none.",
         ),
     ] = None
     fail: Annotated[

@@ -331,20 +331,6 @@ def test_detector_training_resumes_from_a_snapshot(models, training, name: str, 
 
 
 @every_detector
-def test_detector_training_on_several_nodes_moves_by_the_same_gradient(models, training, name: str) -> None:
-    config = replace(GAMMA, trainable_blocks=1)
-    near, far = (Trainee(models[name], config, OUTPUTS, 1) for _ in range(2))
-    lesson = near.lesson(near.inputs_of(training.images), near.goal(training), DISTILLATION_WEIGHT)
-    lesson.compute_gradient(torch.arange(4))
-    far.set_weights(near.weights())
-    far.set_gradient(near.gradient())
-    for trainee in (near, far):
-        optimizer_of(trainee.suffix, AdamWRecipe()).take_step()
-    assert equal(near.model(), far.model())
-    assert changed(models[name], near.model()) == {block_names(name)[-1]}
-
-
-@every_detector
 def test_detector_training_in_half_precision_keeps_weights_of_32_bits(retraining, name: str) -> None:
     _, whole = trained(retraining(name, 2))
     model, half = trained(retraining(name, 2, compute=Compute(precision=torch.bfloat16)))

@@ -14,11 +14,9 @@ from ekya.fleet.policy.deep_edge.task import EdgePolicy, Solver
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.market import Decider
 from ekya.fleet.policy.most_per_unit import MostPerUnit
-from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.one_node import OneNode
-from ekya.fleet.policy.splitting import InOrderOfArrival
 from ekya.fleet.policy.view import FleetPolicy
 
 
@@ -92,9 +90,6 @@ THROTTLING = frozenset({"deep-edge-joint"})
 _PERIOD_US = 10_000_000
 """Longest time until ANDREAS decides again; the paper's ten minutes, for jobs of minutes instead of hours."""
 
-_DEPLOYED_US = 2_000_000
-"""Longest time until Okita deploys all trainings anew."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tier:
@@ -112,9 +107,7 @@ class Tier:
 TIERS: Mapping[str, Tier] = MappingProxyType(
     {
         "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),
-        "deep-edge": Tier(InOrderOfArrival(Heuristic())),
-        "okita": Tier(NearData(Okita), _DEPLOYED_US),
         "net": Tier(MostPerUnit()),
     }
 )
-"""Tiers by name; the papers' algorithms are ``andreas``, ``deep-edge`` and ``okita``."""
+"""Tiers by name. Okita and Deep-Edge spread a training over several servers, which loans do not."""

@@ -195,7 +195,7 @@ def _server(
         **{key: None if summary is None else summary[key] for key in _OF_A_SERVER},
         "died_s": ran.died_s.get(site),
         "away_s": [[round(begin_s, 3), round(end_s, 3)] for of, begin_s, end_s in ran.away_s if of == site],
-        "lends": sum(site in made.hosts for made in loans),
+        "lends": sum(site == made.host for made in loans),
         "borrows": sum(made.site == site for made in loans),
         "streams": {
             stream: {key: its[key] for key in ("mean_accuracy", "gain")} for stream, its in streams.items()
@@ -207,7 +207,7 @@ _OF_A_SERVER = ("scheduler", "gpus", "mean_accuracy", "balanced_accuracy", "retr
 
 
 def _moved_mb(loans: Sequence[LoanRecord]) -> dict[str, Any]:
-    """Returns the traffic over links: crops, models, snapshots, updates of split trainings, answers."""
+    """Returns the traffic over links: crops, models and snapshots."""
     ways: dict[tuple[SiteName, SiteName], float] = {}
     for made in loans:
         for way, mb in made.moved_mb.items():

@@ -12,7 +12,7 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.market import Market
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
-from ekya.fleet.policy.rooms import Room, ServedStream
+from ekya.fleet.policy.rooms import Room
 
 S = 1_000_000
 NOW_US = 10 * S
@@ -27,11 +27,8 @@ def offer(site=HOME, stream="cam", **changes):
         "gain": 0.1,
         "at_home": 0.0,
         "until_us": 200 * S,
-        "crops": 400,
         "crops_mb": 1.2,
-        "validation_mb": 0.0,
         "model_mb": 45.0,
-        "trained_mb": 0.13,
         "back_mb": 45.0,
         "epochs": 10,
         "batch_size": 16,
@@ -42,11 +39,6 @@ def offer(site=HOME, stream="cam", **changes):
 
 def room(site, loss, speed=LINEAR, **about):
     return Room(SiteName(site), 100, tuple(loss), speed, **about)
-
-
-def served(need_milli, limit_s=0.5):
-    """Inference of a stream whose results are half a second old where it keeps up."""
-    return (ServedStream(StreamId("own"), need_milli, 0.5, limit_s),)
 
 
 def market(offers, rooms, ways=None, running=(), seed=0, now_us=NOW_US):
@@ -90,7 +82,6 @@ all_rooms = st.dictionaries(
         dict,
         loss=losses,
         speed=st.sampled_from([LINEAR, QUICK_WHEN_SMALL]),
-        inference=st.sampled_from([(), (), served(500), served(900), served(800, 1.0)]),
     ),
     max_size=5,
 ).map(lambda found: [room(site, **about) for site, about in found.items()])
@@ -102,12 +93,9 @@ all_offers = st.lists(
         gpu_s=st.sampled_from([0.5, 5.0, 20.0, 90.0]),
         gain=st.sampled_from([0.001, 0.05, 0.2]),
         at_home=st.sampled_from([0.0, 0.0, 0.01]),
-        crops=st.sampled_from([1, 7, 100, 400]),
-        validation_mb=st.sampled_from([0.0, 0.3]),
-        trained_mb=st.sampled_from([0.01, 0.13, 34.0]),
         epochs=st.sampled_from([1, 5, 30]),
         batch_size=st.sampled_from([2, 16]),
-        crops_there_mb=st.dictionaries(sites, st.sampled_from([0.0, 0.5])),
+        held_by=st.none() | sites,
         serves_after_us=st.sampled_from([0, 2 * S]),
     ),
     max_size=4,

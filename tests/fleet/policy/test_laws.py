@@ -58,8 +58,7 @@ def both(name, sites, jobs, seed):
 def comparable(decision):
     """Returns a decision without the order of its assignments and parts."""
     by_job = {
-        one.job: (frozenset(one.parts), one.parameter_server, dict(one.moves), one.mode)
-        for one in decision.assignments
+        one.job: (frozenset(one.parts), one.parameter_server, dict(one.moves)) for one in decision.assignments
     }
     return by_job, dict(decision.waiting), dict(decision.memory)
 

@@ -25,7 +25,7 @@ from ekya.core.stream_faults import Faults
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
@@ -223,9 +223,8 @@ class Wanting:
 
 
 def loan_to(stream, number=5, host="there"):
-    offer = TrainingOffer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 80, 1.0, 45.0, 0.1, 45.0)
-    part = LoanPart(SiteName(host), 600)
-    return Loan(offer, (part,), part.host, 120 * S, 180 * S, 184 * S, {}, "it fits", number=number)
+    offer = TrainingOffer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 1.0, 45.0, 45.0)
+    return Loan(offer, SiteName(host), 600, 120 * S, 180 * S, 184 * S, "it fits", number=number)
 
 
 def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:

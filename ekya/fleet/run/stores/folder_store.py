@@ -14,10 +14,10 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import STORES, JobName, NodeName
+from ekya.fleet.policy.places import STORES
 from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.stores.memory import StoredPicture, StoreMemory, pictures
-from ekya.fleet.run.training.protocol import TrainingTask
+from ekya.fleet.run.training.protocol import TrainingBundle
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import load_model, to_bytes
@@ -29,7 +29,7 @@ from ekya.models.training.labelled import (
     concatenate,
     split_by_track_and_time,
 )
-from ekya.models.training.optimizer import recipe_of
+from ekya.models.training.trainer import RetrainingData
 from ekya.pipeline.costs import load_card
 from ekya.streams.datasets.image_folder import class_folders, picture_names
 from ekya.streams.ingest.crops import crop_objects
@@ -150,7 +150,7 @@ def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderStore:
-    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``training_task``.
+    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``training_bundle``.
 
     Attributes:
         name: of its updates.
@@ -228,17 +228,14 @@ class FolderStore:
             at_home=0.0,
             now_us=now_us,
             until_us=until_us,
-            crops=crops,
-            crops_mb=crops * sizes.crop_mb,
+            crops_mb=count * sizes.crop_mb,
             model_mb=sizes.model_mb,
-            trained_mb=sizes.trained_mb(config),
             back_mb=2.0 * sizes.trained_mb(config),
-            validation_mb=(count - crops) * sizes.crop_mb,
             per_accuracy=weight,
         )
 
-    def training_task(self, job: JobName, config: RetrainConfig, home: NodeName) -> TrainingTask:
-        """Reads the pictures into a task that starts from the last update's weights, or from the first model.
+    def training_bundle(self, config: RetrainConfig) -> TrainingBundle:
+        """Reads the pictures into a bundle that starts from the last update's weights, or the first model.
 
         From then on they are no longer new.
 
@@ -263,10 +260,7 @@ class FolderStore:
             self.memory.record_begin(there)
         except UserError as error:
             _LOG.warning("%s: a later process will count its pictures as new: %s", self.name, error)
-        recipe = recipe_of(model.architecture)
-        return TrainingTask(
-            job, config, to_bytes(model), self.classes, {home: learnt}, held_out, home, recipe=recipe
-        )
+        return TrainingBundle(config, to_bytes(model), RetrainingData(learnt, held_out, self.classes))
 
     def has_weights(self, digest: str) -> bool:
         """Returns whether the weights of its last update have this SHA-256."""

@@ -12,13 +12,12 @@ import torch
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.fleet.policy.places import STORES, JobName, NodeName
+from ekya.fleet.policy.places import STORES
 from ekya.fleet.run.stores import folder_store
 from ekya.fleet.run.stores.folder_store import read_stores
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 
-HOME = NodeName("stores, at home")
 CONFIG = RetrainConfig(20, 16, 0, 1, 1.0)
 
 
@@ -35,8 +34,8 @@ def described(folder, text):
     return folder / "stores.yaml"
 
 
-def task(store):
-    return store.training_task(JobName("cam"), CONFIG, HOME)
+def bundle(store):
+    return store.training_bundle(CONFIG)
 
 
 def same(weights, model):
@@ -57,12 +56,11 @@ BOTH = "samples: {east: east, west: west}, out: cam.safetensors, model: mobilene
 def test_a_fifth_of_each_class_validates_and_the_rest_trains(folder) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     assert store.classes == ("bus", "car")
-    made = task(store)
-    assert {node: len(crops) for node, crops in made.training.items()} == {HOME: 16}
-    assert (made.home, made.config, len(made.validation), made.validation.side) == (HOME, CONFIG, 4, 16)
-    tracks = [crops.tracks for crops in (*made.training.values(), made.validation)]
-    assert len(np.unique(np.concatenate(tracks))) == 20
-    assert set(made.validation.classes.tolist()) == {0, 1}
+    made, data = bundle(store), bundle(store).data
+    assert (made.config, data.classes, len(data.training)) == (CONFIG, ("bus", "car"), 16)
+    assert (len(data.validation), data.validation.side) == (4, 16)
+    assert len(np.unique(np.concatenate([data.training.tracks, data.validation.tracks]))) == 20
+    assert set(data.validation.classes.tolist()) == {0, 1}
 
 
 def offer(store, weight=1.0, epochs=20):
@@ -74,11 +72,10 @@ def test_an_offer_is_sized_by_the_pictures(folder, monkeypatch) -> None:
     monkeypatch.setattr(type(store), "measure_accuracy", lambda self, newest: 0.5 if newest == 100 else 1.0)
     made = offer(store, 2.0, 6)
     assert (made.site, made.stream, made.now_us, made.until_us) == (STORES, "cam", 3, 9)
-    assert (made.config, made.epochs, made.crops) == (replace(CONFIG, epochs=6, batch_size=8), 6, 16)
+    assert (made.config, made.epochs) == (replace(CONFIG, epochs=6, batch_size=8), 6)
     crop_mb = (16 * 16 * 3 + 24) / 1e6
-    assert (made.crops_mb, made.validation_mb) == pytest.approx((16 * crop_mb, 4 * crop_mb))
-    assert made.back_mb == 2 * made.trained_mb
-    assert 0 < made.trained_mb < made.model_mb
+    assert made.crops_mb == pytest.approx(20 * crop_mb)
+    assert 0 < made.back_mb < 2 * made.model_mb
     assert (made.gain, made.per_accuracy, made.at_home) == (pytest.approx(0.5), 2.0, 0.0)
     assert made.gpu_s == pytest.approx(16 * 6 * store.crop_gpu_s)
 
@@ -101,26 +98,26 @@ def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones
 def test_the_next_update_begins_with_the_weights_of_the_last_one(folder) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     trained = build_edge_model(("bus", "car"), 0, 77, "mobilenet_v3_small")
-    assert same(task(store).start, store.model)
+    assert same(bundle(store).start, store.model)
     weights = to_bytes(trained)
     assert not store.has_weights(sha256(weights).hexdigest())
     store.store_weights(weights, 0.9)
     assert store.has_weights(sha256(weights).hexdigest())
     assert not store.has_weights(sha256(to_bytes(store.model)).hexdigest())
-    again = task(read_stores(folder / "stores.yaml")["cam"])
+    again = bundle(read_stores(folder / "stores.yaml")["cam"])
     assert same(again.start, trained)
     assert not same(again.start, store.model)
 
 
 def test_one_folder_needs_no_name(folder) -> None:
     store = read_stores(described(folder, BOTH.replace("{east: east, west: west}", "east")))["cam"]
-    assert len(task(store).training[HOME]) == 12
+    assert len(bundle(store).data.training) == 12
 
 
 def test_a_damaged_picture_is_left_out_and_said(folder, caplog) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     (folder / "west" / "car" / "000.png").write_bytes(b"no picture")
-    assert len(task(store).training[HOME]) == 15
+    assert len(bundle(store).data.training) == 15
     assert "cam: 1 pictures cannot be read and are left out, as " in caplog.text
     assert "000.png" in caplog.text
 
@@ -163,7 +160,7 @@ def test_folders_that_are_emptied_have_no_update(folder) -> None:
     with pytest.raises(UserError, match="cam: no pictures of bus, car in its folders"):
         offer(store)
     with pytest.raises(UserError, match="cam: its 0 pictures are too few to train and to validate"):
-        task(store)
+        bundle(store)
 
 
 TRIGGERED = BOTH + ", trigger: {new_samples: 5, accuracy: 0.8}"
@@ -176,7 +173,7 @@ def comes(folder, number, shade=7):
 def test_new_pictures_are_those_since_the_last_update_began_also_for_the_next_run(folder) -> None:
     store = read_stores(described(folder, TRIGGERED))["cam"]
     assert store.new_samples() == 20
-    task(store)
+    bundle(store)
     assert store.new_samples() == 0
     comes(folder, 100)
     (folder / "west" / "car" / "notes.txt").write_text("no picture")
@@ -196,7 +193,7 @@ def test_what_comes_while_pictures_are_read_is_new_afterwards(folder, monkeypatc
         return whole(path)
 
     monkeypatch.setattr(folder_store, "read_picture", reads)
-    task(store)
+    bundle(store)
     assert store.new_samples() == 1
 
 
@@ -237,7 +234,7 @@ def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> Non
 def test_a_record_that_cannot_be_kept_does_not_stop_an_update(folder, caplog) -> None:
     store = read_stores(described(folder, TRIGGERED))["cam"]
     (folder / "cam.safetensors.updates.json").mkdir()
-    task(store)
+    bundle(store)
     store.record_update(1.0, 0.1)
     assert store.new_samples() == 0
     assert offer(store).gpu_s == pytest.approx(16 * 20)
