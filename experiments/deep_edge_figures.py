@@ -31,10 +31,9 @@ from ekya.fleet.papers.deep_edge.workload import (
     edge_experiment,
     pi_points,
 )
-from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.papers.registry import PLAYED, Terms
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.deep_edge.task import EdgePolicy
-from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT

@@ -78,7 +78,8 @@ class TrainingBundle:
     def nbytes(self) -> int:
         """Size of the model, and of pictures and their labels."""
         data = self.data
-        parts = (data.training, data.validation, data.pooled, data.memory and data.memory.exemplars())
+        exemplars = None if data.memory is None else data.memory.exemplars()
+        parts = (data.training, data.validation, data.pooled, exemplars)
         return len(self.start) + sum(part.nbytes for part in parts if part is not None)
 
 

@@ -144,19 +144,20 @@ class RemoteTraining:
             self._note(state="failed", reason=f"{type(error).__name__}: {error}")
 
     def _train(self) -> None:
-        host = self._ordered(None)
-        while (host := self._standing(host)) is not None:
+        wanted = self._ordered(None)
+        while (host := self._standing(wanted)) is not None:
             try:
                 self._train_on(host)
             except _HostLostError as lost:
                 _LOG.warning("%s: %s: %s", self._name, host.site, lost)
                 self._strike(host, str(lost))
                 self._go_back()
+                wanted = host
                 continue
             # Without the lock: an order that comes from now on is as late as one after the end.
             if self._stopped.is_set() or self._next is None:
                 break
-            host = self._ordered(host)
+            wanted = self._ordered(host)
         ended: State = "stopped" if self._stopped.is_set() else "done"
         self._note(state=ended)
 
