@@ -1,7 +1,7 @@
 """Data store of labelled pictures in folders, described by a YAML file of stores."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +26,6 @@ from ekya.models.edge.predictor import accuracy
 from ekya.models.training.labelled import (
     VALIDATION_FRACTION,
     LabelledCrops,
-    concatenate,
     split_by_track_and_time,
 )
 from ekya.models.training.trainer import RetrainingData
@@ -64,7 +63,7 @@ class StoreSpec(DescribedPart):
     """Description of a store.
 
     Attributes:
-        samples: a folder with a subfolder of pictures per class; or several such folders, by name.
+        samples: a folder with a subfolder of pictures per class.
         out: file of the weights; the next update begins with them.
         start: model of the first update; fresh weights of ``model`` where left out.
         model: architecture.
@@ -78,7 +77,7 @@ class StoreSpec(DescribedPart):
         weight: of its accuracy, beside that of a stream of average weight.
     """
 
-    samples: Path | dict[str, Path]
+    samples: Path
     out: Path
     start: Path | None = None
     model: str = DEFAULT_ARCHITECTURE
@@ -116,33 +115,30 @@ def read_stores(path: Path) -> dict[StreamId, "FolderStore"]:
 
 
 def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec) -> "FolderStore":
-    samples = spec.samples if isinstance(spec.samples, dict) else {"": spec.samples}
-    roots = {part: folder / expand_home(root) for part, root in samples.items()}
-    for part, root in roots.items():
-        if not root.is_dir():
-            key = f"samples.{part}" if part else "samples"
-            raise UserError(f"{where}.{key}: there is no folder {root}; correct the path")
+    root = folder / expand_home(spec.samples)
+    if not root.is_dir():
+        raise UserError(f"{where}.samples: there is no folder {root}; correct the path")
     out = folder / expand_home(spec.out)
     if not out.parent.is_dir():
         raise UserError(f"{where}.out: there is no folder {out.parent}; make it, or name another file")
     if spec.model not in EDGE_MODELS:
         raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
     start = None if spec.start is None else folder / expand_home(spec.start)
-    model = _first_model(where, spec, start, roots)
+    model = _first_model(where, spec, start, root)
     config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
     (cost,) = load_card().of(model.architecture).family_costs([config], spec.side)
     crop_gpu_s = cost.epoch_gpu_s + cost.prepare_gpu_s / spec.epochs
     memory = StoreMemory(out.with_name(f"{out.name}.updates.json"))
-    return FolderStore(name, spec, roots, out, model, crop_gpu_s, memory)
+    return FolderStore(name, spec, root, out, model, crop_gpu_s, memory)
 
 
-def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping[str, Path]) -> EdgeModel:
+def _first_model(where: str, spec: StoreSpec, start: Path | None, root: Path) -> EdgeModel:
     if start is not None:
         model = load_model(start)
         if "model" in spec.model_fields_set and spec.model != model.architecture:
             raise UserError(f"{where}.model: {start} is a {model.architecture}; leave the key out")
         return model
-    classes = spec.classes or tuple(sorted({name for root in roots.values() for name in class_folders(root)}))
+    classes = spec.classes or tuple(sorted(class_folders(root)))
     if len(classes) < 2:
         raise UserError(f"{where}.samples: there are no folders of two classes or more; name them as classes")
     return build_edge_model(classes, 0, 0, spec.model)
@@ -155,7 +151,7 @@ class FolderStore:
     Attributes:
         name: of its updates.
         spec: description of the store.
-        roots: folders by name.
+        root: folder of the pictures.
         out: file of the weights.
         model: of the first update.
         crop_gpu_s: GPU-seconds of a picture in an epoch of the first update.
@@ -164,7 +160,7 @@ class FolderStore:
 
     name: StreamId
     spec: StoreSpec
-    roots: Mapping[str, Path]
+    root: Path
     out: Path
     model: EdgeModel
     crop_gpu_s: float
@@ -190,8 +186,8 @@ class FolderStore:
             UserError: none of these can be read, or the weights are damaged.
         """
         model = self._serving()
-        seen = (self._new() or sorted(pictures(self.roots, self.classes)))[-newest:]
-        crops = self._crops([(self.roots[one.part], one.label, one.file) for one in seen], model.classes, 0)
+        seen = (self._new() or sorted(pictures(self.root, self.classes)))[-newest:]
+        crops = self._crops([(one.label, one.file) for one in seen], model.classes)
         if not len(crops):
             raise UserError(
                 f"{self.name}: none of its newest {newest} pictures can be read; replace damaged ones"
@@ -208,9 +204,9 @@ class FolderStore:
             UserError: there are no pictures, or none can be read.
         """
         spec = self.spec
-        count = sum(len(picture_names(root, self.classes)) for root in self.roots.values())
+        count = len(picture_names(self.root, self.classes))
         if not count:
-            raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folders; add some")
+            raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folder; add some")
         crops, gain = max(1, round((1 - VALIDATION_FRACTION) * count)), self.memory.gain
         if gain is None:
             gain = (
@@ -242,19 +238,13 @@ class FolderStore:
         Raises:
             UserError: too few of them can be read, or the last weights are damaged.
         """
-        model, there = self._serving(), pictures(self.roots, self.classes)
-        training, validation, tracks = [], [], 0
-        for root in self.roots.values():
-            files = [(root, label, file) for file, label in picture_names(root, self.classes)]
-            crops = self._crops(files, self.classes, tracks)
-            tracks += len(crops)
-            own, held = split_by_track_and_time(crops)
-            training.append(own)
-            validation.append(held)
-        learnt, held_out = concatenate(training), concatenate(validation)
+        model, there = self._serving(), pictures(self.root, self.classes)
+        files = [(label, file) for file, label in picture_names(self.root, self.classes)]
+        crops = self._crops(files, self.classes)
+        learnt, held_out = split_by_track_and_time(crops)
         if not len(held_out) or not len(learnt):
             raise UserError(
-                f"{self.name}: its {tracks} pictures are too few to train and to validate; add some"
+                f"{self.name}: its {len(crops)} pictures are too few to train and to validate; add some"
             )
         try:
             self.memory.record_begin(there)
@@ -286,22 +276,17 @@ class FolderStore:
         return load_model(self.out) if self.out.exists() else self.model
 
     def _new(self) -> list[StoredPicture]:
-        return self.memory.pictures_since(pictures(self.roots, self.classes))
+        return self.memory.pictures_since(pictures(self.root, self.classes))
 
-    def _crops(
-        self, files: Iterable[tuple[Path, str, str]], classes: tuple[str, ...], first: int
-    ) -> LabelledCrops:
-        """Makes each readable picture (root, label, file) one object, in this order.
-
-        The label is -1 for a class that is not listed. Tracks are numbered from ``first``.
-        """
+    def _crops(self, files: Iterable[tuple[str, str]], classes: tuple[str, ...]) -> LabelledCrops:
+        """Makes each readable picture (label, file) one object, in this order; -1: of a class not listed."""
         side, labels_of = self.spec.side, {name: index for index, name in enumerate(classes)}
         crops, labels, damaged = [], [], list[Path]()
-        for root, label, file in files:
+        for label, file in files:
             try:
-                image = read_picture(root / label / file)
+                image = read_picture(self.root / label / file)
             except UnreadableError:
-                damaged.append(root / label / file)
+                damaged.append(self.root / label / file)
                 continue
             height, width = image.shape[:2]
             crops.append(crop_objects(image, np.array([[0, 0, width, height]], np.float32), side)[0])
@@ -312,4 +297,4 @@ class FolderStore:
             )
         order = np.arange(len(crops), dtype=np.int64)
         taken = np.array(crops, np.uint8).reshape(-1, side, side, 3)
-        return LabelledCrops(taken, np.array(labels, np.int64), first + order, order)
+        return LabelledCrops(taken, np.array(labels, np.int64), order, order)
