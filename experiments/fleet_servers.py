@@ -59,7 +59,7 @@ class Fleet:
         conditions = Conditions(gpus=self.gpus, preparation_share_milli=300)
         return [
             TraceServer(
-                ServerTerms(SiteName(f"server-{place}"), crops_may_leave=True),
+                ServerTerms(SiteName(f"server-{place}"), samples_may_leave="crops"),
                 generate_trace(100 * seed + place, streams, WINDOWS, self.parameters),
                 conditions,
             )

@@ -66,7 +66,7 @@ def server(site, streams, gpus=1.0, seed=0, **changes):
     # Exact estimates, so that loans differ by what servers have and not by chance.
     conditions = Conditions(gpus=gpus, windows=WINDOWS, preparation_share_milli=300, error_sd=0.0)
     return TraceServer(
-        ServerTerms(site, **{"crops_may_leave": True, **changes}),
+        ServerTerms(site, **{"samples_may_leave": "crops", **changes}),
         generate_trace(seed, streams, WINDOWS, GeneratorParameters(trial_part=0.2)),
         conditions,
     )
@@ -132,7 +132,7 @@ def test_loans_keep_their_times_and_never_outlive_their_window(lent) -> None:
 
 
 def test_crops_that_may_not_leave_stay() -> None:
-    assert play(servers(crops_may_leave=False), CHEAPEST).loans == ()
+    assert play(servers(samples_may_leave="no"), CHEAPEST).loans == ()
 
 
 def test_who_takes_no_guests_has_none() -> None:

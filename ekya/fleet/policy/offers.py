@@ -46,7 +46,7 @@ class TrainingOffer:
         until_us: end of the window; weights that arrive later are out of date.
         crops_mb: all crops that a host needs, those for validation and exemplars included.
         model_mb: the initial model.
-        back_mb: a snapshot on its way home: the weights that γ trains, and their momentum.
+        back_mb: a snapshot on its way home: the weights that γ trains, and the state of their optimiser.
         opened_us: when it was offered first; None where that is now.
         held_by: the server that holds crops and model, of a loan of which this is the rest; None: none does.
         per_accuracy: gain for each unit of accuracy by which the stream's model gets better.
@@ -115,12 +115,13 @@ class LinkSizes:
     """Sizes of the data that jobs elsewhere send over links.
 
     Attributes:
-        crop_mb: one crop with its label.
+        crop_mb: one crop with its label, or one frame of a detector.
         model_mb: an edge model.
         blocks_mb: weights of its blocks, from the last one backwards.
         features: inputs of its head.
         classes: outputs of its head.
         exemplars: most exemplars that a stream remembers.
+        head_mb: weights of a detector's head; None for a classifier, whose head γ determines.
     """
 
     crop_mb: float
@@ -129,15 +130,22 @@ class LinkSizes:
     features: int
     classes: int
     exemplars: int
+    head_mb: float | None = None
 
     def trained_mb(self, config: RetrainConfig) -> float:
         """Returns the size of the weights that γ trains (four bytes each): the head and the last blocks."""
-        width = config.head_width
+        blocks_mb, width = sum(self.blocks_mb[: config.trainable_blocks]), config.head_width
+        if self.head_mb is not None:
+            return blocks_mb + self.head_mb
         if width:
             head = (self.features + 1) * width + (width + 1) * self.classes
         else:
             head = (self.features + 1) * self.classes
-        return sum(self.blocks_mb[: config.trainable_blocks]) + 4e-6 * head
+        return blocks_mb + 4e-6 * head
+
+    def snapshot_mb(self, config: RetrainConfig) -> float:
+        """Returns the size of a snapshot: SGD keeps one value for each weight, a detector's AdamW two."""
+        return (2.0 if self.head_mb is None else 3.0) * self.trained_mb(config)
 
 
 def offers(
@@ -182,8 +190,7 @@ def offers(
             until_us=view.window_end_us,
             crops_mb=(counts.training + counts.validation + counts.exemplars) * sizes.crop_mb,
             model_mb=sizes.model_mb,
-            # Weights and their momentum.
-            back_mb=2.0 * sizes.trained_mb(option.config),
+            back_mb=sizes.snapshot_mb(option.config),
             per_accuracy=per_accuracy,
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
@@ -138,18 +138,21 @@ A share in between costs as much as the next larger one.
 """
 
 
+SamplesMayLeave = Literal["no", "crops", "frames"]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTerms:
     """Conditions under which a server takes part in the fleet.
 
     Attributes:
         site: the server's name.
-        crops_may_leave: labelled crops may be sent to other servers.
+        samples_may_leave: what may be sent to other servers.
         takes_guests: others' jobs may run there.
     """
 
     site: SiteName
-    crops_may_leave: bool
+    samples_may_leave: SamplesMayLeave
     takes_guests: bool = True
 
 
@@ -264,7 +267,7 @@ class LendingServer:
 
         Loans are made one by one, since each changes the value of the others.
         """
-        if self._above is None or not self._terms.crops_may_leave or self._state is None:
+        if self._above is None or self._terms.samples_may_leave == "no" or self._state is None:
             return (), {}
         loans = self._taken(view)
         for loan in loans:

@@ -89,7 +89,7 @@ class Counting:
 
 def server(options, lent_milli=0, above=None, scheduler=None):
     """A server with two streams that serve in window 1; ``lent_milli`` is lent by its loop's state."""
-    terms = ServerTerms(HERE, crops_may_leave=False)
+    terms = ServerTerms(HERE, samples_may_leave="no")
     idle, scheduler = Idle(), scheduler or make_scheduler("thief")
     made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle))
     made.follow_state(serving(lent_milli=lent_milli))
@@ -150,7 +150,7 @@ def test_its_room_is_priced_once_until_its_plan_or_the_time_limit_changes() -> N
     ("takes_guests", "changes"), [(False, {}), (True, {"window": -1}), (True, {"streams": ()})]
 )
 def test_who_takes_no_guests_or_serves_nothing_yet_has_no_room(takes_guests, changes) -> None:
-    idle, terms = Idle(), ServerTerms(HERE, crops_may_leave=True, takes_guests=takes_guests)
+    idle, terms = Idle(), ServerTerms(HERE, samples_may_leave="crops", takes_guests=takes_guests)
     made = LendingServer(terms, make_scheduler("thief"), MOVING, SIZES, None, idle, AsForeseen(idle))
     assert made.spare_room(120 * S, 200 * S) is None
     made.follow_state(serving(**changes))
@@ -188,10 +188,10 @@ class Wanting:
     A tenth of a GPU is left beside inference where ``capacity_milli`` is 700, so a minute takes ten there.
     """
 
-    def __init__(self, capacity_milli=700, refuses=(A, B), crops_may_leave=True, gpu_s=60.0):
+    def __init__(self, capacity_milli=700, refuses=(A, B), samples_may_leave="crops", gpu_s=60.0):
         self.options, self.gpu_s = replace(OPTIONS, capacity_milli=capacity_milli), gpu_s
         self.scheduler, self.above, self.idle = make_scheduler("thief"), Above(refuses), Idle()
-        terms, self.awaited = ServerTerms(HERE, crops_may_leave), AsForeseen(self.idle)
+        terms, self.awaited = ServerTerms(HERE, samples_may_leave), AsForeseen(self.idle)
         self.server = LendingServer(
             terms,
             self.scheduler,
@@ -249,7 +249,7 @@ def test_who_could_ask_nobody_has_nothing_to_withdraw() -> None:
 
 
 def test_whose_crops_may_not_leave_offers_nothing() -> None:
-    made = Wanting(crops_may_leave=False)
+    made = Wanting(samples_may_leave="no")
     made.plan()
     assert (made.above.asked, made.above.withdrawn) == ([], [])
 

@@ -40,7 +40,7 @@ def gather_bundles(
 
 
 def bundle_of(command: StartRetraining, material: StreamRetrainInputs) -> TrainingBundle:
-    """Returns what a retraining needs: the same as at home, and no frames.
+    """Returns what a retraining needs, the same as at home: labelled crops, or a detector's small frames.
 
     Args:
         command: of the stream's loop.

@@ -226,7 +226,7 @@ class FolderStore:
             until_us=until_us,
             crops_mb=count * sizes.crop_mb,
             model_mb=sizes.model_mb,
-            back_mb=2.0 * sizes.trained_mb(config),
+            back_mb=sizes.snapshot_mb(config),
             per_accuracy=weight,
         )
 

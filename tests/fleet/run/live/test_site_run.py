@@ -35,7 +35,7 @@ ORDER = RunOrder("abc", "town", None, 7, {}, None)
 @pytest.fixture
 def server():
     fleet = SimpleNamespace(scheduler="ekya", windows=2, window_s=30.0)
-    return SimpleNamespace(terms=ServerTerms(NORTH, crops_may_leave=False), fleet=fleet)
+    return SimpleNamespace(terms=ServerTerms(NORTH, samples_may_leave="no"), fleet=fleet)
 
 
 class Clock:
