@@ -332,7 +332,7 @@ def _table(summary: dict[str, Any]) -> Table:
     table.caption = (
         f"{frames['arrived']} frames arrived, {frames['lost']} lost; {loans['made']} loans"
         + (f" ({outcomes})" if outcomes else "")
-        + f", {summary['moved_mb']['total']:.1f} MB between servers, no whole frame among them"
+        + f", {summary['moved_mb']['total']:.1f} MB between servers"
     )
     return table
 
