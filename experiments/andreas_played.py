@@ -7,11 +7,10 @@ from time import process_time
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.andreas.workload import FOUR_GPUS, TWO_GPUS, AndreasPhysics, Scenario, andreas_workload
-from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.papers.registry import PLAYED, Terms
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Places
-from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 

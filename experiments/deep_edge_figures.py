@@ -21,7 +21,7 @@ from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark
 from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
 from ekya.core.units import us_to_seconds
-from ekya.fleet.fitting.boosted import Models, split
+from ekya.fleet.papers.deep_edge.boosted import Models, split
 from ekya.fleet.papers.deep_edge.laws import NANO, PI, TX2
 from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
 from ekya.fleet.papers.deep_edge.workload import (
@@ -31,10 +31,9 @@ from ekya.fleet.papers.deep_edge.workload import (
     edge_experiment,
     pi_points,
 )
-from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.papers.registry import PLAYED, Terms
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.deep_edge.task import EdgePolicy
-from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT

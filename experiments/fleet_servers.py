@@ -1,7 +1,7 @@
 """Servers that lend each other capacity over traces: each tier beside servers without any.
 
     python experiments/fleet_servers.py
-    python experiments/fleet_servers.py --fleet narrow --tier andreas,deep-edge --seeds 0,1
+    python experiments/fleet_servers.py --fleet narrow --tier net,andreas --seeds 0,1
     python experiments/fleet_servers.py --scheduler thief --json -
     python experiments/fleet_servers.py --tier andreas --fail
 
@@ -59,7 +59,7 @@ class Fleet:
         conditions = Conditions(gpus=self.gpus, preparation_share_milli=300)
         return [
             TraceServer(
-                ServerTerms(SiteName(f"server-{place}"), crops_may_leave=True),
+                ServerTerms(SiteName(f"server-{place}"), samples_may_leave="crops"),
                 generate_trace(100 * seed + place, streams, WINDOWS, self.parameters),
                 conditions,
             )
@@ -93,7 +93,6 @@ def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:
         "overloaded_alone": round(_of_first(alone), 6),
         "overloaded_lending": round(_of_first(lent), 6),
         "loans": len(lent.loans),
-        "split": sum(len(made.loan.parts) > 1 for made in lent.loans),
         "arrived": sum(made.outcome == ARRIVED for made in lent.loans),
         "moved_mb": round(sum(lent.moved_mb.values()), 1),
     }
@@ -102,18 +101,18 @@ def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:
 def failed(fleet: str, seed: int, scheduler: str, tier: str, lent: PlayedServers) -> dict[str, Any]:
     """Returns the outcomes of loans when the host of the first one dies while it trains."""
     first = lent.loans[0].loan
-    dies = ServerDeath(first.parameter_server, (first.begins_us + first.ends_us) // 2)
+    dies = ServerDeath(first.host, (first.begins_us + first.ends_us) // 2)
     died = play(fleet, seed, scheduler, tier, [dies])
     others = [
         value
         for site, streams in died.accuracy.items()
-        if site != first.parameter_server
+        if site != first.host
         for windows in streams.values()
         for value in windows
     ]
     outcomes = [made.outcome for made in died.loans]
     return {
-        "died": first.parameter_server,
+        "died": first.host,
         "loans_after": {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))},
         "others_after": round(fmean(others), 6),
     }
@@ -129,7 +128,7 @@ def in_words(row: Mapping[str, Any]) -> str:
     told = (
         f"seed {row['seed']}, {row['tier']}: {row['alone']:.2%} alone, {row['lending']:.2%} lending; the "
         f"overloaded server {row['overloaded_alone']:.2%} and {row['overloaded_lending']:.2%}; "
-        f"{row['loans']} loans, {row['split']} of them split, {row['moved_mb']:.0f} MB"
+        f"{row['loans']} loans, {row['moved_mb']:.0f} MB"
     )
     if "died" not in row:
         return told
@@ -179,7 +178,7 @@ if __name__ == "__main__":
     run(
         main,
         "python experiments/fleet_servers.py",
-        "python experiments/fleet_servers.py --fleet narrow --tier andreas,deep-edge --seeds 0,1",
+        "python experiments/fleet_servers.py --fleet narrow --tier net,andreas --seeds 0,1",
         "python experiments/fleet_servers.py --scheduler thief --json -",
         "python experiments/fleet_servers.py --tier andreas --fail",
     )

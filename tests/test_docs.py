@@ -116,7 +116,6 @@ def test_docs_keys_are_all_described_in_the_code():
     assert set(undescribed(generated.fleet_file())) <= DESCRIBED_IN_WORDS_ONLY
     assert not undescribed(generated.servers_file())
     assert not undescribed(generated.stores_file())
-    assert not undescribed(generated.workload_files())
 
 
 def test_docs_reference_names_enum_values_and_source_kinds():

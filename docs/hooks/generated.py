@@ -24,7 +24,6 @@ from ekya.cli import app
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.run.stores.folder_store import StoresFile
 from ekya.fleet.servers_file import ServersSpec
-from ekya.fleet.workload_files import ClusterSpec, JobsSpec
 from ekya.runtime.driver.observers import RunMetrics
 from ekya.service.http.routes import ROUTES
 from ekya.service.metrics import METRICS
@@ -50,17 +49,10 @@ def stores_file() -> tuple[Section, ...]:
     return settings_page.sections_of(StoresFile)
 
 
-def workload_files() -> tuple[Section, ...]:
-    """Returns the sections of the jobs file and of the cluster file."""
-    return (*settings_page.sections_of(JobsSpec), *settings_page.sections_of(ClusterSpec))
-
-
 PARTS: Mapping[str, Callable[[], str]] = {
     "fleet-file": lambda: settings_page.page(fleet_file()),
     "servers-file": lambda: settings_page.page(servers_file()),
     "stores-file": lambda: settings_page.page(stores_file()),
-    "jobs-file": lambda: settings_page.page(settings_page.sections_of(JobsSpec)),
-    "cluster-file": lambda: settings_page.page(settings_page.sections_of(ClusterSpec)),
     "cli": lambda: cli_page.page(get_command(app), "ekya"),
     "api": lambda: api_page.page(ROUTES),
     "metrics": lambda: metrics_page.page(metrics_page.metrics_of(RunMetrics())),

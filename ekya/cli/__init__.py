@@ -16,7 +16,6 @@ from ekya.cli import (
     compare,
     ctl,
     fleet_doctor,
-    fleet_profile,
     fleet_run,
     fleet_simulate,
     fleet_site,
@@ -96,7 +95,6 @@ app.add_typer(_ctl)
 _add(app, score.score)
 _add(app, folder.status, folder.gc, folder.backup, folder.restore, folder.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
-_add(_fleet, fleet_profile.profile)
 app.add_typer(_fleet)
 
 

@@ -53,8 +53,7 @@ class FleetRunConfig:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Policy that decides about loans between servers: net (ours, if left out), andreas, okita, "
-            "deep-edge, or none.",
+            help="Policy that decides about loans: net (ours, if left out), andreas, or none.",
         ),
     ] = None
     fail: Annotated[
@@ -72,14 +71,6 @@ class FleetRunConfig:
     stores: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Stores of samples whose models are updated meanwhile (YAML)."),
-    ] = None
-    points: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Points of ekya fleet profile: models of the hosts for the tier deep-edge, "
-            "and estimates of stores' first updates.",
-        ),
     ] = None
     host: Annotated[
         str,
@@ -226,8 +217,7 @@ def _run_live(
             )
     if config.stores is not None and tier is None:
         raise UserError("--stores: without a tier no update is given a server; leave out --tier none")
-    points = _points_of(config, tier)
-    stores = read_stores_of_file(config.stores, points)
+    stores = read_stores_of_file(config.stores)
     with _reached(config, servers.addresses) as (sites, doors):
         for site in servers.addresses:
             sites.require_sites(site)
@@ -237,9 +227,7 @@ def _run_live(
             with output.console.status("starting the sites"):
                 here = [server.terms.site for server in servers.servers]
                 sites.start_sites(here, path, folder.path, config.shares)
-                live = start_servers(
-                    folder, servers.links, tier, config.seed, changes, sites, doors, updates, points
-                )
+                live = start_servers(folder, servers.links, tier, config.seed, changes, sites, doors, updates)
             with open_bars(output.console) as bars:
                 return live.watch_runs(failures, _followed(bars)), folder
 
@@ -252,7 +240,7 @@ def _resumed(
 
     folder = ServersFolder(path)
     run = LiveRun.load(folder.live)
-    stores = read_noted_stores(folder, run.points)
+    stores = read_noted_stores(folder)
     with (
         _reached(config, run.addresses) as (sites, doors),
         open_updates(stores, folder, _rest_of(config), output) as updates,
@@ -261,21 +249,6 @@ def _resumed(
         with open_bars(output.console) as bars:
             ran = live.watch_runs((), _followed(bars))
     return ran, folder, run.tier, tuple(sorted(run.addresses))
-
-
-def _points_of(config: FleetRunConfig, tier: str | None) -> Path | None:
-    """Returns the absolute path of ``--points``; fails where nothing would use them, or they fit nothing."""
-    from ekya.fleet.fitting.points_file import fitted_to
-
-    if config.points is None:
-        return None
-    if config.stores is None and tier != "deep-edge":
-        raise UserError(
-            "--points: only the tier deep-edge and updates of stores use them; write --tier deep-edge, "
-            "add --stores FILE, or leave --points out"
-        )
-    fitted_to(config.points)
-    return config.points.absolute()
 
 
 def _rest_of(config: FleetRunConfig) -> RestOptions:
@@ -359,7 +332,7 @@ def _table(summary: dict[str, Any]) -> Table:
     table.caption = (
         f"{frames['arrived']} frames arrived, {frames['lost']} lost; {loans['made']} loans"
         + (f" ({outcomes})" if outcomes else "")
-        + f", {summary['moved_mb']['total']:.1f} MB between servers, no whole frame among them"
+        + f", {summary['moved_mb']['total']:.1f} MB between servers"
     )
     return table
 

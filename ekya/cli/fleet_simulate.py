@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ from ekya.fleet.policy.places import NodeName
 from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 if TYPE_CHECKING:
-    from ekya.fleet.papers.worlds import PaperWorld, WorldKind
+    from ekya.fleet.papers.worlds import PaperWorld
     from ekya.fleet.sim.outcome import FleetOutcome
 
 _FEW = 8
@@ -33,19 +32,12 @@ class FleetSimulateConfig:
     """Options of ``ekya fleet simulate``."""
 
     world: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="WORLD",
-            help="A paper's workload: andreas-two-gpu, andreas-four-gpu, okita or deep-edge. "
-            "Left out for a workload of your own, --jobs and --cluster.",
+            help="A paper's workload: andreas-two-gpu, andreas-four-gpu, okita or deep-edge.",
         ),
-    ] = None
-    jobs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Jobs of your own (docs/reference/jobs-file.md).")
-    ] = None
-    cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The nodes and links that train them.")
-    ] = None
+    ]
     policy: Annotated[
         str, typer.Option(metavar="NAME,...", help="Policies; default: all that can run in it.")
     ] = ""
@@ -72,13 +64,6 @@ class FleetSimulateConfig:
             "Moves cost nothing if left out, as in the paper's simulator.",
         ),
     ] = None
-    profiles: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="In ANDREAS's worlds: what an epoch takes, by node and GPUs (docs/fleet/andreas.md).",
-        ),
-    ] = None
     json_to: opt.Json = None
 
 
@@ -90,32 +75,27 @@ class FleetSimulateConfig:
     "ekya fleet simulate andreas-two-gpu --policy andreas,worth,edf --restart 60",
     "ekya fleet simulate deep-edge --policy deep-edge,fair --seeds 2020,2021,2022",
     "ekya fleet simulate deep-edge --fail nano-1@300:600 --json -",
-    "ekya fleet simulate --jobs datasets/small_cluster/jobs.yaml "
-    "--cluster datasets/small_cluster/cluster.yaml",
 )
 def simulate(config: FleetSimulateConfig, output: Output) -> None:
-    """Simulate a paper's workload, or your own, under fleet policies, in virtual time."""
-    from ekya.fleet.papers.worlds import WorkloadOptions
-    from ekya.fleet.workload_files import load_profiles
+    """Simulate a paper's workload under fleet policies, in virtual time."""
+    from ekya.fleet.papers.worlds import WorkloadOptions, world_kind
 
     seeds = parse_integers(config.seeds)
     outages = [
         NodeOutage(NodeName(failing.name), failing.from_us, failing.to_us)
         for failing in read_failing(config.fail or (), "NODE", returns=True)
     ]
-    kind = _kind(config)
-    about = config.world or kind.about
-    policies = _checked(split_names(config.policy), about, kind.policies)
+    kind = world_kind(config.world)
+    policies = _checked(split_names(config.policy), config.world, kind.policies)
     refuse_repeats("--seeds", seeds)
     restart_us = None if config.restart is None else seconds_to_us(config.restart)
-    profiles = {} if config.profiles is None else load_profiles(config.profiles)
     nodes = kind.nodes if config.nodes is None else config.nodes
     runs: list[dict[str, Any]] = []
     stopped = False
     with open_bars(output.console) as bars:
         ready = bars.add_task("Ready %", total=100)
         draw = kind.open(
-            WorkloadOptions(config.nodes, config.first, policies, restart_us, profiles),
+            WorkloadOptions(config.nodes, config.first, policies, restart_us),
             lambda part: bars.update(ready, completed=round(100 * part)),
         )
         bars.remove_task(ready)
@@ -128,34 +108,12 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
         except KeyboardInterrupt:
             stopped = True
     means = [_mean(own) for name in policies if (own := [run for run in runs if run["policy"] == name])]
-    output.write_json({"world": about, "nodes": nodes, "runs": runs, "mean": means})
+    output.write_json({"world": config.world, "nodes": nodes, "runs": runs, "mean": means})
     if means:
-        output.console.print(_table(f"{about}, {nodes} nodes", kind.shown, means))
+        output.console.print(_table(f"{config.world}, {nodes} nodes", kind.shown, means))
     if stopped:
         output.print_text(f"Stopped after {len(runs)} of {len(seeds) * len(policies)} runs.")
         raise KeyboardInterrupt
-
-
-def _kind(config: FleetSimulateConfig) -> "WorldKind":
-    from ekya.fleet.own_world import own_kind
-    from ekya.fleet.papers.worlds import world_kind
-
-    jobs, cluster = config.jobs, config.cluster
-    if jobs is None and cluster is None:
-        if config.world is None:
-            raise UserError("WORLD: it is missing; name a paper's workload, or give --jobs and --cluster")
-        return world_kind(config.world)
-    if config.world is not None:
-        raise UserError(
-            f"WORLD {config.world}: --jobs and --cluster are a workload too; leave one of them out"
-        )
-    if jobs is None or cluster is None:
-        missing = "--jobs" if jobs is None else "--cluster"
-        raise UserError(f"{missing}: it is missing; --jobs and --cluster need each other")
-    for option, value, file in (("--nodes", config.nodes, cluster), ("--profiles", config.profiles, jobs)):
-        if value is not None:
-            raise UserError(f"{option} {value}: {file} says it; leave {option} out")
-    return own_kind(jobs, cluster, split_names(config.policy))
 
 
 def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,8 +139,7 @@ def _play(world: "PaperWorld", policy: str, outages: Sequence[NodeOutage], seed:
         world.places,
         outages,
         seed,
-        world.until_us,
-        time.perf_counter,
+        timer=time.perf_counter,
     ).run()
 
 

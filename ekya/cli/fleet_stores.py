@@ -58,13 +58,13 @@ def open_updates(
         yield updates
 
 
-def read_stores_of_file(stores: Path | None, points: Path | None) -> "dict[StreamId, FolderStore]":
+def read_stores_of_file(stores: Path | None) -> "dict[StreamId, FolderStore]":
     """Returns the stores of a file; none without one."""
     if stores is None:
         return {}
     from ekya.fleet.run.stores.folder_store import read_stores
 
-    return read_stores(stores, points)
+    return read_stores(stores)
 
 
 def note_stores_file(folder: "ServersFolder", stores: Path | None) -> None:
@@ -73,7 +73,7 @@ def note_stores_file(folder: "ServersFolder", stores: Path | None) -> None:
         write_text_atomic(folder.stores, json.dumps({"stores": str(stores.absolute())}) + "\n")
 
 
-def read_noted_stores(folder: "ServersFolder", points: Path | None) -> "dict[StreamId, FolderStore]":
+def read_noted_stores(folder: "ServersFolder") -> "dict[StreamId, FolderStore]":
     """Returns the stores of a run that was begun before."""
     if not folder.stores.is_file():
         return {}
@@ -83,7 +83,7 @@ def read_noted_stores(folder: "ServersFolder", points: Path | None) -> "dict[Str
         raise UserError(
             f"{folder.stores}: it names no stores ({error}); remove it to go on without"
         ) from error
-    return read_stores_of_file(stores, points)
+    return read_stores_of_file(stores)
 
 
 def _is_loopback(host: str) -> bool:

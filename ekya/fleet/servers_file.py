@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
@@ -16,7 +16,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.places import STORES, SiteName
-from ekya.fleet.run.server import ServerTerms
+from ekya.fleet.run.server import SamplesMayLeave, ServerTerms
 from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name
 from ekya.system.yaml_file import read_mapping
@@ -50,6 +50,11 @@ class LinksSpec(DescribedPart):
     ways: tuple[WaySpec, ...] = ()
 
 
+def _no_is_text(value: object) -> object:
+    """Returns what YAML reads as false as the word that was written."""
+    return "no" if value is False else value
+
+
 class ServerSpec(DescribedPart):
     """One server.
 
@@ -58,10 +63,10 @@ class ServerSpec(DescribedPart):
         fleet: its fleet file; None: the top-level ``fleet`` of the servers file.
         streams: ids from the fleet file; None: all of them.
         changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
-        crops_may_leave: labelled crops of its streams may be sent to other servers. Whole frames never are.
+        samples_may_leave: what of its streams may be sent to other servers to train on: ``no``, labelled
+            ``crops`` of objects, or also labelled ``frames``, scaled to the side of the edge model, which
+            detectors learn from.
         takes_guests: jobs of other servers' streams may run on it.
-        kind: of its machine, as in the data points of ``ekya fleet profile``; the tier ``deep-edge``
-            with ``--points`` sees profiled kinds through fitted models.
         address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
             machine of ``ekya fleet run``.
     """
@@ -70,9 +75,8 @@ class ServerSpec(DescribedPart):
     fleet: Path | None = None
     streams: tuple[str, ...] | None = None
     changes: Mapping[str, object] = Field(default_factory=dict)
-    crops_may_leave: bool = False
+    samples_may_leave: Annotated[SamplesMayLeave, BeforeValidator(_no_is_text)] = "no"
     takes_guests: bool = True
-    kind: str | None = None
     address: str | None = None
 
     @field_validator("address")
@@ -122,11 +126,10 @@ class ServersSpec(DescribedPart):
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """A server with its parsed fleet file, and the kind of its machine where that is profiled."""
+    """A server with its parsed fleet file."""
 
     terms: ServerTerms
     fleet: FleetConfig
-    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ def load_servers(
 
 def _terms(server: ServerSpec) -> ServerTerms:
     site = SiteName(server.site)
-    return ServerTerms(site, server.crops_may_leave, server.takes_guests)
+    return ServerTerms(site, server.samples_may_leave, server.takes_guests)
 
 
 def _problems(spec: ServersSpec, sites: Sequence[str]) -> Sequence[str]:
@@ -213,12 +216,11 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
     if server.streams is not None:
         raw["streams"] = _chosen(raw.get("streams"), server.streams, f"{key}.streams")
     fleet = parse_fleet(raw, f"{key} with {file}", (file.parent, path.parent, shipped_root()))
-    if fleet.edge.task is Task.DETECT:
+    if fleet.edge.task is Task.DETECT and server.samples_may_leave == "crops":
         raise UserError(
-            f"{key} with {file}: edge.task: several servers train classifiers only; write `edge: {{task: "
-            "classify}}`, or give this fleet file to ekya run"
+            f"{key}.samples_may_leave: its models detect, and learn from frames; write frames, or no"
         )
-    return ServerConfig(_terms(server), fleet, server.kind)
+    return ServerConfig(_terms(server), fleet)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:
@@ -252,7 +254,7 @@ def dump_servers(servers: Servers) -> str:
             {
                 "site": str(terms.site),
                 "fleet": f"{terms.site}/fleet.yaml",
-                "crops_may_leave": terms.crops_may_leave,
+                "samples_may_leave": terms.samples_may_leave,
                 "takes_guests": terms.takes_guests,
                 **({"address": servers.addresses[terms.site]} if terms.site in servers.addresses else {}),
             }

@@ -87,8 +87,6 @@ def test_fleet_run_here_asks_for_at_most_the_first_gpu(
     [
         (["--listen", "here"], "--listen here: write HOST:PORT, as 10.0.0.2:7070"),
         (["--listen", "192.0.2.1:7071"], "192.0.2.1:7071 cannot be listened on"),
-        (["--points", "nano.parquet"], "--points: only the tier deep-edge and updates"),
-        (["--points", "nano.parquet", "--tier", "deep-edge"], "nano.parquet"),
         (["--fail", "south@3"], "--fail south: it is on another machine"),
         (["--fail", "west@3"], "--fail west: there is no server west; they are north, south"),
         ([], "south: 127.0.0.1:1 refuses connections"),

@@ -6,9 +6,8 @@ import pytest
 from commands import error_line
 
 from ekya import cli
-from ekya.fleet.fitting.boosted import Models
-from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
 from ekya.fleet.papers.deep_edge import laws, testbed
+from ekya.fleet.papers.deep_edge.boosted import Models
 from ekya.fleet.papers.deep_edge.testbed import KNOWN
 from ekya.fleet.papers.worlds import WORLDS
 from ekya.fleet.sim.engine import FleetEngine
@@ -59,26 +58,6 @@ def test_fleet_simulate_with_restart_charges_moves(capfd) -> None:
     assert {**paid[2], "host": free[2]["host"]} == free[2]
 
 
-def test_fleet_simulate_with_profiles_takes_their_times(capfd, tmp_path) -> None:
-    store = tmp_path / "profiles.json"
-    words = ["andreas-two-gpu", "--nodes", "2", "--first", "1", "--policy", "edf"]
-    (drawn,) = played(capfd, *words)["runs"]
-
-    def write(epoch_s, *names):
-        store.write_text(json.dumps({"profiles": {name: {"V100": {"1": epoch_s}} for name in names}}))
-
-    write(10, *PROFILE_NAMES)
-    (measured,) = played(capfd, *words, "--profiles", str(store))["runs"]
-    assert measured["epoch_s"] == 10 < drawn["epoch_s"]
-    write(1e-6, "LSTM-33")
-    assert cli.main(["fleet", "simulate", *words, "--profiles", str(store)]) == cli.USER_ERROR
-    assert "--profiles: profiles.LSTM-33: no job is called so; they are LSTM-32" in capfd.readouterr().err
-    write(1e-6, "LSTM-32")
-    assert cli.main(["fleet", "simulate", "okita", "--profiles", str(store)]) == cli.USER_ERROR
-    assert "--profiles: only jobs of ANDREAS have any" in capfd.readouterr().err
-
-
-@pytest.mark.usefixtures("knows")
 def test_fleet_simulate_deep_edge_is_ahead_of_fair(capfd) -> None:
     report = played(capfd, "deep-edge", "--seeds", "2020,2023,2024")
     mean = {mean["policy"]: mean for mean in report["mean"]}

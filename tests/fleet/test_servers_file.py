@@ -16,7 +16,7 @@ def file_of(tmp_path, **changes):
     north = {
         "site": "north",
         "streams": ["cam-2", "cam-1"],
-        "crops_may_leave": True,
+        "samples_may_leave": "crops",
         "changes": {"gpus": 1.1},
     }
     south = {"site": "south", "streams": ["cam-3"], "takes_guests": False}
@@ -34,8 +34,8 @@ def test_every_server_has_its_streams_of_a_fleet_file_and_its_own_changes(tmp_pa
     north, south = servers.servers
     assert servers.name == "my-town"
     assert servers.links == Links({("north", "south"): 2.0}, 40.0)
-    assert north.terms == ServerTerms("north", crops_may_leave=True)
-    assert south.terms == ServerTerms("south", crops_may_leave=False, takes_guests=False)
+    assert north.terms == ServerTerms("north", samples_may_leave="crops")
+    assert south.terms == ServerTerms("south", samples_may_leave="no", takes_guests=False)
     assert [stream.id for stream in north.fleet.streams] == ["cam-1", "cam-2"]
     assert (north.fleet.gpus, south.fleet.gpus) == (1.1, 1.2)
     assert {(server.fleet.name, server.fleet.windows) for server in servers.servers} == {
@@ -46,7 +46,7 @@ def test_every_server_has_its_streams_of_a_fleet_file_and_its_own_changes(tmp_pa
 
 def test_nothing_leaves_a_server_that_does_not_say_so(tmp_path) -> None:
     (server,) = load_servers(file_of(tmp_path, servers=[{"site": "a"}])).servers
-    assert not server.terms.crops_may_leave
+    assert server.terms.samples_may_leave == "no"
     assert len(server.fleet.streams) == 4
 
 
@@ -90,14 +90,17 @@ def test_what_is_wrong_is_said_in_one_sentence_with_its_key(changes, said, tmp_p
     assert "\n" not in str(told.value)
 
 
-def test_detectors_are_refused_in_one_sentence(tmp_path) -> None:
+def test_detectors_learn_elsewhere_where_their_frames_may_leave(tmp_path) -> None:
     streams = [{"id": "cam-1", "source": {"kind": "video", "files": ["a.mp4"]}}]
     golden = {"model": "onnx", "weights": "golden.safetensors"}
     fleet = {"golden": golden, "edge": {"task": "detect"}, "streams": streams}
     for name in ("golden.safetensors", "a.mp4"):
         (tmp_path / name).touch()
     (tmp_path / "detectors.yaml").write_text(yaml.safe_dump(fleet))
-    path = file_of(tmp_path, fleet="detectors.yaml", servers=[{"site": "north"}])
-    with pytest.raises(UserError, match=r"north .* edge\.task: several servers train classifiers") as refused:
+    for word, told in ((False, "no"), ("no", "no"), ("frames", "frames")):
+        server = {"site": "north", "samples_may_leave": word}
+        (read,) = load_servers(file_of(tmp_path, fleet="detectors.yaml", servers=[server])).servers
+        assert read.terms.samples_may_leave == told
+    path = file_of(tmp_path, fleet="detectors.yaml", servers=[server | {"samples_may_leave": "crops"}])
+    with pytest.raises(UserError, match=r"north\.samples_may_leave: .* write frames, or no"):
         load_servers(path)
-    assert "\n" not in str(refused.value)

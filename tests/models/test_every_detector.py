@@ -15,6 +15,7 @@ from torch import nn
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family
+from ekya.fleet.run.link_sizes import sizes_with
 from ekya.models.edge.architecture_table import DETECTORS, Task, block_names, task_of
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.detection.predictor import DetectorPredictor
@@ -36,9 +37,7 @@ from ekya.models.training.operations import (
     retraining_cost,
     training_cost,
 )
-from ekya.models.training.optimizer import AdamWRecipe, optimizer_of
-from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
-from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
+from ekya.models.training.optimizer import AdamWRecipe
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData, TrainingMethod
 
 EVERY = sorted(DETECTORS)
@@ -294,54 +293,25 @@ def test_detector_training_on_cached_activations_is_the_same(
 
 @every_detector
 @pytest.mark.parametrize("blocks", [0, 2])
-def test_detector_training_resumes_from_a_snapshot(models, training, name: str, blocks: int) -> None:
-    """Four steps, against two steps and another two in another process."""
-    config = replace(GAMMA, trainable_blocks=blocks)
-
-    def begin(snapshot: Snapshot | None):
-        trainee = Trainee(models[name], config, OUTPUTS, 1)
-        optimizer = optimizer_of(trainee.suffix.eval(), AdamWRecipe())
-        if snapshot is not None:
-            restore_weights(snapshot, trainee)
-            optimizer.set_momentum(snapshot.momentum)
-        goal = trainee.goal(training)
-        return (
-            trainee,
-            optimizer,
-            trainee.lesson(trainee.inputs_of(training.images), goal, DISTILLATION_WEIGHT),
-        )
-
-    def go(trainee, optimizer, lesson, steps: range):
-        optimizer.set_rates(4, 0)
-        for step in steps:
-            lesson.compute_gradient(torch.tensor([step, step + 1, step + 2]))
-            optimizer.take_step()
-        return Snapshot.from_bytes(take_snapshot(trainee, optimizer, steps.stop).to_bytes())
-
-    whole = begin(None)
-    expected = go(*whole, range(4))
-    resumed = begin(go(*begin(None), range(2)))
-    found = go(*resumed, range(2, 4))
-    assert found.epochs_done == 4
-    for ours, theirs in ((found.weights, expected.weights), (found.momentum, expected.momentum)):
-        assert ours.keys() == theirs.keys() != set()
-        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    assert equal(resumed[0].model(), whole[0].model())
-    assert not equal(resumed[0].model(), models[name])
-
-
-@every_detector
-def test_detector_training_on_several_nodes_moves_by_the_same_gradient(models, training, name: str) -> None:
-    config = replace(GAMMA, trainable_blocks=1)
-    near, far = (Trainee(models[name], config, OUTPUTS, 1) for _ in range(2))
-    lesson = near.lesson(near.inputs_of(training.images), near.goal(training), DISTILLATION_WEIGHT)
-    lesson.compute_gradient(torch.arange(4))
-    far.set_weights(near.weights())
-    far.set_gradient(near.gradient())
-    for trainee in (near, far):
-        optimizer_of(trainee.suffix, AdamWRecipe()).take_step()
-    assert equal(near.model(), far.model())
-    assert changed(models[name], near.model()) == {block_names(name)[-1]}
+def test_detector_retraining_continues_elsewhere_from_a_snapshot_bit_for_bit(
+    models, retraining, name: str, blocks: int
+) -> None:
+    whole, first, rest, home = (retraining(name, blocks, epochs=3) for _ in range(4))
+    for run in (whole, first, rest):
+        run.prepare_training()
+    results = [whole.run_epoch() for _ in range(3)]
+    assert first.run_epoch() == results[0]
+    assert rest.restore_snapshot(first.take_snapshot()) == results[0].validation_accuracy
+    assert [rest.run_epoch(), rest.run_epoch()] == results[1:]
+    snapshot, expected = rest.take_snapshot(), whole.model()
+    assert not equal(expected, models[name])
+    for model in (rest.model(), home.model_of_snapshot(snapshot)):
+        assert equal(model, expected)
+        assert model.threshold == expected.threshold
+    sizes = sizes_with(models[name], SIDE, len(OUTPUTS))
+    expected_mb = sizes.snapshot_mb(replace(GAMMA, trainable_blocks=blocks))
+    # There are also names, and statistics of the normalisation.
+    assert len(snapshot) / 1e6 == pytest.approx(expected_mb, rel=0.15)
 
 
 @every_detector

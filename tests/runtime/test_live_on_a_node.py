@@ -12,10 +12,10 @@ import pytest
 import ray
 import torch
 import yaml
-from emulated_cluster import emulated_cluster
 from live_runs import events_of
 from ray._private import state as ray_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray_nodes import ray_nodes
 from rich.console import Console
 from waiting import LONG_GUARD_S, wait_until
 
@@ -26,11 +26,10 @@ from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remo
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
-from ekya.fleet.policy.places import JobName, NodeName
-from ekya.fleet.run.live.above_server import guest_task
+from ekya.fleet.run.live.above_server import bundle_of
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
-from ekya.models.training.trainer import Retraining, RetrainingData
+from ekya.models.training.trainer import Compute
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
@@ -39,7 +38,7 @@ from ekya.runtime.driver.run_session import NullCoordinator, RunSession
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
-EAST, WEST = NodeName("east"), NodeName("west")
+EAST, WEST = "east", "west"
 WINDOW_S, WINDOWS = 5, 4
 """On a slow machine the first labels may not come before the third window."""
 TIMEOUT_S = 120
@@ -92,14 +91,8 @@ class Tier(NullCoordinator):
     def _train(self, command):
         """Trains one epoch in place of another server, and brings its weights."""
         material = self._exchange.inputs_for_retraining(command.stream).fetch(TIMEOUT_S)
-        task = guest_task(JobName("guest"), command, material, WEST)
-        retraining = Retraining(
-            from_bytes(task.start),
-            replace(task.config, epochs=1),
-            RetrainingData(
-                task.training[WEST], task.validation, task.classes, memory=task.memory, seed=task.seed
-            ),
-        )
+        bundle = bundle_of(command, material)
+        retraining = replace(bundle, config=replace(bundle.config, epochs=1)).retraining(Compute())
         retraining.prepare_training()
         accuracy = retraining.run_epoch().validation_accuracy
         self.trained = to_bytes(retraining.model())
@@ -144,8 +137,8 @@ class Server:
 
 @pytest.fixture(scope="module")
 def nodes():
-    with emulated_cluster({EAST: 1000, WEST: 1000}) as made:
-        yield made.nodes()
+    with ray_nodes((EAST, WEST)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -167,7 +160,7 @@ def server_on(nodes):
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
     def make(node, ends=True):
-        where = NodeAffinitySchedulingStrategy(nodes[node].machine_id, soft=False)
+        where = NodeAffinitySchedulingStrategy(nodes[node], soft=False)
         return ray.remote(Server).options(max_concurrency=4, scheduling_strategy=where).remote(ends)
 
     return make
@@ -199,7 +192,7 @@ def test_server_on_a_node_serves_weights_from_elsewhere(nodes, server_on, fleet,
     # Trainers and the micro-profiler start after inference.
     wait_until(lambda: expected <= {told["Name"] for told in actors_of_the_run()}, actors_of_the_run)
     there = actors_of_the_run()
-    assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST].machine_id}
+    assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST]}
     folder = RunFolder(tmp_path / "one")
     assert not folder.journal.exists(), "it begins when everybody is ready"
     ray.get(server.begin.remote())

@@ -29,7 +29,7 @@ class Force:
         for some in product(*([None, *self._allowed(task, node)] for node in task.workers)):
             chosen = [one for one in some if one is not None]
             if chosen:
-                ((parts, epoch_s),) = steps.shortest_epochs([chosen])
+                parts, epoch_s = steps.shortest_epoch(chosen)
                 if epoch_s < best.epoch_s:
                     best = EdgePlan(parts, epoch_s)
         kept = {part.node for part in best.parts}

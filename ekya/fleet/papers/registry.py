@@ -1,4 +1,4 @@
-"""Registry of all policies that can play in the papers' worlds: those of ``fleet.policy``, and baselines."""
+"""Registry of the policies that can play in the papers' worlds, by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,16 +7,23 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.papers.okita.oasis import Bounds, Oasis
 from ekya.fleet.policy.andreas.construct import construct
+from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.point import WAITS, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
+from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.assignment import Decision, NodePart, whole
-from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
-from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, Make, edge_policy
-from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits
+from ekya.fleet.policy.deep_edge.heuristic import Heuristic
+from ekya.fleet.policy.deep_edge.joint import Joint
+from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgePolicy, EdgeTask, Solver
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.okita.framework import Okita
+from ekya.fleet.policy.okita.joint import OkitaJoint
+from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,70 @@ PRIORITY = FirstPrinciple("priority", lambda state: -state.job.waiting.per_s)
 """In the order of arrival, the earliest due date first, and the highest tardiness weight first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Facts of a fleet from which policies are made. Each policy uses those of its paper.
+
+    Attributes:
+        slot_us: length of a slot (Okita).
+        until_us: T, end of the last slot (Okita); None: no limit.
+        restart_us: time in which a moved job starts again (ours for ANDREAS); None: moves cost nothing.
+        estimates: of times and states (Deep-Edge, which cannot be made without).
+        limits: of batches, memory and deadlines (Deep-Edge).
+        shares_milli: to which trainings were throttled in their profiles (ours for Deep-Edge).
+        jobs: all jobs, also future ones, for baselines that know them.
+    """
+
+    slot_us: int = 1800 * US_PER_S
+    until_us: int | None = None
+    restart_us: int | None = 60 * US_PER_S
+    estimates: EdgeEstimates | None = None
+    limits: EdgeLimits = ANY_EDGE
+    shares_milli: tuple[int, ...] = tuple(range(100, FULL_GPU_MILLI, 100))
+    jobs: tuple[TrainJob, ...] = ()
+
+
+Make = Callable[[Terms], FleetPolicy]
+
+
+def edge_policy(name: str, solver: Solver, terms: Terms) -> EdgePolicy:
+    """Returns the policy of one of Deep-Edge's solvers.
+
+    Raises:
+        ValueError: there are no estimates.
+    """
+    if terms.estimates is None:
+        raise ValueError(f"{name} needs estimates of times and states")
+    return EdgePolicy(name, solver, terms.estimates, terms.limits)
+
+
+def _worth(terms: Terms) -> Worth:
+    if terms.restart_us is None:
+        return Worth(moving_s=0.0, lost_epochs=0.0)
+    return Worth(moving_s=us_to_seconds(terms.restart_us))
+
+
+def _edge_joint(terms: Terms) -> EdgePolicy:
+    shares = tuple(sorted({FULL_GPU_MILLI, *terms.shares_milli}, reverse=True))
+    return edge_policy("deep-edge-joint", Joint(shares), terms)
+
+
+POLICIES: Mapping[str, Make] = MappingProxyType(
+    {
+        "andreas": lambda _: Andreas(),
+        "worth": _worth,
+        "okita": lambda terms: Okita(terms.slot_us, until_us=terms.until_us),
+        "okita-joint": lambda terms: OkitaJoint(terms.slot_us, until_us=terms.until_us),
+        "deep-edge": lambda terms: edge_policy("deep-edge", Heuristic(), terms),
+        "deep-edge-joint": _edge_joint,
+    }
+)
+"""The papers' policies to the letter, and ours: ``worth`` for ANDREAS, and those that end in joint."""
+
+THROTTLING = frozenset({"deep-edge-joint"})
+"""Policies that throttle workers, so that they need profiles of throttled trainings."""
+
+
 BASELINES: Mapping[str, Make] = MappingProxyType(
     {
         "fifo": lambda _: FIFO,
@@ -115,5 +186,5 @@ PLAYED: Mapping[str, Make] = MappingProxyType({**POLICIES, **BASELINES})
 
 OF_ANDREAS = ("andreas", "worth", "fifo", "edf", "priority")
 OF_OKITA = ("okita", "okita-joint", "okita-fifo", "drf", "oasis", "oasis-fixed")
-OF_DEEP_EDGE = (*EDGE_POLICIES, "fair", "fair-kept")
+OF_DEEP_EDGE = ("deep-edge", "deep-edge-joint", "fair", "fair-kept")
 """Names of the policies that can play in each paper's worlds; the paper's own comes first."""

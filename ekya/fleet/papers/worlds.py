@@ -1,14 +1,13 @@
 """Registry of the papers' worlds: jobs, places, physics and the policies that can run in each."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
 from ekya.core.errors import UserError
 from ekya.fleet.papers.andreas.workload import (
     FOUR_GPUS,
-    PROFILE_NAMES,
     TWO_GPUS,
     AndreasPhysics,
     Scenario,
@@ -16,29 +15,22 @@ from ekya.fleet.papers.andreas.workload import (
 )
 from ekya.fleet.papers.deep_edge.workload import EdgePhysics, edge_experiment
 from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, OkitaWorkload, simulation
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED
-from ekya.fleet.policy.job import EpochUs, TrainJob
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, Terms
+from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Places
-from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetPolicy
 from ekya.fleet.sim.engine import Physics
 
 
 @dataclass(frozen=True, slots=True)
 class PaperWorld:
-    """One drawn workload.
-
-    Attributes:
-        policy: makes the policy of a name.
-        until_us: latest end; None: the end of the last job.
-    """
+    """One drawn workload; ``policy`` makes the policy of a name."""
 
     jobs: tuple[TrainJob, ...]
     places: Places
     physics: Physics
     policy: Callable[[str], FleetPolicy]
     currency: str
-    until_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +41,12 @@ class WorkloadOptions:
         nodes, jobs: numbers; None: the world's default.
         restart_us: time in which an interrupted job restarts from its last snapshot; None: as in the paper's
             simulator.
-        profiles: measured profiles of ANDREAS's jobs, by name, instead of the workload's own.
     """
 
     nodes: int | None
     jobs: int | None
     policies: tuple[str, ...]
     restart_us: int | None = None
-    profiles: Mapping[str, EpochUs] = field(default_factory=dict)
 
 
 Draw = Callable[[int], PaperWorld]
@@ -97,47 +87,31 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 
 
 def _andreas(scenario: Scenario, asked: WorkloadOptions, _done: object) -> Draw:
-    if unknown := sorted(asked.profiles.keys() - set(PROFILE_NAMES)):
-        known = ", ".join(PROFILE_NAMES)
-        raise UserError(f"--profiles: profiles.{unknown[0]}: no job is called so; they are {known}")
+    physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
+    made = partial(_made, Terms(restart_us=asked.restart_us))
 
     def draw(seed: int) -> PaperWorld:
-        nodes = asked.nodes or _ANDREAS_NODES
-        drawn = andreas_workload(scenario, nodes, seed, profiles=asked.profiles)
-        return andreas_world(asked, *drawn, "EUR")
+        jobs, places = andreas_workload(scenario, asked.nodes or _ANDREAS_NODES, seed)
+        return PaperWorld(jobs[: asked.jobs], places, physics, made, "EUR")
 
     return draw
 
 
-def andreas_world(
-    asked: WorkloadOptions, jobs: tuple[TrainJob, ...], places: Places, currency: str
-) -> PaperWorld:
-    """Returns the world of jobs that run on GPUs of one node each."""
-    physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
-    made = partial(_made, Terms(restart_us=asked.restart_us))
-    return PaperWorld(jobs[: asked.jobs], places, physics, made, currency)
-
-
 def _okita(asked: WorkloadOptions, _done: object) -> Draw:
-    _refuse_andreas_options(asked, "okita")
+    _refuse_restart(asked, "okita")
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
 
     def draw(seed: int) -> PaperWorld:
         drawn = simulation(setting, seed)
-        return okita_world(okita_terms(drawn), drawn.places, "cost units")
+        physics, made = OkitaPhysics(setting.slot_us), partial(_made, okita_terms(drawn))
+        return PaperWorld(drawn.jobs, drawn.places, physics, made, "cost units")
 
     return draw
 
 
-def okita_world(terms: Terms, places: Places, currency: str, until_us: int | None = None) -> PaperWorld:
-    """Returns the world of the jobs in the terms, which train in slots on several sites."""
-    physics = OkitaPhysics(terms.slot_us)
-    return PaperWorld(terms.jobs, places, physics, partial(_made, terms), currency, until_us)
-
-
 def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
-    _refuse_andreas_options(asked, "deep-edge")
+    _refuse_restart(asked, "deep-edge")
     if asked.nodes not in (None, EDGE_NODES):
         raise UserError(
             f"--nodes {asked.nodes}: deep-edge's testbed has {EDGE_NODES}, a TX2, three Nanos and a Pi; "
@@ -170,9 +144,7 @@ def _made(terms: Terms, name: str) -> FleetPolicy:
     return PLAYED[name](terms)
 
 
-def _refuse_andreas_options(asked: WorkloadOptions, world: str) -> None:
-    if asked.profiles:
-        raise UserError(f"--profiles: only jobs of ANDREAS have any, and {world}'s do not; leave it out")
+def _refuse_restart(asked: WorkloadOptions, world: str) -> None:
     if asked.restart_us is not None:
         raise UserError(f"--restart: {world} says itself what an interruption costs; leave it out")
 

@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import floor
-from typing import Literal
 
 from ekya.fleet.policy.places import JobName, NodeName, SiteName
-
-SERVER_PART = 0.2
-"""Part of a node's share that the parameter server gets beside workers; the workers split the rest evenly."""
-
-Mode = Literal["synchronous", "asynchronous"]
-"""A step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,6 @@ class JobAssignment:
         parts: nodes on which it trains; never empty.
         parameter_server: its node, where there is one.
         moves: g_i^{rr'}(t), chunks by origin and training site, local ones included.
-        mode: of its steps, where it has several workers.
         reason: one sentence for the operator.
     """
 
@@ -54,7 +46,6 @@ class JobAssignment:
     reason: str = field(compare=False)
     parameter_server: NodeName | None = None
     moves: Mapping[tuple[SiteName, SiteName], int] = field(default_factory=dict)
-    mode: Mode = "synchronous"
 
 
 @dataclass(frozen=True)

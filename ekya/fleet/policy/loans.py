@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
-from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room
@@ -31,62 +30,35 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class LoanPart:
-    """One host's part of a retraining.
-
-    Attributes:
-        host: its site.
-        share_milli: share that the retraining holds there.
-        crops: part of the crops that it trains on.
-    """
-
-    host: SiteName
-    share_milli: int
-    crops: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Loan:
-    """A retraining on other servers.
+    """A retraining on another server.
 
     Attributes:
         offer: the retraining.
-        parts: of the hosts; one, where the retraining is not split.
-        parameter_server: site of the parameter server, which sends the snapshots home.
-        begins_us: when crops and model have arrived at the hosts.
+        host: the server.
+        share_milli: share that the retraining holds there.
+        begins_us: when crops and model have arrived at the host.
         ends_us: planned end of the training.
         arrives_us: planned arrival of its weights at home.
-        sent_mb: sent before it begins, by way: labelled crops and the model, where a host lacks them.
         reason: one sentence for the operator.
-        epoch_mb: exchanged by workers and the parameter server in each epoch, by way.
-        late_us: allowance until ``ends_us`` for the delay of former trainings at the hosts.
-        mode: whether workers of a split retraining wait for each other.
+        late_us: allowance until ``ends_us`` for the delay of former trainings at the host.
         number: unique in the fleet; -1 before the loan is made.
     """
 
     offer: TrainingOffer
-    parts: tuple[LoanPart, ...]
-    parameter_server: SiteName
+    host: SiteName
+    share_milli: int
     begins_us: int
     ends_us: int
     arrives_us: int
-    sent_mb: Mapping[Way, float]
     reason: str
-    epoch_mb: Mapping[Way, float] = field(default_factory=dict)
     late_us: int = 0
-    mode: Mode = "synchronous"
     number: int = -1
 
     @property
-    def hosts(self) -> tuple[SiteName, ...]:
-        """Sites of the hosts."""
-        return tuple(part.host for part in self.parts)
-
-    @property
     def where(self) -> str:
-        """Hosts and shares in words."""
-        shares = (f"{part.share_milli / FULL_GPU_MILLI:.0%} of a GPU of {part.host}" for part in self.parts)
-        return " and ".join(shares)
+        """Host and share in words."""
+        return f"{self.share_milli / FULL_GPU_MILLI:.0%} of a GPU of {self.host}"
 
     @property
     def brings(self) -> float:
@@ -123,13 +95,10 @@ class Loan:
         return self.begins_us + epochs * self._epoch_us + self._back_us, epochs
 
     def offer_of_rest(self, now_us: int) -> TrainingOffer:
-        """Returns an offer for what is not home yet, by the plan; hosts keep crops that they have."""
-        there_mb = self.offer.crops_there_mb
-        if now_us >= self.begins_us:
-            there_mb = {part.host: part.crops * self.offer.crops_mb for part in self.parts}
-        return self.offer.for_last_epochs(
-            max(1, self.offer.epochs - self.came_home(now_us)[0]), now_us, there_mb
-        )
+        """Returns an offer for what is not home yet, by the plan; the host keeps crops and model."""
+        held_by = self.host if now_us >= self.begins_us else self.offer.held_by
+        left = max(1, self.offer.epochs - self.came_home(now_us)[0])
+        return self.offer.for_last_epochs(left, now_us, held_by)
 
     def going_on(self, now_us: int) -> "Loan":
         """Returns the rest of the loan, where it stays."""
@@ -151,50 +120,39 @@ class Loan:
 
     def moved_mb(self, at_us: int) -> Mapping[Way, float]:
         """Returns the megabytes that have crossed each link at a time."""
-        moved = dict(self.sent_mb)
-        part = (at_us - self.begins_us) / max(self.ends_us - self.begins_us, 1)
-        epochs = min(max(part, 0.0), 1.0) * self.offer.epochs
-        for way, size_mb in self.epoch_mb.items():
-            moved[way] = moved.get(way, 0.0) + epochs * size_mb
-        home = (self.parameter_server, self.offer.site)
-        moved[home] = moved.get(home, 0.0) + self.offer.back_mb * self.came_home(at_us)[1]
-        return moved
+        came_mb = self.offer.back_mb * self.came_home(at_us)[1]
+        return {
+            (self.offer.site, self.host): self.offer.sent_mb(self.host),
+            (self.host, self.offer.site): came_mb,
+        }
 
 
-def alone(now_us: int, offer: TrainingOffer, host: Room, units: int, links: Links, reason: str) -> Loan:
-    """Returns the loan in which one server does the whole retraining."""
+def loan_at(now_us: int, offer: TrainingOffer, host: Room, units: int, links: Links, reason: str) -> Loan:
+    """Returns the loan of units of a server's share."""
     sent_mb = offer.sent_mb(host.site)
     begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
     takes_s = host.takes_s(offer.gpu_s, units * host.step_milli)
     ends_us = begins_us + host.late_us + round(takes_s * US_PER_S)
     return Loan(
         offer=offer,
-        parts=(LoanPart(host.site, units * host.step_milli),),
-        parameter_server=host.site,
+        host=host.site,
+        share_milli=units * host.step_milli,
         begins_us=begins_us,
         ends_us=ends_us,
         arrives_us=ends_us + links.takes_us(host.site, offer.site, offer.back_mb),
-        sent_mb={(offer.site, host.site): sent_mb},
         reason=reason,
         late_us=host.late_us,
     )
 
 
-def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, float]:
-    """Returns the megabytes of crops that the hosts of a loan keep when one of them is gone."""
-    return {part.host: part.crops * loan.offer.crops_mb for part in loan.parts if part.host != gone}
-
-
 def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
-    """Returns the loss of the hosts' own streams, in accuracy times seconds."""
+    """Returns the loss of the host's own streams, in accuracy times seconds."""
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)
-    known = {room.site: room for room in rooms}
-    there = ((known[part.host], part.share_milli) for part in loan.parts if part.host in known)
-    return held_s * sum(room.loss_of_share(share_milli) for room, share_milli in there)
+    there = (room for room in rooms if room.site == loan.host)
+    return held_s * sum(room.loss_of_share(loan.share_milli) for room in there)
 
 
 def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:
     """Returns the spare capacity that is left beside a loan; servers without any are dropped."""
-    shares = {part.host: part.share_milli for part in loan.parts}
-    left = (room.beside_share(shares[room.site]) if room.site in shares else room for room in rooms)
+    left = (room.beside_share(loan.share_milli) if room.site == loan.host else room for room in rooms)
     return tuple(room for room in left if room.loss)

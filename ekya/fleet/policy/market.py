@@ -1,24 +1,19 @@
 """Input and output of a coordinator's decision: offers, running loans, spare capacity and links."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ekya.core.units import StreamId
-from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import JobName, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room
 
 Key = tuple[SiteName, StreamId]
 """Server and stream of an offer."""
 
 NO_ROOM = "no other server has room"
-
-
-Jobs = Mapping[JobName, tuple[TrainingOffer, Loan | None]]
-"""Open offers, and the rests of running loans with these, as a fleet policy's jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +84,9 @@ def worth(loan: Loan, rooms: Iterable[Room]) -> float:
 
 
 def fits(loan: Loan, rooms: Iterable[Room]) -> bool:
-    """Returns whether every host still has the share that a loan asks of it."""
-    has = {room.site: len(room.loss) * room.step_milli for room in rooms}
-    return all(part.share_milli <= has.get(part.host, 0) for part in loan.parts)
+    """Returns whether the host still has the share that a loan asks of it."""
+    has = (len(room.loss) * room.step_milli for room in rooms if room.site == loan.host)
+    return loan.share_milli <= next(has, 0)
 
 
 def worth_it(
@@ -107,60 +102,17 @@ def worth_it(
     left, made, why = tuple(rooms), list[Loan](), dict(refused)
     ranked = [(worth(loan, rooms) if fits(loan, rooms) else 0.0, loan) for loan in loans]
     for _, loan in sorted(ranked, key=lambda one: (-one[0], key_of(one[1].offer))):
-        hosts = " and ".join(loan.hosts)
         if not fits(loan, left):
-            why[key_of(loan.offer)] = f"{hosts} has no room for it beside others"
+            why[key_of(loan.offer)] = f"{loan.host} has no room for it beside others"
         elif loan.brings > (costs := loan_cost(loan, left)):
             made.append(loan)
             left = beside(loan, left)
             why.pop(key_of(loan.offer), None)
         else:
             why[key_of(loan.offer)] = (
-                f"{hosts} would lose {costs:.3g} for the {loan.brings:.3g} that it brings"
+                f"{loan.host} would lose {costs:.3g} for the {loan.brings:.3g} that it brings"
             )
     return tuple(made), why
-
-
-def job_of(offer: TrainingOffer) -> JobName:
-    """Returns the name of an offer as a job of a fleet policy."""
-    return JobName(f"{offer.site}/{offer.stream}")
-
-
-def jobs_of(
-    market: Market, fixed: Collection[Loan], sites: Collection[SiteName]
-) -> tuple[Jobs, dict[Key, str]]:
-    """Returns the jobs that sites with room may do, and why other offers are none; ``fixed`` loans stay."""
-    refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
-    refused |= {key_of(offer): NO_ROOM for offer in market.offers if not {*sites} - {offer.site}}
-    asked = [(offer, None) for offer in market.offers if key_of(offer) not in refused]
-    rests = [(one.offer_of_rest(market.now_us), one) for one in market.running if one not in fixed]
-    jobs = sorted([*asked, *rests], key=lambda one: key_of(one[0]))
-    return {job_of(one[0]): one for one in jobs}, refused
-
-
-def carried_out(
-    market: Market,
-    fixed: Collection[Loan],
-    jobs: Jobs,
-    refused: dict[Key, str],
-    decision: Decision,
-    loan_of: Callable[[TrainingOffer, Loan | None, JobAssignment], Loan | str | None],
-) -> Deal:
-    """Turns a policy's decision about jobs into a deal.
-
-    ``loan_of`` returns an assigned job's loan, None if it goes on as it is, or why it does not run.
-    """
-    stays, wanted = {one.number for one in fixed}, dict[Key, Loan]()
-    for name, (offer, running) in jobs.items():
-        assignment, key = decision.assignment_of(name), key_of(offer)
-        loan = decision.waiting[name] if assignment is None else loan_of(offer, running, assignment)
-        if isinstance(loan, str):
-            refused[key] = loan
-        elif loan is not None:
-            wanted[key] = loan
-        elif running is not None:
-            stays.add(running.number)
-    return settled(market, wanted, stays, refused)
 
 
 def settled(
@@ -193,7 +145,7 @@ def settled(
         tuple(loan for loan in loans if key_of(loan.offer) not in under_way),
         moves,
         {
-            one.number: refused.get(key, left_out.get(key, "its hosts are worth more to others"))
+            one.number: refused.get(key, left_out.get(key, "its share is worth more to others"))
             for key, one in under_way.items()
             if one.number not in stays and one.number not in moves
         },

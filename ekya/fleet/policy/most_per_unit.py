@@ -1,8 +1,7 @@
-"""Our tier: units of share go where they are worth most, then retrainings are split where that is worth more.
+"""Our tier: units of share go where they are worth most.
 
 All offers compete for all spare capacity. The step that adds most worth per unit is taken, again and again:
-an offer gets a server and a share, or a share grows on its server. Then the offers that gain most, whether
-they have a server or not, are split over what is left, their own share included, if that is worth more.
+an offer gets a server and a share, or a share grows on its server.
 """
 
 from collections.abc import Sequence
@@ -11,18 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.core.units import US_PER_S, us_to_seconds
-from ekya.fleet.policy.loans import Loan, alone, beside, loan_cost
-from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, key_of, worth, worth_it
+from ekya.fleet.policy.lenders import Lenders
+from ekya.fleet.policy.loans import Loan, loan_at, loan_cost
+from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, key_of, worth_it
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.prices import Hosts
-from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.splitting import Splitter
-
-_SPLIT = 16
-"""Number of offers that may be split."""
-
-_HOSTS = 8
-"""Number of servers over which an offer may be split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +22,12 @@ class MostPerUnit:
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
-        offers, hosts = sorted(market.offers, key=key_of), Hosts.from_rooms(market.free, market.links)
-        rooms = hosts.rooms
-        if not offers or not rooms:
+        offers, hosts = sorted(market.offers, key=key_of), Lenders.from_rooms(market.free, market.links)
+        if not offers or not hosts.rooms:
             return Deal(refused={key_of(offer): NO_ROOM for offer in offers})
         shares = _Shares(market.now_us, offers, hosts)
-        why, loans = shares.why_not(), shares.loans()
-        for offer in sorted(offers, key=lambda offer: (-offer.gain, key_of(offer)))[:_SPLIT]:
-            self._split(market, offer, rooms, loans)
-        made, refused = worth_it(loans.values(), rooms, why)
+        made, refused = worth_it(shares.loans().values(), hosts.rooms, shares.why_not())
         return Deal(made, refused=refused)
-
-    def _split(
-        self, market: Market, offer: TrainingOffer, rooms: Sequence[Room], loans: dict[Key, Loan]
-    ) -> None:
-        """Replaces the loan of an offer by a split one, if that is worth more."""
-        left = tuple(rooms)
-        for key, loan in loans.items():
-            if key != key_of(offer):
-                left = beside(loan, left)
-        now = loans.get(key_of(offer))
-        least = 0.0 if now is None else max(0.0, worth(now, left))
-        largest = sorted(left, key=lambda room: (-len(room.loss), room.site))[:_HOSTS]
-        found = Splitter()(market.now_us, offer, Hosts.from_rooms(largest, market.links), least)
-        if found is not None:
-            loans[key_of(offer)] = found
 
 
 class _Shares:
@@ -70,7 +42,7 @@ class _Shares:
         best, step: the largest gain in worth per unit and the units with which it comes; O x S.
     """
 
-    def __init__(self, now_us: int, offers: Sequence[TrainingOffer], hosts: Hosts) -> None:
+    def __init__(self, now_us: int, offers: Sequence[TrainingOffer], hosts: Lenders) -> None:
         self._now_us, self._offers, self._hosts = now_us, offers, hosts
         rooms = hosts.rooms
         self.loss = np.vstack([np.zeros(len(rooms)), hosts.loss]).T
@@ -116,7 +88,7 @@ class _Shares:
             return NO_ROOM
         site, units = divmod(at, self.loss.shape[1] - 1)
         room = self._hosts.rooms[site]
-        best = alone(self._now_us, offer, room, units + 1, self._hosts.links, "")
+        best = loan_at(self._now_us, offer, room, units + 1, self._hosts.links, "")
         costs = loan_cost(best, [room])
         return f"{best.where} would cost {costs:.3g} for the {best.brings:.3g} that it brings"
 
@@ -134,7 +106,7 @@ class _Shares:
             self._look_at(site)
         reason = "its share there is worth most, compared with all other uses"
         return {
-            key_of(self._offers[row]): alone(
+            key_of(self._offers[row]): loan_at(
                 self._now_us,
                 self._offers[row],
                 self._hosts.rooms[self.site[row]],

@@ -1,10 +1,10 @@
 """Offers: retrainings that may be worth more on another server than at home (ours; no paper has this)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ekya.control.remote_plan import without_retraining
-from ekya.core.configs import RetrainConfig, crops_in_epoch
+from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
@@ -44,18 +44,14 @@ class TrainingOffer:
             if the retraining is not done at home; 0 where the plan leaves it out anyhow.
         now_us: time of the offer.
         until_us: end of the window; weights that arrive later are out of date.
-        crops: of an epoch, at least 1; exemplars are mixed in, and not counted.
-        crops_mb: all training crops, exemplars included.
+        crops_mb: all crops that a host needs, those for validation and exemplars included.
         model_mb: the initial model.
-        trained_mb: weights that γ trains; the size of a gradient, and of the weights sent back for it.
-        back_mb: a snapshot on its way home: the weights that γ trains, and their momentum.
-        validation_mb: validation crops; needed at the parameter server only.
+        back_mb: a snapshot on its way home: the weights that γ trains, and the state of their optimiser.
         opened_us: when it was offered first; None where that is now.
-        crops_there_mb: crops that other servers hold, with the model, of a loan of which this is the rest.
+        held_by: the server that holds crops and model, of a loan of which this is the rest; None: none does.
         per_accuracy: gain for each unit of accuracy by which the stream's model gets better.
         margin: part of its server's promises that is expected to come; see ``Promises``.
         serves_after_us: time from the arrival of the weights until they serve.
-        replayed: exemplars of an epoch for each of its crops.
     """
 
     site: SiteName
@@ -67,35 +63,23 @@ class TrainingOffer:
     at_home: float
     now_us: int
     until_us: int
-    crops: int
     crops_mb: float
     model_mb: float
-    trained_mb: float
     back_mb: float
-    validation_mb: float = 0.0
     opened_us: int | None = None
-    crops_there_mb: Mapping[SiteName, float] = field(default_factory=dict)
+    held_by: SiteName | None = None
     per_accuracy: float = 1.0
     margin: float = 1.0
     serves_after_us: int = 0
-    replayed: float = 0.0
 
     @property
     def arrived_us(self) -> int:
         """When it was offered first."""
         return self.now_us if self.opened_us is None else self.opened_us
 
-    def sent_mb(self, host: SiteName, part: float = 1.0, validates: bool = True) -> float:
-        """Returns the megabytes that still have to be sent to a host.
-
-        Args:
-            host: the server.
-            part: of the crops on which it trains.
-            validates: whether the parameter server is there.
-        """
-        crops_mb = max(0.0, part * self.crops_mb - self.crops_there_mb.get(host, 0.0))
-        model_mb = 0.0 if host in self.crops_there_mb else self.model_mb
-        return crops_mb + validates * self.validation_mb + model_mb
+    def sent_mb(self, host: SiteName | None = None) -> float:
+        """Returns the megabytes that still have to be sent to a host; to one without anything by default."""
+        return 0.0 if host is not None and host == self.held_by else self.crops_mb + self.model_mb
 
     def gain_if_arrives(self, arrives_us: int) -> float:
         """Returns the gain of its server in accuracy times seconds, if the weights arrive at this time."""
@@ -110,9 +94,7 @@ class TrainingOffer:
         """Returns the gain in accuracy times seconds if its model is better by this from a time on."""
         return self.per_accuracy * better * self._left_s(at_us)
 
-    def for_last_epochs(
-        self, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]
-    ) -> "TrainingOffer":
+    def for_last_epochs(self, epochs: int, now_us: int, held_by: SiteName | None = None) -> "TrainingOffer":
         """Returns an offer for its last epochs; its own server does no part of them any more."""
         return replace(
             self,
@@ -121,7 +103,7 @@ class TrainingOffer:
             at_home=0.0,
             now_us=now_us,
             opened_us=self.arrived_us,
-            crops_there_mb=there_mb,
+            held_by=held_by,
         )
 
     def _left_s(self, at_us: int) -> float:
@@ -133,12 +115,13 @@ class LinkSizes:
     """Sizes of the data that jobs elsewhere send over links.
 
     Attributes:
-        crop_mb: one crop with its label.
+        crop_mb: one crop with its label, or one frame of a detector.
         model_mb: an edge model.
         blocks_mb: weights of its blocks, from the last one backwards.
         features: inputs of its head.
         classes: outputs of its head.
         exemplars: most exemplars that a stream remembers.
+        head_mb: weights of a detector's head; None for a classifier, whose head γ determines.
     """
 
     crop_mb: float
@@ -147,15 +130,22 @@ class LinkSizes:
     features: int
     classes: int
     exemplars: int
+    head_mb: float | None = None
 
     def trained_mb(self, config: RetrainConfig) -> float:
         """Returns the size of the weights that γ trains (four bytes each): the head and the last blocks."""
-        width = config.head_width
+        blocks_mb, width = sum(self.blocks_mb[: config.trainable_blocks]), config.head_width
+        if self.head_mb is not None:
+            return blocks_mb + self.head_mb
         if width:
             head = (self.features + 1) * width + (width + 1) * self.classes
         else:
             head = (self.features + 1) * self.classes
-        return sum(self.blocks_mb[: config.trainable_blocks]) + 4e-6 * head
+        return blocks_mb + 4e-6 * head
+
+    def snapshot_mb(self, config: RetrainConfig) -> float:
+        """Returns the size of a snapshot: SGD keeps one value for each weight, a detector's AdamW two."""
+        return (2.0 if self.head_mb is None else 3.0) * self.trained_mb(config)
 
 
 def offers(
@@ -186,7 +176,6 @@ def offers(
         plan = planner(without)
         answers = dict(evaluate_phases(without, plan.phases).per_stream)[stream.stream]
         counts = crops[stream.stream]
-        trained = max(1, round(counts.training * option.config.data_fraction))
         # Assumes the serving model's ratio of the accuracy of answers to the accuracy of the model.
         per_accuracy = answers / stream.accuracy * stream.weight * len(view.streams) / total
         yield TrainingOffer(
@@ -199,15 +188,10 @@ def offers(
             at_home=max(0.0, whole - plan.expected_accuracy) * len(view.streams),
             now_us=view.now_us,
             until_us=view.window_end_us,
-            crops=trained,
-            crops_mb=(trained + counts.exemplars) * sizes.crop_mb,
+            crops_mb=(counts.training + counts.validation + counts.exemplars) * sizes.crop_mb,
             model_mb=sizes.model_mb,
-            trained_mb=sizes.trained_mb(option.config),
-            # Weights and their momentum.
-            back_mb=2.0 * sizes.trained_mb(option.config),
-            validation_mb=counts.validation * sizes.crop_mb,
+            back_mb=sizes.snapshot_mb(option.config),
             per_accuracy=per_accuracy,
-            replayed=crops_in_epoch(trained, counts.exemplars) / trained - 1.0,
         )
 
 

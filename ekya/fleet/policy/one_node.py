@@ -1,4 +1,4 @@
-"""Maps a market to a fleet as ANDREAS sees one, and its decision back to loans on one server each.
+"""Maps a market to a fleet as ANDREAS sees one, and its decision back to loans.
 
 Servers are nodes and units of share their GPUs, priced by the accuracy that the hosts' own streams lose.
 Open offers and running loans are jobs, due when their window ends, with the gain a second as their weight; a
@@ -13,11 +13,11 @@ import numpy as np
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.job import Left, Tardiness, TrainJob
-from ekya.fleet.policy.loans import Loan, alone
-from ekya.fleet.policy.market import Deal, Market, carried_out, fits, job_of, jobs_of
+from ekya.fleet.policy.lenders import Lenders, in_us
+from ekya.fleet.policy.loans import Loan, loan_at
+from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, fits, key_of, settled
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import Node, NodeName, Places
-from ekya.fleet.policy.prices import Hosts, in_us
+from ekya.fleet.policy.places import JobName, Node, NodeName, Places
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
 
@@ -34,39 +34,42 @@ class OneNode:
 
     def __call__(self, market: Market) -> Deal:
         """Asks the policy once about all offers and all that runs."""
-        fixed = tuple(one for one in market.running if not _movable(one, market.rooms))
+        fixed = tuple(one for one in market.running if not fits(one, market.rooms))
         rooms = replace(market, running=fixed).free
-        jobs, refused = jobs_of(market, fixed, [room.site for room in rooms])
-        at = {NodeName(room.site): room for room in rooms}
-        times = _Times(Hosts.from_rooms(rooms, market.links))
-        states = tuple(_state(market, rooms, times, *one) for one in jobs.values())
+        sites = {room.site for room in rooms}
+        refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
+        refused |= {key_of(offer): NO_ROOM for offer in market.offers if not sites - {offer.site}}
+        asked = [(offer, None) for offer in market.offers if key_of(offer) not in refused]
+        rests = [(one.offer_of_rest(market.now_us), one) for one in market.running if one not in fixed]
+        jobs = sorted([*asked, *rests], key=lambda one: key_of(one[0]))
+        times = _Times(Lenders.from_rooms(rooms, market.links))
+        states = tuple(_state(market, rooms, times, *job) for job in jobs)
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
-
-        def loan_of(offer: TrainingOffer, running: Loan | None, assignment: JobAssignment) -> Loan | None:
+        stays, wanted = {one.number for one in fixed}, dict[Key, Loan]()
+        at = {NodeName(room.site): room for room in rooms}
+        for (offer, running), state in zip(jobs, states, strict=True):
+            assignment, key = decision.assignment_of(state.job.name), key_of(offer)
+            if assignment is None:
+                refused[key] = decision.waiting[state.job.name]
+                continue
             (part,) = assignment.parts
             if running is not None and part == _part(running, rooms):
-                return None
-            reason, host = assignment.reason, at[part.node]
-            return alone(market.now_us, offer, host, part.gpus, market.links, reason)
-
-        return carried_out(market, fixed, jobs, refused, decision, loan_of)
-
-
-def _movable(running: Loan, rooms: Sequence[Room]) -> bool:
-    """Returns whether a loan is on one server, which could lend its share again."""
-    return len(running.parts) == 1 and fits(running, rooms)
+                stays.add(running.number)
+            else:
+                host, why = at[part.node], assignment.reason
+                wanted[key] = loan_at(market.now_us, offer, host, part.gpus, market.links, why)
+        return settled(market, wanted, stays, refused)
 
 
 def _part(running: Loan, rooms: Sequence[Room]) -> NodePart:
-    (part,) = running.parts
-    step_milli = next(room.step_milli for room in rooms if room.site == part.host)
-    return NodePart(NodeName(part.host), gpus=part.share_milli // step_milli)
+    step_milli = next(room.step_milli for room in rooms if room.site == running.host)
+    return NodePart(NodeName(running.host), gpus=running.share_milli // step_milli)
 
 
 class _Times:
     """Times of retrainings on 1, 2, ... units of each server, transfers included."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: Lenders) -> None:
         self._hosts = hosts
         self._host, units = np.nonzero(np.isfinite(hosts.loss.T))
         self._configs = [
@@ -85,7 +88,7 @@ class _Times:
 def _state(
     market: Market, rooms: Sequence[Room], times: _Times, offer: TrainingOffer, running: Loan | None
 ) -> JobState:
-    name, takes_us = job_of(offer), times.takes_us(offer)
+    name, takes_us = JobName(f"{offer.site}/{offer.stream}"), times.takes_us(offer)
     assignment = None
     if running is not None:
         part = _part(running, rooms)

@@ -32,10 +32,6 @@ class NodeState:
     mem: float = 0.0
 
 
-Machine = tuple[str, NodeState]
-"""Kind of a machine, and its state without the fleet's trainings."""
-
-
 @dataclass(frozen=True, slots=True)
 class BackgroundApp:
     """A ∈ backApp_i: an application with a deadline that runs on a machine beside trainings.

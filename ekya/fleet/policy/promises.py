@@ -1,7 +1,6 @@
 """Learns how much of their promises loans keep: estimates are too high, and weights come late or never."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from math import fsum
 
@@ -35,20 +34,17 @@ class Lateness:
         """Returns the expected delay of a server's next training, in microseconds."""
         return self._late_us.get(site, 0)
 
-    def record_delay(self, sites: Sequence[SiteName], late_us: int) -> None:
-        """Records a delay beyond the plan without any; it counts for all these servers."""
-        late_us = max(0, late_us)
-        for site in sites:
-            before_us = self._late_us.get(site)
-            self._late_us[site] = (
-                late_us if before_us is None else round(before_us + _NEWEST * (late_us - before_us))
-            )
+    def record_delay(self, site: SiteName, late_us: int) -> None:
+        """Records a delay beyond the plan without any."""
+        late_us, before_us = max(0, late_us), self._late_us.get(site)
+        self._late_us[site] = (
+            late_us if before_us is None else round(before_us + _NEWEST * (late_us - before_us))
+        )
 
-    def record_least_delay(self, sites: Sequence[SiteName], late_us: int) -> None:
+    def record_least_delay(self, site: SiteName, late_us: int) -> None:
         """Records a lower bound of a delay, of a loan that was given up."""
-        for site in sites:
-            if late_us > self.expected_delay_us(site):
-                self._late_us[site] = late_us
+        if late_us > self.expected_delay_us(site):
+            self._late_us[site] = late_us
 
 
 class Promises:
@@ -67,7 +63,7 @@ class Promises:
         """Records a borrower's estimate and the real gain of its stream, in accuracy times seconds."""
         self._over.append((site, promised, came))
         if serves_after_us is not None:
-            self.serving.record_delay([site], serves_after_us)
+            self.serving.record_delay(site, serves_after_us)
 
     def with_expected_gain(self, offer: TrainingOffer) -> TrainingOffer:
         """Returns an offer with the gain that is expected to come."""

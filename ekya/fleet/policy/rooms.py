@@ -5,27 +5,9 @@ from dataclasses import dataclass, replace
 
 from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
-from ekya.core.units import StreamId, us_to_seconds
-from ekya.core.view import StreamView, WindowView
-from ekya.fleet.policy.places import Machine, SiteName
+from ekya.core.view import WindowView
+from ekya.fleet.policy.places import SiteName
 from ekya.planning.schedulers.objective import Evaluation, evaluate_phases
-
-
-@dataclass(frozen=True, slots=True)
-class ServedStream:
-    """Inference of one of a server's own streams: a background application with a deadline, to Deep-Edge.
-
-    Attributes:
-        stream: its id.
-        need_milli: share with which it keeps up with its camera.
-        age_s: age of its results then.
-        limit_s: age from which a result is of no use; ``age_s`` where the stream has no such limit.
-    """
-
-    stream: StreamId
-    need_milli: int
-    age_s: float
-    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +21,6 @@ class Room:
             delay of their retrainings; non-decreasing.
         speed: of a training at a share there.
         late_us: expected delay of trainings there, from former ones.
-        capacity_milli: of the whole server.
-        inference: of its own streams.
-        machine: its kind and state; None where that is not known.
-        strength: speed of a training on a whole GPU of it, relative to the offer's.
-        slowdown: of inference while 1, 2, ... units are lent, as models say; empty without models.
     """
 
     site: SiteName
@@ -51,15 +28,10 @@ class Room:
     loss: tuple[float, ...]
     speed: SpeedCurve
     late_us: int = 0
-    capacity_milli: int = 1000
-    inference: tuple[ServedStream, ...] = ()
-    machine: Machine | None = None
-    strength: float = 1.0
-    slowdown: tuple[float, ...] = ()
 
     def takes_s(self, gpu_s: float, share_milli: int) -> float:
         """Returns the time at a share of a training that takes ``gpu_s`` on a whole GPU of the borrower."""
-        return gpu_s / (self.strength * self.speed.speed_at(share_milli))
+        return gpu_s / self.speed.speed_at(share_milli)
 
     def loss_of_share(self, share_milli: int) -> float:
         """Returns the accuracy that its streams lose per second for a share, a multiple of the step."""
@@ -101,25 +73,7 @@ def room(
         units = share_milli // step_milli
         # Units between two candidate shares cost as much as the larger one.
         loss += [max(lost, loss[-1] if loss else 0.0)] * (units - len(loss))
-    return Room(
-        site,
-        step_milli,
-        tuple(loss),
-        view.training_speed,
-        capacity_milli=view.capacity_milli,
-        inference=tuple(_served(stream, view.min_accuracy) for stream in view.streams),
-    )
-
-
-def _served(stream: StreamView, min_accuracy: float) -> ServedStream:
-    """Returns the least demanding inference with which a stream keeps its minimum accuracy."""
-    good = [one for one in stream.inference_options if one.accuracy_with(stream.accuracy) >= min_accuracy]
-    least = min(good or stream.inference_options, key=lambda one: one.share_needed_milli)
-    age_us = max(least.age_us, 1)
-    limit_us = max(stream.max_age_us or age_us, age_us)
-    return ServedStream(
-        stream.stream, least.share_needed_milli, us_to_seconds(age_us), us_to_seconds(limit_us)
-    )
+    return Room(site, step_milli, tuple(loss), view.training_speed)
 
 
 def lost_a_second(whole: Evaluation, less: Evaluation, view: WindowView) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ekya.core.units import StreamId
-from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
+from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
 from ekya.fleet.policy.market import Deal, Key, Market, key_of
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
@@ -164,11 +164,11 @@ class LoanCoordinator:
         """Ends a loan: its weights have arrived, are too late, or will never come."""
         made = self._open.pop((site, stream), None)
         if made is not None and outcome == ARRIVED:
-            self._promises.late.record_delay(made.loan.hosts, made.loan.late_by(now_us))
+            self._promises.late.record_delay(made.loan.host, made.loan.late_by(now_us))
         elif made is not None and outcome == GIVEN_UP:
-            self._promises.late.record_least_delay(made.loan.hosts, made.loan.late_by(now_us))
+            self._promises.late.record_least_delay(made.loan.host, made.loan.late_by(now_us))
         if made is None:
-            # A host had died, and the others worked on until the borrower stopped the training.
+            # Its host had died, and traffic was under way until the borrower stopped the training.
             self.add_later_traffic(site, stream, moved_mb)
         else:
             self._end(made, now_us, outcome, moved_mb)
@@ -199,7 +199,7 @@ class LoanCoordinator:
         for key in [key for key in self._open if key[0] == site]:
             made = self._open.pop(key)
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
-        for made in [made for made in self._open.values() if site in made.loan.hosts]:
+        for made in [made for made in self._open.values() if site == made.loan.host]:
             self._go_on_without(made, at_us, site)
 
     def _waiting(self, now_us: int) -> list[TrainingOffer]:
@@ -271,8 +271,7 @@ class LoanCoordinator:
         self._open[key_of(loan.offer)] = made
         self.withdraw_offers(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
-        for part in loan.parts:
-            self._peers[part.host].lend_share(made.number, Lent(part.share_milli, loan.begins_us, to_us))
+        self._peers[loan.host].lend_share(made.number, Lent(loan.share_milli, loan.begins_us, to_us))
         return loan
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
@@ -281,9 +280,8 @@ class LoanCoordinator:
         self._open.pop(key, None)
         self._ended[key] = made
         self._record(made)
-        for host in made.loan.hosts:
-            if host in self._peers:
-                self._peers[host].take_back_share(made.number, at_us)
+        if made.loan.host in self._peers:
+            self._peers[made.loan.host].take_back_share(made.number, at_us)
 
     def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
@@ -295,7 +293,7 @@ class LoanCoordinator:
     def _move(self, made: Made, loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
-        self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", self._moved_mb(made, at_us))
+        self._end(made, at_us, f"moved to {loan.host}", self._moved_mb(made, at_us))
         if peer is not None:
             peer.continue_training(stream, self._make(loan))
 
@@ -307,7 +305,7 @@ class LoanCoordinator:
         return peer.training_so_far(made.loan.offer.stream, at_us).moved_mb
 
     def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
-        """Lets the rest of a training go on without a dead host, or ends it."""
+        """Lets the rest of a training whose host has died go on elsewhere, or ends it."""
         offer, reason = made.loan.offer, f"{gone} died"
         peer = self._peers.get(offer.site)
         if peer is None:
@@ -316,7 +314,7 @@ class LoanCoordinator:
             return
         stood = peer.training_so_far(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
-        rest = offer.for_last_epochs(stood.epochs_left, at_us, left_behind(made.loan, gone))
+        rest = offer.for_last_epochs(stood.epochs_left, at_us)
         offers = [*self._waiting(at_us), rest]
         self._see_rooms(at_us, offers)
         deal = self._deal(at_us, offers)

@@ -1,6 +1,7 @@
 """Sizes of the data that a fleet's jobs send over links."""
 
 import numpy as np
+from torch.nn import Module
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.fleet.policy.offers import LinkSizes
@@ -15,20 +16,25 @@ from ekya.pipeline.setup import crop_side
 
 
 def sizes_of(fleet: FleetConfig, seed: int) -> LinkSizes:
-    """Returns the sizes for the fleet's crops and edge models."""
+    """Returns the sizes for the fleet's crops or frames and edge models."""
     return sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
 
 
 def sizes_with(model: EdgeModel, side: int, classes: int) -> LinkSizes:
-    """Returns the sizes for square crops of ``side`` pixels, a model like this one, and this many classes."""
+    """Returns the sizes for square pictures of this side, a model like this one, and this many classes."""
     one = np.zeros(1, np.int64)
     crop = LabelledCrops(np.zeros((1, side, side, 3), np.uint8), one, one, one)
-    blocks = [4e-6 * sum(weights.numel() for weights in block.parameters()) for block in model.blocks]
+    blocks = [_mb_of(block) for block in model.blocks]
     return LinkSizes(
-        crop_mb=crop.nbytes / 1e6,
+        crop_mb=crop.nbytes / 1e6,  # A frame's boxes are as small as a class.
         model_mb=len(to_bytes(model)) / 1e6,
         blocks_mb=tuple(reversed(blocks)),
         features=model.features,
         classes=classes,
+        head_mb=None if model.detector is None else _mb_of(model.head),
         exemplars=MOST_EXEMPLARS[task_of(model.architecture)],
     )
+
+
+def _mb_of(part: Module) -> float:
+    return 4e-6 * sum(weights.numel() for weights in part.parameters())

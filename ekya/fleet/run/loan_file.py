@@ -23,7 +23,7 @@ class LoanRecord:
 
     Attributes:
         site: of the borrower.
-        hosts: sites that lent.
+        host: site that lent.
         outcome: how it ended.
         moved_mb: traffic over each link.
         agreed_us: when it was made.
@@ -35,7 +35,7 @@ class LoanRecord:
     """
 
     site: SiteName
-    hosts: tuple[SiteName, ...]
+    host: SiteName
     outcome: str = UNDER_WAY
     moved_mb: Mapping[Way, float] = field(default_factory=dict)
     agreed_us: int = 0
@@ -82,9 +82,8 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
 
     def take(said: dict[str, Any]) -> None:
         if "site" in said:
-            hosts = tuple(part["host"] for part in said["parts"])
             foreseen = {key: said[key] for key in _FORESEEN if key in said}
-            loans[said["loan"]] = LoanRecord(said["site"], hosts, **foreseen)
+            loans[said["loan"]] = LoanRecord(said["site"], said["host"], **foreseen)
         else:
             loans[said["loan"]] = replace(
                 loans[said["loan"]],
@@ -106,9 +105,9 @@ def learnt(loans: Sequence[LoanRecord]) -> Promises:
     for loan in sorted(loans, key=lambda loan: loan.over_us):
         late_us = loan.late_us + loan.over_us - loan.arrives_us
         if loan.outcome == ARRIVED:
-            promises.late.record_delay(loan.hosts, late_us)
+            promises.late.record_delay(loan.host, late_us)
         elif loan.outcome == GIVEN_UP:
-            promises.late.record_least_delay(loan.hosts, late_us)
+            promises.late.record_least_delay(loan.host, late_us)
         if loan.came is not None:
             promises.record_gain(loan.site, loan.promises, loan.came, loan.serves_after_us)
     return promises
@@ -124,9 +123,8 @@ def _made(made: Made) -> dict[str, Any]:
         "stream": offer.stream,
         "config": offer.config.name,
         "epochs": offer.epochs,
-        "parts": [
-            {"host": part.host, "share_milli": part.share_milli, "crops": part.crops} for part in loan.parts
-        ],
+        "host": loan.host,
+        "share_milli": loan.share_milli,
         "begins_us": loan.begins_us,
         "arrives_us": loan.arrives_us,
         "late_us": loan.late_us,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
@@ -22,7 +22,7 @@ from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.offers import CropCounts, LinkSizes, TrainingOffer, offers
-from ekya.fleet.policy.places import Machine, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.elsewhere import Awaited
 from ekya.fleet.run.lending import GIVEN_UP, Answer, LendingExecutor
@@ -138,18 +138,21 @@ A share in between costs as much as the next larger one.
 """
 
 
+SamplesMayLeave = Literal["no", "crops", "frames"]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTerms:
     """Conditions under which a server takes part in the fleet.
 
     Attributes:
         site: the server's name.
-        crops_may_leave: labelled crops may be sent to other servers.
+        samples_may_leave: what may be sent to other servers.
         takes_guests: others' jobs may run there.
     """
 
     site: SiteName
-    crops_may_leave: bool
+    samples_may_leave: SamplesMayLeave
     takes_guests: bool = True
 
 
@@ -186,7 +189,6 @@ class LendingServer:
         inner: executor of its world.
         awaited: its remote retrainings.
         listens_every_us: as in ``LendingExecutor``.
-        machine: reads kind and state of its machine; None where no one measures it.
 
     Attributes:
         executor: around ``inner``; as a ``Peer`` what the coordinator calls.
@@ -202,12 +204,10 @@ class LendingServer:
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
-        machine: Callable[[], Machine | None] | None = None,
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
         self._above, self._remembered = above, Remembered(sizes.exemplars)
-        self._machine = machine
         self._gains = None if above is None else Gains(above.record_gain)
         self._state: LoopState | None = None
         self._priced: tuple[int, int, Room | None] | None = None
@@ -251,10 +251,7 @@ class LendingServer:
             return None
         if self._priced is None or self._priced[:2] != (state.epoch, until_us):  # its own plan has changed
             self._priced = state.epoch, until_us, self._price(state, now_us, until_us)
-        priced = self._priced[2]
-        if priced is None or self._machine is None:
-            return priced
-        return replace(priced, machine=self._machine())
+        return self._priced[2]
 
     def _price(self, state: LoopState, now_us: int, until_us: int) -> Room | None:
         state = replace(state, fleet=replace(state.fleet, lent_milli=0))
@@ -270,7 +267,7 @@ class LendingServer:
 
         Loans are made one by one, since each changes the value of the others.
         """
-        if self._above is None or not self._terms.crops_may_leave or self._state is None:
+        if self._above is None or self._terms.samples_may_leave == "no" or self._state is None:
             return (), {}
         loans = self._taken(view)
         for loan in loans:

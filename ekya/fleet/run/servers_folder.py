@@ -78,7 +78,6 @@ class LiveRun:
         seed: of all random draws.
         links: between the servers.
         addresses: of all sites.
-        points: file of ``ekya fleet profile``, whose models Deep-Edge's tiers use; None: no models.
     """
 
     run: str
@@ -86,7 +85,6 @@ class LiveRun:
     seed: int
     links: Links
     addresses: Mapping[SiteName, str]
-    points: Path | None = None
 
     def save(self, path: Path) -> None:
         """Writes it to a file."""
@@ -98,7 +96,6 @@ class LiveRun:
             "mb_s": self.links.usual_mb_s,
             "ways": ways,
             "sites": dict(self.addresses),
-            "points": None if self.points is None else str(self.points),
         }
         write_text_atomic(path, json.dumps(content, indent=2) + "\n")
 
@@ -112,8 +109,7 @@ class LiveRun:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
             links = Links({(way[0], way[1]): way[2] for way in said["ways"]}, said["mb_s"])
-            points = None if said["points"] is None else Path(said["points"])
-            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"], points)
+            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"])
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise UserError(
                 f"{path}: cannot be read ({type(error).__name__}); name the folder of a run of ekya fleet run"
@@ -199,7 +195,7 @@ def _server(
         **{key: None if summary is None else summary[key] for key in _OF_A_SERVER},
         "died_s": ran.died_s.get(site),
         "away_s": [[round(begin_s, 3), round(end_s, 3)] for of, begin_s, end_s in ran.away_s if of == site],
-        "lends": sum(site in made.hosts for made in loans),
+        "lends": sum(site == made.host for made in loans),
         "borrows": sum(made.site == site for made in loans),
         "streams": {
             stream: {key: its[key] for key in ("mean_accuracy", "gain")} for stream, its in streams.items()
@@ -211,7 +207,7 @@ _OF_A_SERVER = ("scheduler", "gpus", "mean_accuracy", "balanced_accuracy", "retr
 
 
 def _moved_mb(loans: Sequence[LoanRecord]) -> dict[str, Any]:
-    """Returns the traffic over links: crops, models, snapshots, updates of split trainings, answers."""
+    """Returns the traffic over links: crops, models and snapshots."""
     ways: dict[tuple[SiteName, SiteName], float] = {}
     for made in loans:
         for way, mb in made.moved_mb.items():

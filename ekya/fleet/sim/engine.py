@@ -127,7 +127,6 @@ class FleetEngine:
 
     Args:
         jobs: all of them, in any order.
-        until_us: latest end of the simulation.
         timer: host clock in seconds, to measure decisions; it does not affect the simulation.
 
     Raises:
@@ -142,14 +141,13 @@ class FleetEngine:
         places: Places,
         outages: Sequence[NodeOutage] = (),
         seed: int = 0,
-        until_us: int | None = None,
         timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
         if not policy.on_events and policy.every_us is None:
             raise ValueError(f"{policy.name} is called neither on events nor periodically")
         self._policy, self._physics = policy, physics
         self._places, self._outages = places, tuple(outages)
-        self._seed, self._until_us, self._timer = seed, until_us, timer
+        self._seed, self._timer = seed, timer
         self._to_come = sorted(jobs, key=lambda job: (job.arrives_us, job.name))
         self._present: dict[JobName, _Present] = {}
         self._records = {job.name: JobRecord(job) for job in self._to_come}
@@ -158,14 +156,14 @@ class FleetEngine:
         self._now_us, self._idle_calls = 0, 0
 
     def run(self) -> FleetOutcome:
-        """Runs until every job is done, no event and no further start is to come, or ``until_us`` is reached.
+        """Runs until every job is done, or no event and no further start is to come.
 
         Raises:
             BrokenConstraintError: a decision breaks a constraint of its world; the message names it.
         """
         while self._to_come or self._present:
             next_us = self._next_us()
-            if next_us is None or (self._until_us is not None and next_us > self._until_us):
+            if next_us is None:
                 break
             self._pass_to(next_us)
             matters = [self._end_stages(), self._fail_nodes(), self._let_come()]

@@ -99,21 +99,6 @@ class Sgd:
             )
             self._kept |= {name: left for name, left in zip(moved, kept, strict=False) if left is not None}
 
-    def coasting(self, steps: int) -> dict[str, Tensor]:
-        """Returns how far momentum alone moves each weight in this number of steps at the current rates.
-
-        That is -η (m + m² + … + m^steps) v, with rate η, momentum m and momentum buffer v. Empty before the
-        first step.
-        """
-        kept, momentum = self.momentum(), self._recipe.momentum
-        way = sum(momentum**step for step in range(1, steps + 1))
-        return {
-            name: kept[name] * (-group.rate * way)
-            for group in self._groups
-            for name in group.weights
-            if name in kept
-        }
-
     def momentum(self) -> dict[str, Tensor]:
         return dict(self._kept)
 
@@ -183,10 +168,6 @@ class AdamW:
             maximize=False,
         )
 
-    def coasting(self, steps: int) -> dict[str, Tensor]:
-        """Returns nothing: how far later steps go depends on gradients that are not known."""
-        return {}
-
     def momentum(self) -> dict[str, Tensor]:
         return dict(self._kept)
 
@@ -216,9 +197,6 @@ class Optimizer(Protocol):
 
     def take_step(self) -> None:
         """Takes one step along the gradients."""
-
-    def coasting(self, steps: int) -> dict[str, Tensor]:
-        """Returns how far each weight will move in this number of steps, as far as it is known."""
 
     def momentum(self) -> dict[str, Tensor]:
         """Returns the state by name; empty before the first step. Not copies."""

@@ -7,12 +7,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ekya.core.errors import UserError
+from ekya.core.objects import SURE
 from ekya.models.training.optimizer import Optimizer
 from ekya.models.training.trainee import Trainee
 from ekya.models.weights import differences, read_safetensors
 
 FORMAT = "ekya-training-snapshot"
-VERSION = "1"
+VERSION = "2"
 _WEIGHT, _MOMENTUM = "weight.", "momentum."
 
 
@@ -24,18 +25,21 @@ class Snapshot:
         epochs_done: number of epochs done.
         weights: trained weights, by name.
         momentum: of the optimiser, likewise; empty before the first step.
+        threshold: of a detector's confidence, calibrated after the last epoch.
     """
 
     epochs_done: int
     weights: Mapping[str, Tensor]
     momentum: Mapping[str, Tensor]
+    threshold: float
 
     def to_bytes(self) -> bytes:
         """Returns the snapshot as a safetensors file."""
         # Safetensors refuses other layouts, and a detector's weights are channels-last.
         tensors = {_WEIGHT + name: tensor.cpu().contiguous() for name, tensor in self.weights.items()}
         tensors |= {_MOMENTUM + name: tensor.cpu().contiguous() for name, tensor in self.momentum.items()}
-        return save(tensors, {"format": FORMAT, "version": VERSION, "epochs_done": str(self.epochs_done)})
+        told = {"epochs_done": str(self.epochs_done), "threshold": repr(self.threshold)}
+        return save(tensors, {"format": FORMAT, "version": VERSION, **told})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Snapshot":
@@ -48,17 +52,19 @@ class Snapshot:
             tensors, metadata = read_safetensors(data)
             if (metadata["format"], metadata["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"format {metadata['format']}, version {metadata['version']}")
-            epochs_done = int(metadata["epochs_done"])
+            epochs_done, threshold = int(metadata["epochs_done"]), float(metadata["threshold"])
         except (ValueError, KeyError) as error:
             raise UserError(
                 f"not a whole snapshot of a training, version {VERSION} ({error}); begin the training anew"
             ) from error
-        return cls(epochs_done, _under(_WEIGHT, tensors), _under(_MOMENTUM, tensors))
+        return cls(epochs_done, _under(_WEIGHT, tensors), _under(_MOMENTUM, tensors), threshold)
 
 
-def take_snapshot(trainee: Trainee, optimizer: Optimizer, epochs_done: int) -> Snapshot:
+def take_snapshot(
+    trainee: Trainee, optimizer: Optimizer, epochs_done: int, threshold: float = SURE
+) -> Snapshot:
     """Takes a snapshot of the current state; it shares memory with the trained weights."""
-    return Snapshot(epochs_done, trainee.suffix.state_dict(), optimizer.momentum())
+    return Snapshot(epochs_done, trainee.suffix.state_dict(), optimizer.momentum(), threshold)
 
 
 def restore_weights(snapshot: Snapshot, trainee: Trainee) -> None:

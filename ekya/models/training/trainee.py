@@ -1,9 +1,8 @@
-"""Model in training, cut at the freeze boundary, and its weights and gradients."""
+"""Model in training, cut at the freeze boundary, and its lessons."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -19,8 +18,6 @@ from ekya.models.training.trimmed_kernels import restore_kernels, trim_kernels
 
 DISTILLATION_WEIGHT = 0.5
 """Weight of the distillation loss relative to the loss on labels."""
-
-_NOT_MOVED: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Trainee:
@@ -102,44 +99,6 @@ class Trainee:
         outputs[:, places] = answers[:, known]
         return outputs.float()
 
-    def weights(self, moved: Mapping[str, Tensor] = _NOT_MOVED) -> NDArray[np.float32]:
-        """Returns a (P,) copy of all trained weights, concatenated.
-
-        Args:
-            moved: offsets that are added to some of the copies, by names in ``suffix``.
-        """
-        return _flat(
-            weight.detach() + moved[name] if name in moved else weight.detach()
-            for name, weight in self.suffix.named_parameters()
-        )
-
-    def set_weights(self, flat: NDArray[np.float32]) -> None:
-        """Sets the trained weights to what ``weights`` of an equal trainee returned."""
-        with torch.no_grad():
-            for weight, new in self._each(flat):
-                weight.copy_(new)
-
-    def gradient(self) -> NDArray[np.float32]:
-        """Returns a (P,) copy of the last ``Lesson.backward``'s gradient, in the order of ``weights``."""
-        return _flat(
-            torch.zeros_like(weight) if weight.grad is None else weight.grad
-            for weight in self.suffix.parameters()
-        )
-
-    def set_gradient(self, flat: NDArray[np.float32]) -> None:
-        """Sets the gradient, in the order of ``weights``."""
-        for weight, new in self._each(flat):
-            # In the layout of the weight: a fused step pairs elements by their place in memory.
-            weight.grad = torch.empty_like(weight).copy_(new)
-
-    def _each(self, flat: NDArray[np.float32]) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        weights = list(self.suffix.parameters())
-        # Arrays from another process may be read-only, which torch does not support.
-        whole = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
-        parts = torch.split(whole, [weight.numel() for weight in weights])
-        for weight, part in zip(weights, parts, strict=True):
-            yield weight, part.view_as(weight)
-
     def inputs_of(self, images: NDArray[np.uint8]) -> Tensor:
         """Converts (N, S, S, 3) uint8 images to inputs of ``outputs``, (N, …) on the device."""
         inputs = to_input(images, self.device, self._channels_last)
@@ -189,12 +148,6 @@ class Trainee:
         # Copied, since ``to`` would move the start model itself.
         teacher = copy.deepcopy(whole).to(self.device).eval()
         return self.in_batches(teacher, inputs)
-
-
-def _flat(tensors: Iterable[Tensor]) -> NDArray[np.float32]:
-    # ``reshape`` gives the order of rows, also of weights that are channels-last in memory.
-    together: NDArray[np.float32] = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
-    return together
 
 
 class Lesson:

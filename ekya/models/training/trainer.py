@@ -20,6 +20,7 @@ from ekya.models.training.epochs import epoch_batches
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.optimizer import Recipe, optimizer_of, recipe_of
+from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
 from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
 from ekya.system.numeric_check import computes_right
 
@@ -210,12 +211,7 @@ class Retraining:
         """True if every epoch of γ has run."""
         return self.epochs_done >= self.config.epochs
 
-    def prepare_training(self) -> float:
-        """Build the model, compute what is constant over all epochs, and measure the starting accuracy.
-
-        Returns:
-            Validation accuracy before the first epoch; 0.0 without validation crops.
-        """
+    def _build_trainee(self) -> None:
         self._trainee = Trainee(
             self._start,
             self.config,
@@ -229,6 +225,14 @@ class Retraining:
         )
         self._recipe = self._method.recipe or recipe_of(self._start.architecture)
         self._optimizer = optimizer_of(self._trainee.suffix, self._recipe)
+
+    def prepare_training(self) -> float:
+        """Build the model, compute what is constant over all epochs, and measure the starting accuracy.
+
+        Returns:
+            Validation accuracy before the first epoch; 0.0 without validation crops.
+        """
+        self._build_trainee()
         everything = self._trained_on
         inputs = self._inputs_of(everything)
         self._validation_inputs = self._inputs_of(self._validation)
@@ -274,6 +278,31 @@ class Retraining:
         model = self._trainee.model()
         model.threshold = self._threshold
         return model
+
+    def take_snapshot(self) -> bytes:
+        """Returns the state after the last epoch, from which an equal retraining continues, bit for bit."""
+        return take_snapshot(self._trainee, self._optimizer, self.epochs_done, self._threshold).to_bytes()
+
+    def restore_snapshot(self, snapshot: bytes) -> float:
+        """Continues after a snapshot's last epoch, after ``prepare_training``; returns its accuracy.
+
+        Raises:
+            UserError: it is damaged, or of another retraining.
+        """
+        self._restore(snapshot)
+        return self._evaluate()
+
+    def model_of_snapshot(self, snapshot: bytes) -> EdgeModel:
+        """Returns the model of a snapshot; nothing needs to be prepared. Raises as ``restore_snapshot``."""
+        self._build_trainee()
+        self._restore(snapshot)
+        return self.model()
+
+    def _restore(self, snapshot: bytes) -> None:
+        kept = Snapshot.from_bytes(snapshot)
+        restore_weights(kept, self._trainee)
+        self._optimizer.set_momentum(kept.momentum)
+        self.epochs_done, self._threshold = kept.epochs_done, kept.threshold
 
     def _batches(self) -> Iterator[Tensor]:
         batches = epoch_batches(

@@ -235,7 +235,7 @@ class Town:
             "site": site,
             "address": f"{self.network.address(SITES[site])}:{PORT}",
             "streams": list(server.streams),
-            "crops_may_leave": True,
+            "samples_may_leave": "crops",
             "changes": {"gpus": server.gpus, "preparation": preparation},
         }
 

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from random import Random
 
-from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.papers.registry import PLAYED, Terms
 from ekya.fleet.policy.job import Growing, Left, Linear, Tardiness, TrainJob
 from ekya.fleet.policy.places import BackgroundApp, JobName, Node, NodeName, NodeState, Places, SiteName
-from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView, JobState, Strikes
 
 S = 1_000_000

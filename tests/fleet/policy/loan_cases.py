@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.market import Market
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState, SiteName
-from ekya.fleet.policy.rooms import Room, ServedStream
-from ekya.fleet.policy.splitting import FittedHosts
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.rooms import Room
 
 S = 1_000_000
 NOW_US = 10 * S
@@ -29,11 +27,8 @@ def offer(site=HOME, stream="cam", **changes):
         "gain": 0.1,
         "at_home": 0.0,
         "until_us": 200 * S,
-        "crops": 400,
         "crops_mb": 1.2,
-        "validation_mb": 0.0,
         "model_mb": 45.0,
-        "trained_mb": 0.13,
         "back_mb": 45.0,
         "epochs": 10,
         "batch_size": 16,
@@ -44,30 +39,6 @@ def offer(site=HOME, stream="cam", **changes):
 
 def room(site, loss, speed=LINEAR, **about):
     return Room(SiteName(site), 100, tuple(loss), speed, **about)
-
-
-def served(need_milli, limit_s=0.5):
-    """Inference of a stream whose results are half a second old where it keeps up."""
-    return (ServedStream(StreamId("own"), need_milli, 0.5, limit_s),)
-
-
-class Models:
-    """Estimates of two kinds of machines: a nearly full processor slows training and inference down."""
-
-    def compute_s(self, worker):
-        sample_s = {"quick": 0.005, "slow": 0.02}[worker.kind]
-        return sample_s * (1 + worker.state.cpu) * 1000 / worker.share_milli
-
-    def state_after(self, worker):
-        cpu = min(1.0, worker.state.cpu + 0.4 * worker.share_milli / 1000)
-        return NodeState(cpu, 0.0, worker.state.mem + worker.batch / 100)
-
-    def exec_s(self, kind, app, state):
-        return 0.02 / (1.05 - state.cpu)
-
-
-FITTED = FittedHosts(Models(), EdgeLimits(batch_max=16), {"quick": 0, "slow": 0})
-IDLE, BUSY, FULL = NodeState(0.1, 0.0, 0.3), NodeState(0.9, 0.0, 0.3), NodeState(0.1, 0.0, 0.9)
 
 
 def market(offers, rooms, ways=None, running=(), seed=0, now_us=NOW_US):
@@ -105,17 +76,12 @@ sites = st.sampled_from("abcde").map(SiteName)
 losses = st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.05]), min_size=1, max_size=4).map(
     lambda steps: [sum(steps[: place + 1]) for place in range(len(steps))]
 )
-machines = st.none() | st.tuples(
-    st.sampled_from(["quick", "slow", "other"]), st.sampled_from([IDLE, BUSY, FULL])
-)
 all_rooms = st.dictionaries(
     sites,
     st.builds(
         dict,
         loss=losses,
         speed=st.sampled_from([LINEAR, QUICK_WHEN_SMALL]),
-        inference=st.sampled_from([(), (), served(500), served(900), served(800, 1.0)]),
-        machine=machines,
     ),
     max_size=5,
 ).map(lambda found: [room(site, **about) for site, about in found.items()])
@@ -127,12 +93,9 @@ all_offers = st.lists(
         gpu_s=st.sampled_from([0.5, 5.0, 20.0, 90.0]),
         gain=st.sampled_from([0.001, 0.05, 0.2]),
         at_home=st.sampled_from([0.0, 0.0, 0.01]),
-        crops=st.sampled_from([1, 7, 100, 400]),
-        validation_mb=st.sampled_from([0.0, 0.3]),
-        trained_mb=st.sampled_from([0.01, 0.13, 34.0]),
         epochs=st.sampled_from([1, 5, 30]),
         batch_size=st.sampled_from([2, 16]),
-        crops_there_mb=st.dictionaries(sites, st.sampled_from([0.0, 0.5])),
+        held_by=st.none() | sites,
         serves_after_us=st.sampled_from([0, 2 * S]),
     ),
     max_size=4,

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.andreas.workload import TWO_GPUS, AndreasPhysics, andreas_workload
 from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, simulation
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, POLICIES, Terms
 from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.job import Linear, TrainJob
 from ekya.fleet.policy.places import JobName
-from ekya.fleet.policy.registry import POLICIES, Terms
 from ekya.fleet.sim.engine import FleetEngine, NodeOutage
 
 DRAWN = (st.integers(1, 5), st.integers(1, 12), st.integers(0, 10_000))
@@ -58,8 +57,7 @@ def both(name, sites, jobs, seed):
 def comparable(decision):
     """Returns a decision without the order of its assignments and parts."""
     by_job = {
-        one.job: (frozenset(one.parts), one.parameter_server, dict(one.moves), one.mode)
-        for one in decision.assignments
+        one.job: (frozenset(one.parts), one.parameter_server, dict(one.moves)) for one in decision.assignments
     }
     return by_job, dict(decision.waiting), dict(decision.memory)
 

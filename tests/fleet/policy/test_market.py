@@ -7,7 +7,7 @@ from loan_cases import HOME, NOW_US, S, links, market, offer, room
 
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
-from ekya.fleet.policy.loans import LoanPart, alone, beside, loan_cost
+from ekya.fleet.policy.loans import Loan, beside, loan_at, loan_cost
 from ekya.fleet.policy.market import settled, worth, worth_it
 from ekya.fleet.policy.one_node import OneNode
 from ekya.fleet.policy.places import NodeName, SiteName
@@ -48,7 +48,7 @@ def test_a_policy_sees_servers_as_nodes_and_the_window_s_end_as_due_date() -> No
 
 def test_a_policy_sees_what_runs_where_it_runs_and_how_long_it_still_takes() -> None:
     policy, rooms = Watching(), [room("a", [0.0] * 4), room("b", [0.0] * 2)]
-    runs = alone(NOW_US, offer(stream="old"), rooms[0], 2, links(), "")
+    runs = loan_at(NOW_US, offer(stream="old"), rooms[0], 2, links(), "")
     now_us = (runs.begins_us + runs.ends_us) // 2
     waits = replace(offer(stream="new"), now_us=now_us)
     OneNode(policy)(market([waits], rooms, running=[runs], now_us=now_us))
@@ -67,57 +67,47 @@ def test_nobody_is_asked_to_lend_to_itself() -> None:
     done = OneNode(Andreas())(market([offer(site=A)], [room("a", [0.0] * 10)]))
     assert done.refused == {(A, "cam"): "no other server has room"}
     (loan,) = OneNode(Andreas())(market([offer(site=A), offer()], [room("a", [0.0] * 10)])).loans
-    assert (loan.offer.site, loan.hosts) == (HOME, (A,))
-
-
-def test_a_split_loan_is_not_moved_by_a_policy_for_one_node_and_keeps_its_room() -> None:
-    policy, rooms = Watching(), [room("a", [0.0] * 4), room("b", [0.0] * 2)]
-    whole = alone(NOW_US, offer(stream="old"), rooms[0], 1, links(), "")
-    split = replace(whole, parts=(LoanPart(A, 300, 0.5), LoanPart(B, 200, 0.5)))
-    deal = OneNode(policy)(market([offer(stream="new")], rooms, running=[split]))
-    assert {name: node.gpus for name, node in policy.view.places.nodes.items()} == {"a": 1}
-    assert [state.job.name for state in policy.view.jobs] == ["home/new"]
-    assert (deal.moves, deal.stops) == ({}, {})
+    assert (loan.offer.site, loan.host) == (HOME, A)
 
 
 def test_what_runs_is_left_alone_where_touching_it_brings_nothing() -> None:
     rooms = [room("a", [0.0]), room("b", [0.0])]
-    runs = alone(NOW_US, offer(stream="old", gpu_s=5.0), rooms[0], 1, links(), "")
+    runs = loan_at(NOW_US, offer(stream="old", gpu_s=5.0), rooms[0], 1, links(), "")
     drawn = market([], rooms, running=[runs], now_us=NOW_US + 20 * S)
     (one,) = drawn.running
-    elsewhere = alone(drawn.now_us, one.offer_of_rest(drawn.now_us), rooms[1], 1, drawn.links, "a whim")
+    elsewhere = loan_at(drawn.now_us, one.offer_of_rest(drawn.now_us), rooms[1], 1, drawn.links, "a whim")
     deal = settled(drawn, {(HOME, "old"): elsewhere}, [], {})
     assert (deal.loans, deal.moves, deal.stops) == ((), {}, {})
     assert settled(drawn, {}, [], {(HOME, "old"): "a whim"}).stops == {}
 
 
 def test_a_loan_takes_the_way_there_the_training_and_the_way_back() -> None:
-    loan = alone(NOW_US, offer(), room("a", [0.0] * 5), 5, links(home_a=10.0), "because")
+    loan = loan_at(NOW_US, offer(), room("a", [0.0] * 5), 5, links(home_a=10.0), "because")
     assert loan.begins_us == NOW_US + 4_620_000
     assert loan.ends_us == loan.begins_us + 40 * S
     assert loan.arrives_us == loan.ends_us + 4_500_000
     assert loan.brings == pytest.approx(0.1 * (190.0 - 4.62 - 40.0 - 4.5))
-    assert (loan.sent_mb, loan.epoch_mb) == ({(HOME, A): pytest.approx(46.2)}, {})
+    assert loan.moved_mb(loan.begins_us)[HOME, A] == pytest.approx(46.2)
     assert loan.where == "50% of a GPU of a"
 
 
 def test_where_crops_lie_a_loan_begins_earlier() -> None:
     cold, warm = (
-        alone(NOW_US, offer(crops_mb=25.0, crops_there_mb=there), room("a", [0.0]), 1, links(), "")
-        for there in ({}, {A: 25.0})
+        loan_at(NOW_US, offer(crops_mb=25.0, held_by=held_by), room("a", [0.0]), 1, links(), "")
+        for held_by in (None, A)
     )
     # 25 MB of crops, and the model.
     assert cold.begins_us - warm.begins_us == 5_600_000
-    assert warm.sent_mb == {(HOME, A): 0.0}
-    asked = offer(crops_mb=45.0, model_mb=1.2, crops_there_mb={B: 45.0}, gpu_s=17.0)
+    assert warm.moved_mb(NOW_US)[HOME, A] == 0.0
+    asked = offer(crops_mb=45.0, model_mb=1.2, held_by=B, gpu_s=17.0)
     near = OneNode(Andreas())(market([asked], [room("a", [0.0]), room("b", [0.0])], links(3.0)))
-    assert [loan.hosts for loan in near.loans] == [(B,)]
+    assert [loan.host for loan in near.loans] == [B]
 
 
 def test_what_costs_more_beside_another_loan_is_not_made() -> None:
     rooms = [room("a", [0.0, 0.2])]
     better, worse = (
-        alone(NOW_US, offer(stream=name, gain=gain, gpu_s=10.0), rooms[0], 1, links(), "")
+        loan_at(NOW_US, offer(stream=name, gain=gain, gpu_s=10.0), rooms[0], 1, links(), "")
         for name, gain in (("cam-1", 0.2), ("cam-2", 0.1))
     )
     assert worth(worse, rooms) > 0
@@ -129,27 +119,12 @@ def test_what_costs_more_beside_another_loan_is_not_made() -> None:
     assert beside(worse, left) == ()
 
 
-def test_a_split_loan_costs_what_all_its_hosts_lose_while_it_trains() -> None:
+def test_a_loan_costs_what_its_host_loses_and_sends_snapshots_as_the_link_takes_them() -> None:
     rooms = [room("a", [0.01]), room("b", [0.02, 0.05])]
-    one = alone(NOW_US, offer(), rooms[0], 1, links(), "")
-    parts = (LoanPart(A, 100, 0.4), LoanPart(B, 200, 0.6))
-    split = type(one)(
-        offer=one.offer,
-        parts=parts,
-        parameter_server=A,
-        begins_us=NOW_US,
-        ends_us=NOW_US + 30 * S,
-        arrives_us=NOW_US + 40 * S,
-        sent_mb={(HOME, A): 45.5, (HOME, B): 45.7},
-        epoch_mb={(A, B): 1.0, (B, A): 1.0},
-        reason="",
-    )
-    assert loan_cost(split, rooms) == pytest.approx(30.0 * (0.01 + 0.05))
-    assert split.where == "10% of a GPU of a and 20% of a GPU of b"
-    half = split.moved_mb(NOW_US + 15 * S)
-    assert half[A, B] == half[B, A] == pytest.approx(5.0)
-    assert half[HOME, B] == pytest.approx(45.7)
+    loan = Loan(offer(), B, 200, NOW_US, NOW_US + 30 * S, NOW_US + 40 * S, "")
+    assert loan_cost(loan, rooms) == pytest.approx(30.0 * 0.05)
+    assert loan.where == "20% of a GPU of b"
     # Ten epochs of 3 s; a snapshot takes 10 s to transfer, so every fourth epoch sends one. None has arrived.
-    assert half[A, HOME] == 0.0
-    assert split.came_home(NOW_US + 25 * S) == (4, 1)
-    assert split.came_home(NOW_US + 40 * S) == (10, 3)
+    assert loan.moved_mb(NOW_US + 12 * S) == {(HOME, B): pytest.approx(46.2), (B, HOME): 0.0}
+    assert loan.came_home(NOW_US + 25 * S) == (4, 1)
+    assert loan.came_home(NOW_US + 40 * S) == (10, 3)

@@ -55,22 +55,14 @@ def test_an_offer_says_what_crosses_links_and_what_training_takes() -> None:
     (one,) = offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))))
     assert (one.site, one.stream, one.config, one.epochs, one.gpu_s) == (SITE, "cam", HEAD, 5, 20.0)
     assert (one.now_us, one.until_us) == (20 * S, 200 * S)
-    assert (one.crops, one.crops_mb) == (200, pytest.approx(0.6))
-    assert (one.model_mb, one.back_mb) == (45.0, 2 * one.trained_mb)
-    assert one.trained_mb == SIZES.trained_mb(HEAD)
-    assert one.replayed == 0.0
-    (one,) = offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(400, exemplars=60))
-    assert one.replayed == pytest.approx(0.3)
-    assert offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(0))[0].crops == 1
+    assert one.crops_mb == pytest.approx(1.2)
+    assert (one.model_mb, one.back_mb) == (45.0, 2 * SIZES.trained_mb(HEAD))
 
 
 def test_exemplars_and_crops_to_validate_with_are_sent_too() -> None:
     (one,) = offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(400, 90, 60))
-    assert (one.crops, one.crops_mb, one.validation_mb) == (200, pytest.approx(0.78), pytest.approx(0.27))
-    there = SiteName("there")
-    assert one.sent_mb(there) == pytest.approx(46.05)
-    assert one.sent_mb(there, 0.5) == pytest.approx(45.66)
-    assert one.sent_mb(there, 0.5, validates=False) == pytest.approx(45.39)
+    assert one.crops_mb == pytest.approx(1.65)
+    assert one.sent_mb() == pytest.approx(46.65)
 
 
 def test_what_is_trained_is_the_head_and_blocks_from_the_last_one_on() -> None:
@@ -103,11 +95,9 @@ def test_offers_are_of_streams_that_could_be_retrained_and_gain_by_it(one) -> No
 
 def test_what_lies_at_a_server_need_not_be_sent() -> None:
     there = SiteName("there")
-    one = offer(crops_there_mb={there: 0.5})
-    assert one.sent_mb(SiteName("elsewhere")) == pytest.approx(46.2)
-    assert one.sent_mb(SiteName("elsewhere"), part=0.5) == pytest.approx(45.6)
-    assert one.sent_mb(there) == pytest.approx(0.7)  # the model is there too
-    assert one.sent_mb(there, part=0.25) == 0.0
+    one = offer(held_by=there)
+    assert one.sent_mb(SiteName("elsewhere")) == one.sent_mb() == pytest.approx(46.2)
+    assert one.sent_mb(there) == 0.0
 
 
 @given(window_views())

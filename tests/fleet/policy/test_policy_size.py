@@ -11,7 +11,8 @@ from counting import calls_of
 from fleet_views import drawn, made
 from loan_cases import crowded
 
-from ekya.fleet.policy.registry import POLICIES, TIERS
+from ekya.fleet.papers.registry import POLICIES
+from ekya.fleet.policy.registry import TIERS
 
 SITES, JOBS = 30, 1000
 FEW = (JOBS // 8, JOBS // 4, JOBS // 2)

@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loan_cases import HOME, NOW_US, S, links, market, offer, room
 
-from ekya.fleet.policy.loans import alone
+from ekya.fleet.policy.loans import loan_at
 from ekya.fleet.policy.places import SiteName
-from ekya.fleet.policy.prices import Hosts, Prices
 from ekya.fleet.policy.promises import LEAST, MOST, Lateness, Promises
 from ekya.fleet.policy.registry import TIERS
-from ekya.fleet.policy.splitting import spread_of, spreads
 
 A, B, C = map(SiteName, "abc")
 loans = st.tuples(st.sampled_from([A, B]), st.floats(0.0, 50.0), st.floats(-5.0, 100.0))
@@ -98,15 +96,15 @@ def test_of_two_offers_for_one_share_the_time_until_weights_serve_decides(serves
 
 
 def by(host, late_us=0):
-    return alone(NOW_US, offer(), replace(room(host, [0.0]), late_us=late_us), 1, links(), "")
+    return loan_at(NOW_US, offer(), replace(room(host, [0.0]), late_us=late_us), 1, links(), "")
 
 
 def arrived(late, loan, at_us):
-    late.record_delay(loan.hosts, loan.late_by(at_us))
+    late.record_delay(loan.host, loan.late_by(at_us))
 
 
 def missed(late, loan, at_us):
-    late.record_least_delay(loan.hosts, loan.late_by(at_us))
+    late.record_least_delay(loan.host, loan.late_by(at_us))
 
 
 def test_nothing_is_late_where_all_end_as_was_foreseen() -> None:
@@ -145,15 +143,3 @@ def test_what_is_foreseen_comes_to_what_is_never_below_nothing(wrong) -> None:
         loan = by("a", late.expected_delay_us(A))
         arrived(late, loan, loan.arrives_us - loan.late_us + 4 * S)
     assert abs(late.expected_delay_us(A) - 4 * S) <= 1
-
-
-def test_several_hosts_wait_for_the_latest() -> None:
-    ways, crops = links(1000.0), {A: 200, B: 200}
-    prompt, late = room("a", [0.0] * 3), replace(room("b", [0.0] * 3), late_us=7 * S)
-
-    def ends_us(*rooms):
-        prices = Prices(offer(), Hosts.from_rooms(rooms, ways))
-        by_a = spread_of(prices, 0, next(spreads(NOW_US, prices, 0))[1])
-        return by_a.loan(NOW_US, crops, "").ends_us
-
-    assert ends_us(prompt, late) - ends_us(prompt, replace(late, late_us=0)) == 7 * S

@@ -25,7 +25,7 @@ def write_town():
             stream["source"] |= {"fps": fps, "scenes": [shown | {"at_s": 0}]}
         (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
         north = {"site": "north", "streams": ["cam-1", "cam-2"], "changes": {"gpus": 0.35}}
-        north["crops_may_leave"] = True
+        north["samples_may_leave"] = "crops"
         servers = [north | (own or {}), {"site": "south", **south}]
         path = folder / "servers.yaml"
         path.write_text(

@@ -50,4 +50,4 @@ class Server:
 
 def offer(stream=CAM, site=HOME, gain=0.1, gpu_s=10.0, until_us=100 * S):
     config = RetrainConfig(4, 16, 0, 1, 1.0)
-    return TrainingOffer(site, stream, config, 4, gpu_s, gain, 0.0, 0, until_us, 300, 1.0, 45.0, 0.1, 45.0)
+    return TrainingOffer(site, stream, config, 4, gpu_s, gain, 0.0, 0, until_us, 1.0, 45.0, 45.0)

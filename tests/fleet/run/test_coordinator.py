@@ -4,7 +4,7 @@ import pytest
 from peers_by_hand import CAM, EAST, HOME, THERE, WEST, S, Server, offer
 
 from ekya.core.units import StreamId
-from ekya.fleet.policy.loans import Links, alone
+from ekya.fleet.policy.loans import Links, loan_at
 from ekya.fleet.policy.market import Deal, key_of
 from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.coordinator import LoanCoordinator
@@ -42,8 +42,8 @@ def town():
 def test_a_share_is_lent_once_and_had_back_when_the_loan_is_over(town) -> None:
     above, servers, records = town
     loan = above.answer_offers(HOME, 0, [offer()]).loan
-    assert loan.hosts == (EAST,)
-    assert sum(lent.share_milli for lent in servers[EAST].lent.values()) == loan.parts[0].share_milli
+    assert loan.host == EAST
+    assert sum(lent.share_milli for lent in servers[EAST].lent.values()) == loan.share_milli
     above.end_loan(HOME, CAM, 40 * S, "arrived", {THERE: 46.0})
     assert servers[EAST].lent == {}
     assert records == [(0, "", {}), (0, "arrived", {THERE: 46.0})]
@@ -63,15 +63,15 @@ def test_who_finds_no_room_hears_why(town) -> None:
     assert above.answer_offers(HOME, 0, [offer()]) == Answer(None, {CAM: "no other server has room"})
     servers[EAST].units = 5
     answer = above.answer_offers(HOME, 0, [offer()])
-    assert (answer.loan.hosts, answer.why_not) == ((EAST,), {})
+    assert (answer.loan.host, answer.why_not) == (EAST, {})
 
 
 def test_what_an_offer_would_get_is_said_and_nothing_is_made(town) -> None:
     above, servers, records = town
     would = above.would_get(0, offer())
-    assert (would.loan.hosts, would.why_not, records, servers[EAST].lent) == ((EAST,), {}, [], {})
+    assert (would.loan.host, would.why_not, records, servers[EAST].lent) == (EAST, {}, [], {})
     made = above.answer_offers(HOME, 0, [offer(StreamId("other"))]).loan
-    assert made.parts == would.loan.parts
+    assert made.share_milli == would.loan.share_milli
     servers[EAST].units = 0
     assert above.would_get(0, offer()) == Answer(None, {CAM: "no other server has room"})
     # It does not replace what is offered of the same stream.
@@ -99,7 +99,7 @@ def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(to
     servers[WEST].units = 5
     above.on_server_death(EAST, 20 * S)
     (second,) = servers[HOME].heard
-    assert (second.hosts, second.offer.epochs, second.offer.now_us) == ((WEST,), 2, 20 * S)
+    assert (second.host, second.offer.epochs, second.offer.now_us) == (WEST, 2, 20 * S)
     assert list(servers[WEST].lent) == [1]
     above.end_loan(HOME, CAM, 40 * S, "arrived", {(WEST, HOME): 45.0})
     assert [(one.number, one.outcome) for one in above.loans] == [(0, "east died"), (1, "arrived")]
@@ -186,9 +186,9 @@ def test_who_was_cut_off_ends_its_retrainings_elsewhere_and_keeps_no_share_for_o
 def test_who_was_cut_off_and_is_reached_again_lends_and_borrows(town) -> None:
     above, _, _ = town
     cut_off(EAST, town)
-    assert above.answer_offers(HOME, 30 * S, [offer()]).loan.hosts == (EAST,)
+    assert above.answer_offers(HOME, 30 * S, [offer()]).loan.host == EAST
     cut_off(HOME, town)
-    assert above.answer_offers(HOME, 40 * S, [offer()]).loan.hosts == (EAST,)
+    assert above.answer_offers(HOME, 40 * S, [offer()]).loan.host == EAST
 
 
 def test_who_is_reached_again_before_anybody_missed_it_keeps_its_loans(town) -> None:
@@ -231,7 +231,7 @@ def test_an_offer_that_found_no_room_is_granted_to_its_server_as_soon_as_there_i
     servers[WEST].units = 5
     above.more_room(20 * S)
     ((what, loan),) = servers[HOME].heard
-    assert (what, loan.hosts, loan.offer.now_us, loan.offer.arrived_us) == ("granted", (WEST,), 20 * S, 0)
+    assert (what, loan.host, loan.offer.now_us, loan.offer.arrived_us) == ("granted", WEST, 20 * S, 0)
     assert list(servers[WEST].lent) == [loan.number] == [0]
 
 
@@ -266,7 +266,7 @@ def test_a_retraining_that_is_worth_more_stops_one_that_runs(town) -> None:
     servers[EAST].units = 1
     small = above.answer_offers(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)]).loan
     answer = above.answer_offers(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)])
-    assert answer.loan.hosts == small.hosts == (EAST,)
+    assert answer.loan.host == small.host == EAST
     assert list(servers[EAST].lent) == [1]
     outcome = above.loans[0].outcome
     assert outcome.startswith("stopped: ")
@@ -287,7 +287,7 @@ def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> N
             one, west = market.running[0], next(room for room in market.rooms if room.site == WEST)
             rest = one.offer_of_rest(market.now_us)
             return Deal(
-                moves={one.number: alone(market.now_us, rest, west, 10, market.links, "it is faster")}
+                moves={one.number: loan_at(market.now_us, rest, west, 10, market.links, "it is faster")}
             )
 
     servers[WEST].units = 10
@@ -296,7 +296,7 @@ def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> N
     assert servers[HOME].heard == []  # the period is not over
     above.decide_if_due(10 * S)
     (moved,) = servers[HOME].heard
-    assert (slow.hosts, moved.hosts) == ((EAST,), (WEST,))
+    assert (slow.host, moved.host) == (EAST, WEST)
     assert moved.arrives_us < slow.arrives_us
     assert [made.outcome for made in above.loans] == ["moved to west", ""]
     assert (list(servers[EAST].lent), list(servers[WEST].lent)) == ([], [1])
@@ -307,9 +307,8 @@ def test_a_loan_of_a_server_that_has_left_is_stopped_for_a_better_one(town) -> N
     servers[EAST].units = 1
     above.answer_offers(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)])
     above.remove_server(HOME)
-    assert above.answer_offers(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)]).loan.hosts == (
-        EAST,
-    )
+    large = offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)
+    assert above.answer_offers(WEST, S, [large]).loan.host == EAST
     assert above.loans[0].outcome.startswith("stopped: ")
     assert list(servers[EAST].lent) == [1]
     assert servers[HOME].heard == []
@@ -333,7 +332,7 @@ def test_a_coordinator_that_is_started_again_takes_up_what_runs_and_gives_back_w
     assert again.take_up(2, servers) == {0}
     assert list(servers[EAST].lent) == [0]
     third = again.answer_offers(WEST, S, [offer(site=WEST)]).loan
-    assert (third.number, third.hosts) == (2, (EAST,))
+    assert (third.number, third.host) == (2, EAST)
     again.end_loan(HOME, CAM, 40 * S, "arrived", {})
     assert [(made.number, made.outcome) for made in again.loans] == [(0, "arrived"), (2, "")]
     assert list(servers[EAST].lent) == [2]

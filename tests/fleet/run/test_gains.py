@@ -10,17 +10,15 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.effects import apply_event
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
-from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.server import Gains, Remembered
 
 HERE, THERE = SiteName("here"), SiteName("there")
 GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
-OFFER = TrainingOffer(
-    HERE, A, GAMMA, 4, 10.0, 0.6, 0.0, 110 * S, 200 * S, 300, 1.0, 45.0, 0.1, 45.0, per_accuracy=2.0
-)
-LOAN = Loan(OFFER, (LoanPart(THERE, 300),), THERE, 112 * S, 138 * S, 140 * S, {}, "it fits", number=7)
+OFFER = TrainingOffer(HERE, A, GAMMA, 4, 10.0, 0.6, 0.0, 110 * S, 200 * S, 1.0, 45.0, 45.0, per_accuracy=2.0)
+LOAN = Loan(OFFER, THERE, 300, 112 * S, 138 * S, 140 * S, "it fits", number=7)
 IDLE = StreamState(A, LAMBDAS, accuracy=0.5)
 JOB = RetrainJob(JobId(3), GAMMA, 1, 300, 0.8, 0.8, 10.0)
 

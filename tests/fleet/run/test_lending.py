@@ -10,7 +10,7 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
@@ -20,7 +20,7 @@ S = 1_000_000
 CAM, JOB = StreamId("cam"), JobId(3)
 START = cmd.StartRetraining(CAM, JOB, 1, RetrainConfig(4, 16, 0, 1, 1.0), 0, 0.9, 5.0, Elsewhere(40 * S))
 HERE, THERE = SiteName("here"), SiteName("there")
-OFFER = TrainingOffer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
+OFFER = TrainingOffer(HERE, CAM, START.config, 4, 10.0, 0.1, 0.0, 0, 100 * S, 1.0, 45.0, 45.0)
 STOP = cmd.StopRetraining(CAM, JOB)
 
 
@@ -56,17 +56,8 @@ def finished(t_us):
 
 
 def loan(arrives_us, epochs=4):
-    parts = (LoanPart(THERE, 300),)
-    return Loan(
-        replace(OFFER, epochs=epochs),
-        parts,
-        THERE,
-        5 * S,
-        arrives_us - 4 * S,
-        arrives_us,
-        {(HERE, THERE): 46.0},
-        "it fits",
-    )
+    offer = replace(OFFER, epochs=epochs)
+    return Loan(offer, THERE, 300, 5 * S, arrives_us - 4 * S, arrives_us, "it fits")
 
 
 @pytest.fixture

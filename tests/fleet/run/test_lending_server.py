@@ -25,9 +25,9 @@ from ekya.core.stream_faults import Faults
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Answer, Lent
 from ekya.fleet.run.server import LendingServer, ServerTerms
@@ -87,11 +87,11 @@ class Counting:
         return self.inner.plan(view)
 
 
-def server(options, lent_milli=0, above=None, scheduler=None, machine=None):
+def server(options, lent_milli=0, above=None, scheduler=None):
     """A server with two streams that serve in window 1; ``lent_milli`` is lent by its loop's state."""
-    terms = ServerTerms(HERE, crops_may_leave=False)
+    terms = ServerTerms(HERE, samples_may_leave="no")
     idle, scheduler = Idle(), scheduler or make_scheduler("thief")
-    made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle), machine=machine)
+    made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle))
     made.follow_state(serving(lent_milli=lent_milli))
     return made
 
@@ -146,22 +146,11 @@ def test_its_room_is_priced_once_until_its_plan_or_the_time_limit_changes() -> N
     assert made.spare_room(120 * S, 190 * S) is None, "it labels"
 
 
-def test_its_room_has_the_state_of_its_machine_at_that_moment() -> None:
-    states = [("nano", NodeState(cpu)) for cpu in (0.2, 0.7)]
-    scheduler, left = Counting(), list(states)
-    made = server(MOVING, scheduler=scheduler, machine=lambda: left.pop(0))
-    first = made.spare_room(120 * S, 201 * S)
-    before = scheduler.plans
-    assert [first.machine, made.spare_room(121 * S, 201 * S).machine] == states
-    assert scheduler.plans == before
-    assert server(MOVING).spare_room(120 * S, 201 * S).machine is None
-
-
 @pytest.mark.parametrize(
     ("takes_guests", "changes"), [(False, {}), (True, {"window": -1}), (True, {"streams": ()})]
 )
 def test_who_takes_no_guests_or_serves_nothing_yet_has_no_room(takes_guests, changes) -> None:
-    idle, terms = Idle(), ServerTerms(HERE, crops_may_leave=True, takes_guests=takes_guests)
+    idle, terms = Idle(), ServerTerms(HERE, samples_may_leave="crops", takes_guests=takes_guests)
     made = LendingServer(terms, make_scheduler("thief"), MOVING, SIZES, None, idle, AsForeseen(idle))
     assert made.spare_room(120 * S, 200 * S) is None
     made.follow_state(serving(**changes))
@@ -199,10 +188,10 @@ class Wanting:
     A tenth of a GPU is left beside inference where ``capacity_milli`` is 700, so a minute takes ten there.
     """
 
-    def __init__(self, capacity_milli=700, refuses=(A, B), crops_may_leave=True, gpu_s=60.0):
+    def __init__(self, capacity_milli=700, refuses=(A, B), samples_may_leave="crops", gpu_s=60.0):
         self.options, self.gpu_s = replace(OPTIONS, capacity_milli=capacity_milli), gpu_s
         self.scheduler, self.above, self.idle = make_scheduler("thief"), Above(refuses), Idle()
-        terms, self.awaited = ServerTerms(HERE, crops_may_leave), AsForeseen(self.idle)
+        terms, self.awaited = ServerTerms(HERE, samples_may_leave), AsForeseen(self.idle)
         self.server = LendingServer(
             terms,
             self.scheduler,
@@ -234,9 +223,8 @@ class Wanting:
 
 
 def loan_to(stream, number=5, host="there"):
-    offer = TrainingOffer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 80, 1.0, 45.0, 0.1, 45.0)
-    part = LoanPart(SiteName(host), 600)
-    return Loan(offer, (part,), part.host, 120 * S, 180 * S, 184 * S, {}, "it fits", number=number)
+    offer = TrainingOffer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 1.0, 45.0, 45.0)
+    return Loan(offer, SiteName(host), 600, 120 * S, 180 * S, 184 * S, "it fits", number=number)
 
 
 def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:
@@ -261,7 +249,7 @@ def test_who_could_ask_nobody_has_nothing_to_withdraw() -> None:
 
 
 def test_whose_crops_may_not_leave_offers_nothing() -> None:
-    made = Wanting(crops_may_leave=False)
+    made = Wanting(samples_may_leave="no")
     made.plan()
     assert (made.above.asked, made.above.withdrawn) == ([], [])
 

@@ -159,7 +159,7 @@ def test_servers_of_the_trace_world_report_what_every_loan_has_brought() -> None
     busy, idle = SiteName("busy"), SiteName("idle")
     servers = [
         TraceServer(
-            ServerTerms(site, crops_may_leave=True),
+            ServerTerms(site, samples_may_leave="crops"),
             generate_trace(200 + streams, streams, 3, GeneratorParameters(trial_part=0.2)),
             Conditions(gpus=gpus, windows=3, preparation_share_milli=300, error_sd=0.0),
         )

@@ -228,12 +228,6 @@ def test_what_is_remembered_of_a_job_comes_back_with_its_next_state() -> None:
     ]
 
 
-def test_a_simulation_can_end_before_its_jobs() -> None:
-    outcome = run([job("a", 0, 3)], places(one=1), until_us=15 * S)
-    assert outcome.unfinished == ("a",)
-    assert outcome.ended_us == 10 * S
-
-
 class Says:
     name, on_events, every_us = "says", True, None
 

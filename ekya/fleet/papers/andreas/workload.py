@@ -7,13 +7,12 @@ scenarios of a size and a seed have the same jobs.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import JobAssignment
-from ekya.fleet.policy.job import EpochUs, Left, Tardiness, TrainJob
+from ekya.fleet.policy.job import Left, Tardiness, TrainJob
 from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.engine import Kept, Stage
@@ -100,31 +99,20 @@ FOUR_GPUS = Scenario("four-gpu", ((V100, 4), (TURING, 2)))
 SCENARIOS = (TWO_GPUS, FOUR_GPUS)
 
 
-def profile_name(family: NetworkFamily, batch: int) -> str:
-    """Returns the name of the profile of jobs with one network and one batch size, as used in a store."""
-    return f"{family.name}-{batch}"
-
-
-PROFILE_NAMES = tuple(profile_name(family, batch) for family in FAMILIES for batch in family.batches)
-"""Names of the profiles of all possible jobs."""
-
-
 def andreas_workload(
     scenario: Scenario,
     nodes: int,
     seed: int,
     load: float = 1.0,
-    profiles: Mapping[str, EpochUs] = MappingProxyType({}),
 ) -> tuple[tuple[TrainJob, ...], Places]:
     """Draws jobs and places of one instance of §V.B.
 
     Args:
         nodes: N; where it is odd, there is one more V100 node.
         load: factor on the arrival rates above.
-        profiles: measured profiles by name, instead of those above; due dates do not change.
     """
     rng = np.random.default_rng([seed, nodes])
-    return tuple(_jobs(rng, nodes * load, JOBS_A_NODE * nodes, profiles)), places(
+    return tuple(_jobs(rng, nodes * load, JOBS_A_NODE * nodes)), places(
         node(f"node-{place + 1:03}", *scenario.gpus[place % len(scenario.gpus)]) for place in range(nodes)
     )
 
@@ -132,7 +120,7 @@ def andreas_workload(
 def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
     """Draws the workload of §V.C: eight jobs, one every 1200 s, on armida-05, -06 and -07 (Table II)."""
     rng = np.random.default_rng([seed, 8])
-    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), {}) for place in range(8))
+    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place)) for place in range(8))
     return jobs, places(
         (node("armida-05", V100, 1), node("armida-06", V100, 2), node("armida-07", TURING, 1))
     )
@@ -149,29 +137,26 @@ def places(nodes: Iterator[Node] | tuple[Node, ...]) -> Places:
     return Places({node.name: node for node in nodes}, kwh_cost=KWH_EUR, pue=PUE)
 
 
-def _jobs(
-    rng: np.random.Generator, rate: float, count: int, profiles: Mapping[str, EpochUs]
-) -> Iterator[TrainJob]:
+def _jobs(rng: np.random.Generator, rate: float, count: int) -> Iterator[TrainJob]:
     at_s = 0.0
     for place in range(count):
-        yield _job(rng, place, round(at_s * US_PER_S), profiles)
+        yield _job(rng, place, round(at_s * US_PER_S))
         phase = (place + 1) * PHASES // count
         at_s += rng.exponential((LOW_GAP_S if phase % 2 else HIGH_GAP_S) / rate)
 
 
-def _job(rng: np.random.Generator, place: int, arrives_us: int, profiles: Mapping[str, EpochUs]) -> TrainJob:
+def _job(rng: np.random.Generator, place: int, arrives_us: int) -> TrainJob:
     family = FAMILIES[int(rng.integers(len(FAMILIES)))]
     batch = int(rng.choice(family.batches))
     epochs = int(rng.integers(family.epochs[0], family.epochs[1] + 1))
     epoch_us = family.epoch_us(batch)
     due_s = float(rng.uniform(*SLACK)) * epochs * epoch_us[V100, 1] / US_PER_S
-    name = profile_name(family, batch)
     return TrainJob(
-        JobName(f"{name}-{place + 1:04}"),
+        JobName(f"{family.name}-{batch}-{place + 1:04}"),
         arrives_us,
         epochs,
         Tardiness(due_s, float(rng.uniform(*WEIGHTS_EUR_S))),
-        epoch_us=profiles.get(name) or epoch_us,
+        epoch_us=epoch_us,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from ekya.fleet.fitting.boosted import (
+from ekya.fleet.papers.deep_edge.boosted import (
     QUANTITIES,
     BoostedEstimates,
     JudgedModel,
@@ -16,9 +16,8 @@ from ekya.fleet.fitting.boosted import (
 )
 from ekya.fleet.papers.deep_edge.laws import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
-from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.papers.registry import PLAYED, THROTTLING, Terms
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, ParameterServerPoint, ProfilePoint
-from ekya.fleet.policy.registry import THROTTLING, Terms
 from ekya.fleet.policy.view import FleetPolicy
 
 KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)

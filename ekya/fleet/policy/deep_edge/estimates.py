@@ -62,10 +62,6 @@ ANY_EDGE = EdgeLimits()
 """Default limits, without errors."""
 
 
-INFERENCE = "inference"
-"""Name of the background application that is profiled: the inference of the server that also trains."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProfilePoint:
     """Measurement of a training on a worker under stress, with an application beside it.
@@ -99,39 +95,6 @@ class ProfilePoint:
     def training(self) -> EdgeTraining:
         """Input of the estimators for this worker."""
         return EdgeTraining(self.kind, self.before, self.batch, self.share_milli)
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeWork:
-    """Training with which a kind of machine was profiled; the models of one do not hold for another.
-
-    Attributes:
-        architecture, side: edge model, and the side of its crops in pixels.
-        trainable_blocks: of the edge model.
-    """
-
-    kind: str
-    architecture: str
-    side: int
-    trainable_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileSetting:
-    """Requested settings of a point; the point itself has the measured values.
-
-    Attributes:
-        work: machine and training.
-        cpu, mem: stress, in [0, 1].
-        batch: b_i.
-        share_milli: to which the training was throttled.
-    """
-
-    work: EdgeWork
-    cpu: float
-    mem: float
-    batch: int
-    share_milli: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ class EdgeTask:
         workers: W, with their states.
         parameter_server: X_ps.
         samples: |M|.
-        updates_s: EstUpdateTime of several sets of workers at once; None where the estimates have no such.
     """
 
     workers: tuple[Node, ...]
@@ -31,13 +30,6 @@ class EdgeTask:
     samples: int
     estimates: EdgeEstimates
     limits: EdgeLimits = ANY_EDGE
-    updates_s: Callable[[Sequence[Sequence[EdgeTraining]], NodeState], list[list[float]]] | None = None
-
-    def updates_of(self, sets: Sequence[Sequence[EdgeTraining]]) -> list[list[float]]:
-        """Returns EstUpdateTime of each worker of several sets, equally many in each."""
-        if self.updates_s is not None:
-            return self.updates_s(sets, self.parameter_server)
-        return [self.estimates.update_s(workers, self.parameter_server) for workers in sets]
 
     def max_batch(self, node: Node, share_milli: int = FULL_GPU_MILLI) -> int:
         """Returns GetMaxBatchSize, the largest batch that fits by EstState^mem; 0 where b_min does not fit.
@@ -150,9 +142,7 @@ class EdgePolicy:
         left_out |= plan.left_out
         if not plan.parts:
             return f"no worker is free for it{_told(left_out)}"
-        return JobAssignment(
-            job.name, plan.parts, _reason(plan, samples, left_out), parameter_server.name, mode="asynchronous"
-        )
+        return JobAssignment(job.name, plan.parts, _reason(plan, samples, left_out), parameter_server.name)
 
 
 def _holds(node: Node, needs: Mapping[str, float]) -> bool:

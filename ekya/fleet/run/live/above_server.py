@@ -8,18 +8,15 @@ from ekya.control.step import StepResult
 from ekya.core.commands import StartRetraining
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
-from ekya.fleet.policy.places import JobName, NodeName
-from ekya.fleet.run.deep_edge.states import MachineState
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
-from ekya.fleet.run.training.protocol import TrainingTask
+from ekya.fleet.run.training.protocol import TrainingBundle
 from ekya.fleet.servers_file import ServerConfig
 from ekya.models.edge.checkpoints import from_bytes
-from ekya.models.training.optimizer import recipe_of
 from ekya.pipeline.stream_preparation import data_of
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime.actors.actor_messages import RunClock
@@ -30,52 +27,31 @@ FETCHED_WITHIN_S = 20.0
 """Timeout for collecting crops and exemplars; later ones would be of no use."""
 
 
-def guest_tasks(
+def gather_bundles(
     retrainings: RemoteRetrainings,
-) -> Callable[[StartRetraining, NodeName], Callable[[], TrainingTask]]:
+) -> Callable[[StartRetraining], Callable[[], TrainingBundle]]:
     """Returns what collects the inputs of streams' retrainings from other processes of their server."""
 
-    def gather(command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
+    def gather(command: StartRetraining) -> Callable[[], TrainingBundle]:
         material = retrainings.inputs_for_retraining(command.stream)
-        job = JobName(f"{command.stream}, retraining {command.job}")
-        return lambda: guest_task(job, command, material.fetch(FETCHED_WITHIN_S), home)
+        return lambda: bundle_of(command, material.fetch(FETCHED_WITHIN_S))
 
     return gather
 
 
-def guest_task(
-    job: JobName,
-    command: StartRetraining,
-    material: StreamRetrainInputs,
-    home: NodeName,
-) -> TrainingTask:
-    """Builds the task; a single worker trains the same weights as the stream's own server, bit for bit.
-
-    The task contains labelled crops and exemplars, and no frames.
+def bundle_of(command: StartRetraining, material: StreamRetrainInputs) -> TrainingBundle:
+    """Returns what a retraining needs, the same as at home: labelled crops, or a detector's small frames.
 
     Args:
-        job: name of the training in the fleet.
         command: of the stream's loop.
         material: of the stream at the time of the command.
-        home: the stream's node, where all crops are.
 
     Raises:
         UserError: the weights are damaged.
     """
     start = from_bytes(material.weights)
     data = data_of(start, material.labels, material.memory, material.settings, command.window)
-    return TrainingTask(
-        job,
-        command.config,
-        material.weights,
-        data.classes,
-        {home: data.training},
-        data.validation,
-        home,
-        data.memory,
-        data.seed,
-        recipe=recipe_of(start.architecture),
-    )
+    return TrainingBundle(command.config, material.weights, data)
 
 
 LISTENS_EVERY_US = 200_000
@@ -128,7 +104,7 @@ class AboveServer:
                 above.add_later_traffic(site, stream, moved_mb)
 
         awaited = TrainedElsewhere(
-            site, self._neighbours, guest_tasks(remote), remote.report_progress, moved_since
+            site, self._neighbours, gather_bundles(remote), remote.report_progress, moved_since
         )
         if above is not None:
             self._open.callback(above.wait_heard)
@@ -142,21 +118,9 @@ class AboveServer:
             inner,
             awaited,
             LISTENS_EVERY_US,
-            self._machine_state(),
         )
         self._open.callback(self.lending.executor.give_up_all)
         return self.lending.executor
-
-    def _machine_state(self) -> MachineState | None:
-        """Begins to measure the machine, if its kind is known."""
-        kind = self._server.kind
-        if kind is None or self._coordinator is None:
-            return None
-        state = MachineState(
-            kind, lambda: self.lending is not None and bool(self.lending.executor.lent_numbers())
-        )
-        self._open.callback(state.close)
-        return state
 
     def wrap_planner(self, plan: Planner) -> Planner:
         """Wraps the planner so that retrainings can go to other servers."""

@@ -12,12 +12,11 @@ from uuid import uuid4
 
 import psutil
 
-from ekya.fleet.policy.places import NodeName, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, Handle, public_methods
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.actors import TrainingActor, TrainingProcesses
-from ekya.fleet.run.training.crew import SILENT_S
-from ekya.fleet.run.training.protocol import FleetNode
+from ekya.fleet.run.training.trainer import SILENT_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.system.processes import find_process, still_runs
 
@@ -34,7 +33,6 @@ class LentProcesses:
     """Offers processes of this site to the sites that take them. Thread-safe.
 
     Args:
-        site: of this server.
         ray_node: id of the Ray node of this process.
         shares: the server's backend, opened; it is closed after this.
         gpu: index of the server's GPU for guests.
@@ -44,16 +42,13 @@ class LentProcesses:
 
     def __init__(
         self,
-        site: SiteName,
         ray_node: str,
         shares: ShareBackend,
         gpu: int,
         doors: SiteServer,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        # A process outlives the shares of its users, and begins with none.
-        self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
-        self._processes, self._doors = TrainingProcesses(shares), doors
+        self._processes, self._doors = TrainingProcesses(ray_node, shares, gpu), doors
         self._taken: dict[Handle, _Taken] = {}
         self._now_s = now_s
         self._heard_s: dict[SiteName, float] = {}
@@ -63,11 +58,11 @@ class LentProcesses:
 
     def warm_process(self) -> None:
         """Makes one idle process before it is needed: loading torch takes longer than a small training."""
-        process = self._processes.take_process(self._node)
+        process = self._processes.take_process()
         with self._lock:
             self._made.append(process)
         process.call("pid").result()
-        self._processes.give_back_process(self._node, process)
+        self._processes.give_back_process(process)
 
     def take_process(self, borrower: SiteName) -> Handle:
         """Returns a process for a job of that server, as other sites reach it.
@@ -75,7 +70,7 @@ class LentProcesses:
         Raises:
             CallError: the server is closing.
         """
-        process, name = self._processes.take_process(self._node), f"training-{uuid4().hex[:12]}"
+        process, name = self._processes.take_process(), f"training-{uuid4().hex[:12]}"
         heard = partial(self._hear, borrower)
         heard()
         with self._lock:
@@ -95,7 +90,7 @@ class LentProcesses:
             taken = self._taken.pop(reached, None)
         if taken is not None:
             self._doors.withdraw_object(taken.name)
-            self._processes.give_back_process(self._node, taken.process)
+            self._processes.give_back_process(taken.process)
 
     def end_silent(self) -> None:
         """Ends the processes of servers that were not heard of for ``SILENT_S``: the link may be cut."""

@@ -4,15 +4,13 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotYetError
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.points_file import fitted_to
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.places import SiteName
-from ekya.fleet.policy.registry import tiers_with
+from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
 from ekya.fleet.run.live.coordination import live_coordinator, peer_at
 from ekya.fleet.run.live.found_sites import FoundSites
@@ -41,7 +39,6 @@ def start_servers(
     sites: FoundSites,
     doors: SiteServer,
     updates: "StoreUpdates | None" = None,
-    points: Path | None = None,
 ) -> "LiveServers":
     """Lets all sites open their servers, and begins the run when they are ready.
 
@@ -54,12 +51,11 @@ def start_servers(
         sites: where the servers are to run.
         doors: where sites reach the coordinator.
         updates: of stored models; None without stores.
-        points: as in ``LiveRun``.
 
     Raises:
         UserError: a site is not reached, or found an error in its input. No server runs then.
     """
-    live = LiveRun(uuid4().hex[:12], tier, seed, links, sites.addresses, points)
+    live = LiveRun(uuid4().hex[:12], tier, seed, links, sites.addresses)
     live.save(folder.live)
     coordinator = _coordinator(live, folder, {})
     reached = _offered(coordinator, doors)
@@ -117,10 +113,8 @@ def _coordinator(
 ) -> LocalHandle | None:
     if live.tier is None:
         return None
-    fitted = None if live.points is None else fitted_to(live.points)
-    tier = tiers_with(fitted)[live.tier]
     peers = {site: peer_at(server) for site, server in there.items()}
-    served = live_coordinator(tier, live.links, live.seed, folder.loans.absolute(), peers)
+    served = live_coordinator(TIERS[live.tier], live.links, live.seed, folder.loans.absolute(), peers)
     return LocalHandle(served, threads=1)  # One call at a time, so that no capacity is lent twice.
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.live.orders import Neighbour
-from ekya.fleet.run.training.protocol import FleetNode, NoProcessError
+from ekya.fleet.run.training.protocol import Host, NoProcessError
 
 ANSWERS_WITHIN_S = 60.0
 """Timeout of a request for a process: the server may have to load torch first."""
@@ -45,24 +45,24 @@ class Neighbours:
             raise CallError(f"{site} is not reached")
         return self._known[site]
 
-    def take_process(self, node: FleetNode) -> Handle:
-        """Returns a process on the node's server.
+    def take_process(self, host: Host) -> Handle:
+        """Returns a process on the host.
 
         Raises:
             NoProcessError: the server does not reply, or takes no guests.
         """
         try:
-            asked = self.neighbour_at(node.site).server.call("take_process", self._borrower)
+            asked = self.neighbour_at(host.site).server.call("take_process", self._borrower)
             process: Handle = asked.result(ANSWERS_WITHIN_S)
         except (CallError, TimeoutError) as error:
             why = str(error) or f"no answer for {ANSWERS_WITHIN_S:g} s"
-            raise NoProcessError(f"{node.site} gives no process away: {why}") from error
+            raise NoProcessError(f"{host.site} gives no process away: {why}") from error
         return process
 
-    def give_back_process(self, node: FleetNode, process: Handle) -> None:
+    def give_back_process(self, host: Host, process: Handle) -> None:
         """Returns a process to its server for the next guest."""
         with suppress(CallError):
-            self.neighbour_at(node.site).server.call("give_back_process", self._borrower, process)
+            self.neighbour_at(host.site).server.call("give_back_process", self._borrower, process)
 
     def is_there(self, machine_id: str) -> bool:
         """Returns whether the server that had this machine answers, and has it still."""
@@ -73,6 +73,3 @@ class Neighbours:
                 except (CallError, TimeoutError):
                     return False
         return False
-
-    def close(self) -> None:
-        """Does nothing: idle processes belong to their servers."""

@@ -122,7 +122,7 @@ class SiteRun:
             self._fleet, self._from_us = run.fleet, run.continue_us
             shares = held.enter_context(run.open_shares())
             ray_node = ray.get_runtime_context().get_node_id()
-            guests = LentProcesses(self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors)
+            guests = LentProcesses(ray_node, shares, run.guests_gpu, self._doors)
             above = AboveServer(self._server, run, guests, self._coordinator, self._neighbours, self._begins)
             held.enter_context(closing(above))
             self._above = above

@@ -3,25 +3,24 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ekya.core import commands as cmd
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.units import StreamId
 from ekya.core.weights import RemoteCheckpoint
-from ekya.fleet.policy.assignment import JobAssignment, NodePart
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.places import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.training.protocol import FleetNode, TrainingProgress, TrainingTask
-from ekya.fleet.run.training.trainer import FleetTraining, ProcessFleetTrainer
+from ekya.fleet.run.training.protocol import Host, TrainingBundle, TrainingProgress
+from ekya.fleet.run.training.trainer import RemoteTraining
 
 _LOG = logging.getLogger(__name__)
 
 MOVED_WITHIN_US = 30_000_000
-"""Time in which a training that has lost all its nodes must be moved to others.
+"""Time in which a training that has lost its host must be moved to another.
 
 Afterwards it ends, and its progress so far comes home.
 """
@@ -29,20 +28,11 @@ Afterwards it ends, and its progress so far comes home.
 TELLS_EVERY_US = 2_000_000
 """Minimum interval of events for a retraining's epochs: preparing weights to serve takes about a second."""
 
-CHECKPOINTS_PART = 0.1
-"""Upper bound of the part of the time that goes to sending checkpoints.
-
-Sending a checkpoint of two blocks takes as long as training an epoch.
-"""
-
 ENDS_WITHIN_S = 5.0
 """Time in which a stopped training ends; traffic after it is not counted."""
 
-_CROPS_UNIT = 10_000
-"""Scale by which fractions of a loan become the whole numbers, in proportion, of an assignment."""
-
-Gather = Callable[[cmd.StartRetraining, NodeName], Callable[[], TrainingTask]]
-"""Begins to collect a retraining's inputs, at a home node; the result, in another thread, waits for them."""
+Gather = Callable[[cmd.StartRetraining], Callable[[], TrainingBundle]]
+"""Begins to collect a retraining's inputs; the result, in another thread, waits for them."""
 
 Bring = Callable[[cmd.StartRetraining, Sequence[float], Callable[[], RemoteCheckpoint], bool], None]
 """Callback for the accuracies after each epoch whose weights are home, with what makes the best of these, and
@@ -62,13 +52,13 @@ class _Away:
         told_us: when they were reported.
         failed: why it ended early; empty otherwise.
         counted_mb: traffic that was reported before, when a host died or it was given up.
-        stranded_us: when it lost all its nodes; None where it has nodes.
+        stranded_us: when it lost its host; None where it has one.
         over: its weights are not awaited any more.
     """
 
     command: cmd.StartRetraining
     loan: Loan
-    handle: FleetTraining | None = None
+    handle: RemoteTraining | None = None
     epochs_home: int = 0
     told_us: int = 0
     failed: str = ""
@@ -96,12 +86,8 @@ class TrainedElsewhere:
         bring: Bring,
         moved_since: MovedSince,
     ) -> None:
-        self._neighbours, self._gather, self._bring = neighbours, gather, bring
+        self._site, self._neighbours, self._gather, self._bring = site, neighbours, gather, bring
         self._moved_since = moved_since
-        self._home = NodeName(f"{site}, at home")
-        self._sites: dict[NodeName, SiteName] = {self._home: site}
-        home = FleetNode(self._home, site, neighbours.neighbour_at(site).machine, FULL_GPU_MILLI)
-        self._trainer = ProcessFleetTrainer({self._home: home}, neighbours)
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
         self._ending: list[threading.Thread] = []
@@ -111,10 +97,10 @@ class TrainedElsewhere:
         away = _Away(command, loan, told_us=loan.offer.now_us)
         with self._lock:
             self._away[command.stream] = away
-        gathered = self._gather(command, self._home)
+        gathered = self._gather(command)
         threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
 
-    def training(self, stream: StreamId) -> FleetTraining | None:
+    def training(self, stream: StreamId) -> RemoteTraining | None:
         """Returns the training of a stream's retraining; None while its inputs are collected."""
         with self._lock:
             away = self._away.get(stream)
@@ -139,7 +125,7 @@ class TrainedElsewhere:
                 return
             away.loan = loan
             if away.handle is not None:
-                away.handle.move_to(self._assignment(away))
+                away.handle.move_to(self._host(loan))
 
     def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Marks it as failed; ``take_home`` reports that."""
@@ -181,16 +167,16 @@ class TrainedElsewhere:
             self._away.clear()
         for thread in self._ending:
             thread.join(ENDS_WITHIN_S)
-        self._trainer.close()
 
-    def _start(self, away: _Away, gathered: Callable[[], TrainingTask]) -> None:
+    def _start(self, away: _Away, gathered: Callable[[], TrainingBundle]) -> None:
         try:
-            task = gathered()
+            bundle = gathered()
             with self._lock:
                 if not away.over and not away.failed:
-                    mode = away.loan.mode
-                    task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
-                    away.handle = self._trainer.start_training(task, self._assignment(away))
+                    name = f"{away.command.stream}, retraining {away.command.job}"
+                    host = self._host(away.loan)
+                    away.handle = RemoteTraining(name, bundle, host, self._neighbours, self._site)
+                    away.handle.start_thread()
         except (UserError, CallError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__
         except Exception as error:
@@ -198,21 +184,9 @@ class TrainedElsewhere:
             _LOG.exception("%s: its retraining elsewhere cannot begin", away.command.stream)
             away.failed = f"{type(error).__name__}: {error}"
 
-    def _assignment(self, away: _Away) -> JobAssignment:
-        """Returns the loan as an assignment to separate nodes, since a node has the loan's share."""
-        command, loan = away.command, away.loan
-        names = {host: node_of(host, command.stream) for host in loan.hosts}
-        for part in loan.parts:
-            name = names[part.host]
-            self._sites[name] = part.host
-            machine = self._neighbours.neighbour_at(part.host).machine
-            self._trainer.add_node(FleetNode(name, part.host, machine, part.share_milli))
-        parts = tuple(
-            NodePart(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
-            for part in loan.parts
-        )
-        job = JobName(f"{command.stream}, retraining {command.job}")
-        return JobAssignment(job, parts, loan.reason, names[loan.parameter_server])
+    def _host(self, loan: Loan) -> Host:
+        """Returns the host of a loan, with its share."""
+        return Host(loan.host, self._neighbours.neighbour_at(loan.host).machine, loan.share_milli)
 
     def _come(self, away: _Away, now_us: int) -> Came | None:
         command, handle, failed = away.command, away.handle, away.failed
@@ -233,7 +207,7 @@ class TrainedElsewhere:
             return self._ended(away, "" if epochs >= command.config.epochs or shortened else reason)
         return Came(command, False, "", {}) if news else None
 
-    def _is_over(self, away: _Away, handle: FleetTraining, now: TrainingProgress, now_us: int) -> bool:
+    def _is_over(self, away: _Away, handle: RemoteTraining, now: TrainingProgress, now_us: int) -> bool:
         if now.state != "stranded":
             away.stranded_us = None
         elif away.stranded_us is None:
@@ -255,7 +229,7 @@ class TrainedElsewhere:
         away.handle.stop_training()
         return self._newly_moved(away, away.handle.poll())
 
-    def _tell_rest(self, away: _Away, handle: FleetTraining) -> None:
+    def _tell_rest(self, away: _Away, handle: RemoteTraining) -> None:
         handle.wait(ENDS_WITHIN_S)
         with self._lock:
             moved_mb = self._newly_moved(away, handle.poll())
@@ -264,25 +238,12 @@ class TrainedElsewhere:
 
     def _newly_moved(self, away: _Away, now: TrainingProgress) -> Mapping[Way, float]:
         """Returns traffic that was not reported before, and marks it as reported."""
-        before, away.counted_mb = away.counted_mb, self._all_mb(now)
+        before = away.counted_mb
+        away.counted_mb = {way: count / 1e6 for way, count in now.sent.items()}
         return {way: mb - before.get(way, 0.0) for way, mb in away.counted_mb.items()}
 
-    def _all_mb(self, now: TrainingProgress) -> dict[Way, float]:
-        """Returns the traffic between sites; traffic within a site is left out."""
-        moved: dict[Way, float] = {}
-        for (origin, target, _), count in now.traffic.sent.items():
-            way = (self._sites[origin], self._sites[target])
-            if way[0] != way[1]:
-                moved[way] = moved.get(way, 0.0) + count / 1e6
-        return moved
 
-
-def node_of(host: SiteName, stream: StreamId) -> NodeName:
-    """Returns the name of a host as a node of a stream's retraining, which has the loan's share."""
-    return NodeName(f"{host}, for {stream}")
-
-
-def _best(handle: FleetTraining) -> RemoteCheckpoint:
+def _best(handle: RemoteTraining) -> RemoteCheckpoint:
     trained = handle.best_yet()
     if trained is None:
         raise RuntimeError("an epoch was told of that has left no weights")

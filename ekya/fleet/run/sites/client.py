@@ -27,10 +27,9 @@ from ekya import __version__
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.speed import SpeedCurve
-from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import NodeState
-from ekya.fleet.policy.rooms import Room, ServedStream
+from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.host_facts import Link, SiteHostFacts
@@ -45,15 +44,12 @@ COORDINATION: tuple[type, ...] = (
     Lent,
     Link,
     Loan,
-    LoanPart,
     Neighbour,
-    NodeState,
     TrainingOffer,
     RetrainConfig,
     Room,
     RunOrder,
     RunState,
-    ServedStream,
     SpeedCurve,
 )
 """Between the driver, the coordinator or a doctor, and sites."""
@@ -62,30 +58,22 @@ COORDINATION: tuple[type, ...] = (
 def training_types() -> tuple[type, ...]:
     """Returns those between the processes of a training; they need torch, which a coordinator does not."""
     from ekya.core.areas import Areas
-    from ekya.fleet.run.training.material import LessonPlan, Push, ValidationCrops
-    from ekya.fleet.run.training.server import ServedEpoch
-    from ekya.fleet.run.training.workers import EpochPlan, EpochWork, Shard, WorkerId
+    from ekya.fleet.run.training.protocol import EpochOutcome, TrainingBundle
+    from ekya.models.training.exemplars import ExemplarMemory
     from ekya.models.training.frames import FrameObjects, LabelledFrames
     from ekya.models.training.labelled import LabelledCrops
-    from ekya.models.training.optimizer import AdamWRecipe, SgdRecipe
-    from ekya.models.training.trainer import EpochResult
+    from ekya.models.training.trainer import EpochResult, RetrainingData
 
     return (
-        AdamWRecipe,
         Areas,
-        ServedEpoch,
-        EpochPlan,
+        EpochOutcome,
         EpochResult,
+        ExemplarMemory,
         FrameObjects,
         LabelledCrops,
         LabelledFrames,
-        LessonPlan,
-        Push,
-        SgdRecipe,
-        Shard,
-        ValidationCrops,
-        EpochWork,
-        WorkerId,
+        RetrainingData,
+        TrainingBundle,
     )
 
 

@@ -1,25 +1,23 @@
 """Data store of labelled pictures in folders, described by a YAML file of stores."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from pydantic import Field
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.described import DescribedPart, read_described
-from ekya.fleet.fitting.points_file import read_points, read_tried
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import STORES, JobName, NodeName
+from ekya.fleet.policy.places import STORES
 from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.stores.memory import StoredPicture, StoreMemory, pictures
-from ekya.fleet.run.training.protocol import TrainingTask
+from ekya.fleet.run.training.protocol import TrainingBundle
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import load_model, to_bytes
@@ -28,10 +26,9 @@ from ekya.models.edge.predictor import accuracy
 from ekya.models.training.labelled import (
     VALIDATION_FRACTION,
     LabelledCrops,
-    concatenate,
     split_by_track_and_time,
 )
-from ekya.models.training.optimizer import recipe_of
+from ekya.models.training.trainer import RetrainingData
 from ekya.pipeline.costs import load_card
 from ekya.streams.datasets.image_folder import class_folders, picture_names
 from ekya.streams.ingest.crops import crop_objects
@@ -66,7 +63,7 @@ class StoreSpec(DescribedPart):
     """Description of a store.
 
     Attributes:
-        samples: a folder with a subfolder of pictures per class; or several such folders, by name.
+        samples: a folder with a subfolder of pictures per class.
         out: file of the weights; the next update begins with them.
         start: model of the first update; fresh weights of ``model`` where left out.
         model: architecture.
@@ -80,7 +77,7 @@ class StoreSpec(DescribedPart):
         weight: of its accuracy, beside that of a stream of average weight.
     """
 
-    samples: Path | dict[str, Path]
+    samples: Path
     out: Path
     start: Path | None = None
     model: str = DEFAULT_ARCHITECTURE
@@ -104,75 +101,44 @@ class StoresFile(DescribedPart):
     stores: dict[str, StoreSpec] = Field(min_length=1)
 
 
-def read_stores(path: Path, points: Path | None = None) -> dict[StreamId, "FolderStore"]:
+def read_stores(path: Path) -> dict[StreamId, "FolderStore"]:
     """Reads a file of stores and returns the stores by name. Relative paths start at the file's folder.
-
-    Args:
-        path: of the file.
-        points: data points of ``ekya fleet profile``, by which a first update is estimated; None: by the
-            shipped cost card.
 
     Raises:
         UserError: a file is missing or invalid, or names something that does not exist.
     """
     described = read_described(path, StoresFile, _EXAMPLE)
     return {
-        StreamId(name): _opened(f"{path}: stores.{name}", path.parent, StreamId(name), spec, points)
+        StreamId(name): _opened(f"{path}: stores.{name}", path.parent, StreamId(name), spec)
         for name, spec in described.stores.items()
     }
 
 
-def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec, points: Path | None) -> "FolderStore":
-    samples = spec.samples if isinstance(spec.samples, dict) else {"": spec.samples}
-    roots = {part: folder / expand_home(root) for part, root in samples.items()}
-    for part, root in roots.items():
-        if not root.is_dir():
-            key = f"samples.{part}" if part else "samples"
-            raise UserError(f"{where}.{key}: there is no folder {root}; correct the path")
+def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec) -> "FolderStore":
+    root = folder / expand_home(spec.samples)
+    if not root.is_dir():
+        raise UserError(f"{where}.samples: there is no folder {root}; correct the path")
     out = folder / expand_home(spec.out)
     if not out.parent.is_dir():
         raise UserError(f"{where}.out: there is no folder {out.parent}; make it, or name another file")
     if spec.model not in EDGE_MODELS:
         raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
     start = None if spec.start is None else folder / expand_home(spec.start)
-    model = _first_model(where, spec, start, roots)
-    if points is None:
-        config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
-        (cost,) = load_card().of(model.architecture).family_costs([config], spec.side)
-        crop_gpu_s = cost.epoch_gpu_s + cost.prepare_gpu_s / spec.epochs
-    else:
-        crop_gpu_s = _profiled_gpu_s(where, spec, model.architecture, points)
+    model = _first_model(where, spec, start, root)
+    config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
+    (cost,) = load_card().of(model.architecture).family_costs([config], spec.side)
+    crop_gpu_s = cost.epoch_gpu_s + cost.prepare_gpu_s / spec.epochs
     memory = StoreMemory(out.with_name(f"{out.name}.updates.json"))
-    return FolderStore(name, spec, roots, out, model, crop_gpu_s, memory)
+    return FolderStore(name, spec, root, out, model, crop_gpu_s, memory)
 
 
-def _profiled_gpu_s(where: str, spec: StoreSpec, architecture: str, points: Path) -> float:
-    """Returns the GPU-seconds of a sample, at the profiled batch size nearest to the store's."""
-    own = (architecture, spec.side, spec.trainable_blocks)
-    works = [one.work for one in read_tried(points)]
-    for others in {(work.architecture, work.side, work.trainable_blocks) for work in works} - {own}:
-        raise UserError(
-            f"{where} trains {own[2]} blocks of a {own[0]} on {own[1]} pixels, but {points} was measured "
-            f"with {others[2]} of a {others[0]} on {others[1]}; profile with what you train"
-        )
-    found = read_points(points)
-    if not found:
-        raise UserError(f"{points} holds no points; profile a machine with ekya fleet profile")
-    nearest = min(abs(point.batch - spec.batch_size) for point in found)
-    return median(
-        point.compute_s * point.share_milli / FULL_GPU_MILLI
-        for point in found
-        if abs(point.batch - spec.batch_size) == nearest
-    )
-
-
-def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping[str, Path]) -> EdgeModel:
+def _first_model(where: str, spec: StoreSpec, start: Path | None, root: Path) -> EdgeModel:
     if start is not None:
         model = load_model(start)
         if "model" in spec.model_fields_set and spec.model != model.architecture:
             raise UserError(f"{where}.model: {start} is a {model.architecture}; leave the key out")
         return model
-    classes = spec.classes or tuple(sorted({name for root in roots.values() for name in class_folders(root)}))
+    classes = spec.classes or tuple(sorted(class_folders(root)))
     if len(classes) < 2:
         raise UserError(f"{where}.samples: there are no folders of two classes or more; name them as classes")
     return build_edge_model(classes, 0, 0, spec.model)
@@ -180,12 +146,12 @@ def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderStore:
-    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``training_task``.
+    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``training_bundle``.
 
     Attributes:
         name: of its updates.
         spec: description of the store.
-        roots: folders by name.
+        root: folder of the pictures.
         out: file of the weights.
         model: of the first update.
         crop_gpu_s: GPU-seconds of a picture in an epoch of the first update.
@@ -194,7 +160,7 @@ class FolderStore:
 
     name: StreamId
     spec: StoreSpec
-    roots: Mapping[str, Path]
+    root: Path
     out: Path
     model: EdgeModel
     crop_gpu_s: float
@@ -220,8 +186,8 @@ class FolderStore:
             UserError: none of these can be read, or the weights are damaged.
         """
         model = self._serving()
-        seen = (self._new() or sorted(pictures(self.roots, self.classes)))[-newest:]
-        crops = self._crops([(self.roots[one.part], one.label, one.file) for one in seen], model.classes, 0)
+        seen = (self._new() or sorted(pictures(self.root, self.classes)))[-newest:]
+        crops = self._crops([(one.label, one.file) for one in seen], model.classes)
         if not len(crops):
             raise UserError(
                 f"{self.name}: none of its newest {newest} pictures can be read; replace damaged ones"
@@ -238,9 +204,9 @@ class FolderStore:
             UserError: there are no pictures, or none can be read.
         """
         spec = self.spec
-        count = sum(len(picture_names(root, self.classes)) for root in self.roots.values())
+        count = len(picture_names(self.root, self.classes))
         if not count:
-            raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folders; add some")
+            raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folder; add some")
         crops, gain = max(1, round((1 - VALIDATION_FRACTION) * count)), self.memory.gain
         if gain is None:
             gain = (
@@ -258,45 +224,33 @@ class FolderStore:
             at_home=0.0,
             now_us=now_us,
             until_us=until_us,
-            crops=crops,
-            crops_mb=crops * sizes.crop_mb,
+            crops_mb=count * sizes.crop_mb,
             model_mb=sizes.model_mb,
-            trained_mb=sizes.trained_mb(config),
-            back_mb=2.0 * sizes.trained_mb(config),
-            validation_mb=(count - crops) * sizes.crop_mb,
+            back_mb=sizes.snapshot_mb(config),
             per_accuracy=weight,
         )
 
-    def training_task(self, job: JobName, config: RetrainConfig, home: NodeName) -> TrainingTask:
-        """Reads the pictures into a task that starts from the last update's weights, or from the first model.
+    def training_bundle(self, config: RetrainConfig) -> TrainingBundle:
+        """Reads the pictures into a bundle that starts from the last update's weights, or the first model.
 
         From then on they are no longer new.
 
         Raises:
             UserError: too few of them can be read, or the last weights are damaged.
         """
-        model, there = self._serving(), pictures(self.roots, self.classes)
-        training, validation, tracks = [], [], 0
-        for root in self.roots.values():
-            files = [(root, label, file) for file, label in picture_names(root, self.classes)]
-            crops = self._crops(files, self.classes, tracks)
-            tracks += len(crops)
-            own, held = split_by_track_and_time(crops)
-            training.append(own)
-            validation.append(held)
-        learnt, held_out = concatenate(training), concatenate(validation)
+        model, there = self._serving(), pictures(self.root, self.classes)
+        files = [(label, file) for file, label in picture_names(self.root, self.classes)]
+        crops = self._crops(files, self.classes)
+        learnt, held_out = split_by_track_and_time(crops)
         if not len(held_out) or not len(learnt):
             raise UserError(
-                f"{self.name}: its {tracks} pictures are too few to train and to validate; add some"
+                f"{self.name}: its {len(crops)} pictures are too few to train and to validate; add some"
             )
         try:
             self.memory.record_begin(there)
         except UserError as error:
             _LOG.warning("%s: a later process will count its pictures as new: %s", self.name, error)
-        recipe = recipe_of(model.architecture)
-        return TrainingTask(
-            job, config, to_bytes(model), self.classes, {home: learnt}, held_out, home, recipe=recipe
-        )
+        return TrainingBundle(config, to_bytes(model), RetrainingData(learnt, held_out, self.classes))
 
     def has_weights(self, digest: str) -> bool:
         """Returns whether the weights of its last update have this SHA-256."""
@@ -322,22 +276,17 @@ class FolderStore:
         return load_model(self.out) if self.out.exists() else self.model
 
     def _new(self) -> list[StoredPicture]:
-        return self.memory.pictures_since(pictures(self.roots, self.classes))
+        return self.memory.pictures_since(pictures(self.root, self.classes))
 
-    def _crops(
-        self, files: Iterable[tuple[Path, str, str]], classes: tuple[str, ...], first: int
-    ) -> LabelledCrops:
-        """Makes each readable picture (root, label, file) one object, in this order.
-
-        The label is -1 for a class that is not listed. Tracks are numbered from ``first``.
-        """
+    def _crops(self, files: Iterable[tuple[str, str]], classes: tuple[str, ...]) -> LabelledCrops:
+        """Makes each readable picture (label, file) one object, in this order; -1: of a class not listed."""
         side, labels_of = self.spec.side, {name: index for index, name in enumerate(classes)}
         crops, labels, damaged = [], [], list[Path]()
-        for root, label, file in files:
+        for label, file in files:
             try:
-                image = read_picture(root / label / file)
+                image = read_picture(self.root / label / file)
             except UnreadableError:
-                damaged.append(root / label / file)
+                damaged.append(self.root / label / file)
                 continue
             height, width = image.shape[:2]
             crops.append(crop_objects(image, np.array([[0, 0, width, height]], np.float32), side)[0])
@@ -348,4 +297,4 @@ class FolderStore:
             )
         order = np.arange(len(crops), dtype=np.int64)
         taken = np.array(crops, np.uint8).reshape(-1, side, side, 3)
-        return LabelledCrops(taken, np.array(labels, np.int64), first + order, order)
+        return LabelledCrops(taken, np.array(labels, np.int64), order, order)

@@ -1,7 +1,7 @@
 """Memory of a store about its updates, in a file for later processes."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,28 +20,23 @@ class StoredPicture:
 
     Attributes:
         written_ns: modification time by the file system.
-        part: name of the folder, in the store.
         label: name of the class.
         file: file name.
     """
 
     written_ns: int
-    part: str
     label: str
     file: str
 
 
-def pictures(roots: Mapping[str, Path], classes: tuple[str, ...]) -> frozenset[StoredPicture]:
-    """Lists all pictures in the folders now.
+def pictures(root: Path, classes: tuple[str, ...]) -> frozenset[StoredPicture]:
+    """Lists all pictures in the folder now.
 
     Raises:
         UserError: a folder cannot be read.
     """
     return frozenset(
-        one
-        for part, root in roots.items()
-        for file, label in picture_names(root, classes)
-        for one in _written(root, part, label, file)
+        one for file, label in picture_names(root, classes) for one in _written(root, label, file)
     )
 
 
@@ -104,8 +99,8 @@ class StoreMemory:
         write_text_atomic(self._path, json.dumps(kept))
 
 
-def _written(root: Path, part: str, label: str, file: str) -> Iterable[StoredPicture]:
+def _written(root: Path, label: str, file: str) -> Iterable[StoredPicture]:
     try:
-        yield StoredPicture((root / label / file).stat().st_mtime_ns, part, label, file)
+        yield StoredPicture((root / label / file).stat().st_mtime_ns, label, file)
     except FileNotFoundError:  # deleted since its folder was listed
         return

@@ -67,11 +67,13 @@ class _Endpoints:
         answer = await asyncio.to_thread(self._updates.would_get, store)
         loan = answer.loan
         if loan is None:
-            return web.json_response({"hosts": [], "reason": answer.why_not.get(store, "no server has room")})
+            return web.json_response(
+                {"host": None, "reason": answer.why_not.get(store, "no server has room")}
+            )
         return web.json_response(
             {
-                "hosts": [asdict(part) for part in loan.parts],
-                "parameter_server": loan.parameter_server,
+                "host": loan.host,
+                "share_milli": loan.share_milli,
                 "arrives_in_s": (loan.arrives_us - loan.offer.now_us) / US_PER_S,
                 "reason": loan.reason,
             }

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
+from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.run.live.trained_elsewhere import node_of
 from ekya.fleet.run.stores.folder_store import FolderStore
 from ekya.fleet.run.training.protocol import TrainingProgress
 from ekya.system.json_lines import JsonLines, read_json_lines
@@ -95,15 +94,9 @@ class Update:
     result: tuple[RemoteCheckpoint, TrainingProgress] | None = None
 
 
-def crop_gpu_s(loan: Loan, progress: TrainingProgress) -> float | None:
+def crop_gpu_s(progress: TrainingProgress) -> float | None:
     """Returns the GPU-seconds that a sample has taken, by its hosts' shares; None where it is unknown."""
-    took_s, crops = 0.0, 0
-    for part in loan.parts:
-        work = progress.work.get(node_of(part.host, loan.offer.stream))
-        if work is not None:
-            took_s += work.compute_s * part.share_milli / FULL_GPU_MILLI
-            crops += work.crops
-    return took_s / crops if crops else None
+    return progress.share_s / progress.crops if progress.crops else None
 
 
 _LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, outlook
 from ekya.fleet.policy.loans import Loan
-from ekya.fleet.policy.places import STORES, JobName, NodeName, SiteName
+from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
@@ -22,7 +22,7 @@ from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.stores.update_book import Update, UpdateBook, crop_gpu_s
-from ekya.fleet.run.training.protocol import TrainingProgress, TrainingTask
+from ekya.fleet.run.training.protocol import TrainingBundle, TrainingProgress
 
 _LOG = logging.getLogger(__name__)
 
@@ -203,9 +203,9 @@ class StoreUpdates:
         with self._book.lock:
             return [one.loan for one in self._book.updates.values() if one.loan is not None]
 
-    def _gather(self, command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
-        store, job = self._book.store(command.stream), JobName(f"{command.stream}, update {command.job}")
-        return lambda: store.training_task(job, command.config, home)
+    def _gather(self, command: StartRetraining) -> Callable[[], TrainingBundle]:
+        store = self._book.store(command.stream)
+        return lambda: store.training_bundle(command.config)
 
     def _bring(
         self,
@@ -280,7 +280,7 @@ class StoreUpdates:
                     gain = better
             except UserError as error:
                 reason, takes = str(error), False
-            took_s = crop_gpu_s(loan, progress)
+            took_s = crop_gpu_s(progress)
             if not reason and took_s is not None:
                 self._book.store(stream).record_update(took_s, gain)
             if takes and last:
@@ -297,7 +297,7 @@ class StoreUpdates:
         self._book.end_update(one, reason, None, progress)
 
     def _status(self, one: Update) -> dict[str, Any]:
-        progress, parts = self._progress(one), () if one.loan is None else one.loan.parts
+        progress = self._progress(one)
         waits = "waiting" if one.loan is None else "gathering"
         return {
             "update": one.order.update,
@@ -305,7 +305,7 @@ class StoreUpdates:
             "state": waits if progress is None else progress.state,
             "why": one.why,
             "epochs": 0 if progress is None else len(progress.epochs),
-            "hosts": [asdict(part) for part in parts],
+            "host": None if one.loan is None else one.loan.host,
             "failures": [] if progress is None else [asdict(failure) for failure in progress.failures],
             "due_in_s": (one.order.until_us - self._book.now_us) / US_PER_S,
         }

@@ -1,1 +1,1 @@
-"""Trainings on several Ray nodes."""
+"""Trainings on other servers."""

@@ -1,4 +1,4 @@
-"""Transfer of checkpoints to the home node, one at a time, while the next epochs are trained."""
+"""Transfer of checkpoints home, one at a time, while the next epochs are trained."""
 
 import logging
 import threading
@@ -6,25 +6,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ekya.fleet.policy.places import NodeName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.training.material import ALWAYS
 
 _LOG = logging.getLogger(__name__)
+
+ALWAYS = -1.0
+"""Threshold below every accuracy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteEpochCheckpoint:
-    """A checkpoint on the node where its epoch ended.
+    """A checkpoint at the host where its epoch ended.
 
     Attributes:
-        node: its location.
+        site: its location.
         epochs: number of epochs that it contains.
         accuracy: on the validation crops.
         fetch: returns its data; raises CallError or TimeoutError where it is lost.
     """
 
-    node: NodeName
+    site: SiteName
     epochs: int
     accuracy: float
     fetch: Callable[[], bytes]

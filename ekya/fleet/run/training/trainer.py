@@ -1,106 +1,88 @@
-"""Training on several nodes: epochs, moves, and recovery from failures."""
+"""A training on another server: its epochs, moves, and recovery from failures."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ekya.core.errors import UserError
 from ekya.core.weights import RemoteCheckpoint
-from ekya.fleet.policy.assignment import JobAssignment
-from ekya.fleet.policy.places import JobName, NodeName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.view import Strikes
-from ekya.fleet.run.training.crew import Crew, CrewLostError
-from ekya.fleet.run.training.dealing import deal, deal_again
-from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
-from ekya.fleet.run.training.material import ALWAYS, LessonPlan, Material
+from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.training.homecoming import ALWAYS, Homecoming, RemoteEpochCheckpoint
 from ekya.fleet.run.training.protocol import (
+    EpochOutcome,
     Failure,
-    FleetNode,
+    Host,
+    NoProcessError,
     ProcessSource,
     State,
-    TrainingFailedError,
+    TrainingBundle,
     TrainingProgress,
-    TrainingTask,
 )
-from ekya.fleet.run.training.server import ServedEpoch
-from ekya.fleet.run.training.workers import EpochWork, PayloadKind, Shard, WorkerId
-from ekya.models.edge.checkpoints import from_bytes, to_bytes
-from ekya.models.training.snapshot import Snapshot, restore_weights
-from ekya.models.training.trainee import Trainee
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.training.trainer import Compute
 
 _LOG = logging.getLogger(__name__)
 
+CHECKPOINTS_PART = 0.1
+"""Upper bound of the part of the time that goes to sending checkpoints.
 
-class ProcessFleetTrainer:
-    """Trains on nodes whose processes come from a source.
+Sending a checkpoint of two blocks takes as long as training an epoch. In the pauses only a new best epoch
+makes one; the last epoch always does.
+"""
+
+SILENT_S = 60.0
+"""A process that does not answer a heartbeat for this long counts as dead."""
+
+_LOOK_S = 0.2
+_PING_EVERY_S = 5.0
+
+
+class _HostLostError(Exception):
+    """The host's process died, or failed at its task; the message says so in one line."""
+
+
+class RemoteTraining:
+    """One training, driven by a separate thread. Thread-safe; only ``wait`` blocks.
+
+    When its host is excluded it is stranded until it is moved, and then resumes from its last epoch.
 
     Args:
-        nodes: that assignments may name.
-        processes: their source; its idle processes end when this is closed.
+        name: for messages.
+        bundle: to train.
+        host: where it begins.
+        processes: source of processes on hosts.
+        home: site of its inputs, and destination of checkpoints.
+        checkpoints_part: see ``CHECKPOINTS_PART``.
+        now_s: a clock that is never set.
     """
-
-    def __init__(self, nodes: Mapping[NodeName, FleetNode], processes: ProcessSource) -> None:
-        self._nodes = dict(nodes)
-        self._processes = processes
-
-    def add_node(self, node: FleetNode) -> None:
-        """Adds a node, or updates one that has another share or has come back as another machine.
-
-        A training under way uses it from its next move or failure on. If the node was excluded there, it may
-        take part again as another machine, but not with only another share.
-        """
-        self._nodes[node.name] = node
-
-    def start_training(self, task: TrainingTask, assignment: JobAssignment) -> "FleetTraining":
-        """Begins a training; its processes start in the background.
-
-        Raises:
-            UserError: the assignment names a node that does not exist, or assigns no work.
-            ValueError: the task cannot be trained on several nodes.
-        """
-        _check(task.job, assignment, (task.home, *task.training), self._nodes)
-        training = FleetTraining(task, assignment, self._nodes, self._processes)
-        training.start_thread()
-        return training
-
-    def close(self) -> None:
-        """Ends the processes that no training uses."""
-        self._processes.close()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Setting:
-    """Present distribution of a training."""
-
-    assignment: JobAssignment
-    plan: LessonPlan
-    shards: Mapping[WorkerId, Shard]
-    server: NodeName
-
-
-class FleetTraining:
-    """One training, driven by a separate thread. Thread-safe; only ``wait`` and ``result`` block."""
 
     def __init__(
         self,
-        task: TrainingTask,
-        assignment: JobAssignment,
-        nodes: Mapping[NodeName, FleetNode],
+        name: str,
+        bundle: TrainingBundle,
+        host: Host,
         processes: ProcessSource,
+        home: SiteName,
+        checkpoints_part: float = CHECKPOINTS_PART,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._task, self._nodes = task, nodes
-        self._material = Material.from_task(task)
-        self._crew = Crew(self._material, nodes, processes, self)
+        self._name, self._bundle, self._processes, self._home = name, bundle, processes, home
+        self._now_s = now_s
         self._lock = threading.Condition()
-        self._progress = TrainingProgress("starting", task.config.epochs)
-        self._next: JobAssignment | None = assignment
+        self._progress = TrainingProgress("starting", bundle.config.epochs)
+        self._next: Host | None = host
         self._stopped = threading.Event()
         self._strikes = Strikes()
-        self._checkpoints = Homecoming(self._came_home, task.checkpoints_part)
-        self._thread = threading.Thread(target=self._run, name=f"training {task.job}", daemon=True)
+        self._checkpoints = Homecoming(self._note_home, checkpoints_part)
+        self._thread = threading.Thread(target=self._run, name=f"training {name}", daemon=True)
 
     def start_thread(self) -> None:
         """Starts its thread."""
@@ -111,10 +93,6 @@ class FleetTraining:
         with self._lock:
             return self._progress
 
-    def pids(self) -> dict[tuple[NodeName, str], int]:
-        """Returns the ids of its processes, by node and by role as in ``Failure.what``."""
-        return self._crew.pids()
-
     def set_epochs(self, epochs: int) -> None:
         """Sets the number of epochs in total: an accuracy monitor's estimate, or γ's again.
 
@@ -124,23 +102,19 @@ class FleetTraining:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
         self._note(planned_epochs=epochs)
 
-    def move_to(self, assignment: JobAssignment) -> None:
-        """Continues under another assignment after the epoch under way, from its checkpoint.
+    def move_to(self, host: Host) -> None:
+        """Continues on another host after the epoch under way, from its checkpoint.
 
-        A stranded training continues immediately. Excluded nodes stay excluded.
-
-        Raises:
-            UserError: it names a node that does not exist, or assigns no work.
+        A stranded training continues immediately. Excluded machines stay excluded.
         """
-        _check(self._task.job, assignment, (), self._nodes)
         with self._lock:
-            self._next = assignment
+            self._next = host
             self._lock.notify_all()
 
     def stop_training(self) -> None:
         """Ends the training within a step, or as soon as a checkpoint is home where there is none yet.
 
-        The best epoch at home remains its result.
+        The best epoch at home remains.
         """
         with self._lock:
             self._stopped.set()
@@ -152,188 +126,138 @@ class FleetTraining:
         with self._lock:
             return self._lock.wait_for(lambda: self._progress.over, timeout_s)
 
-    def result(self, timeout_s: float | None = None) -> RemoteCheckpoint:
-        """Waits for the end and returns the result.
-
-        Raises:
-            TimeoutError: the training has not ended by then.
-            TrainingFailedError: no epoch was ever completed.
-        """
-        if not self.wait(timeout_s):
-            raise TimeoutError(f"{self._task.job} is not trained within {timeout_s:g} s")
-        self._checkpoints.wait_home()
-        trained = self.best_yet()
-        if trained is None:
-            raise TrainingFailedError(
-                self.poll().reason or f"{self._task.job} was stopped in its first epoch"
-            )
-        return trained
-
     def best_yet(self) -> RemoteCheckpoint | None:
         """Returns the best checkpoint at home, made anew in each call; None before the first epoch."""
-        best, task = self._checkpoints.best, self._task
+        best = self._checkpoints.best
         if best is None:
             return None
-        trainee = Trainee(from_bytes(task.start), task.config, task.classes, task.seed)
-        restore_weights(Snapshot.from_bytes(best.data), trainee)
-        return RemoteCheckpoint(to_bytes(trainee.model()), best.accuracy, best.epochs)
-
-    def count_sent(self, origin: NodeName, target: NodeName, kind: PayloadKind, count: int) -> None:
-        """Counts traffic of its crew."""
-        with self._lock:
-            self._note(traffic=self._progress.traffic.with_bytes(origin, target, kind, count))
-
-    def count_work(self, worker: WorkerId, work: EpochWork) -> None:
-        """Counts work of its crew."""
-        with self._lock:
-            before = self._progress.work
-            self._note(work={**before, worker.node: before.get(worker.node, EpochWork()).with_work(work)})
+        model = self._bundle.retraining(Compute()).model_of_snapshot(best.data)
+        return RemoteCheckpoint(to_bytes(model), best.accuracy, best.epochs)
 
     def _run(self) -> None:
         try:
             self._train()
         except UserError as error:
-            self._fail(str(error), self._crew.release_processes)
+            self._note(state="failed", reason=str(error))
         except Exception as error:
-            _LOG.exception("%s fails", self._task.job)
-            # The processes are in an unknown state and must not be used again.
-            self._fail(f"{type(error).__name__}: {error}", self._crew.end_processes)
-
-    def _fail(self, reason: str, let_go: Callable[[], None]) -> None:
-        try:
-            let_go()
-        finally:
-            self._note(state="failed", reason=reason)
+            _LOG.exception("%s fails", self._name)
+            self._note(state="failed", reason=f"{type(error).__name__}: {error}")
 
     def _train(self) -> None:
-        setting = self._standing(self._ordered(None))
-        while setting is not None:
+        wanted = self._ordered(None)
+        while (host := self._standing(wanted)) is not None:
             try:
-                self._assemble(setting)
-                self._epochs()
-            except CrewLostError as lost:
-                _LOG.warning("%s: %s", self._task.job, lost)
-                self._strike(lost)
+                self._train_on(host)
+            except _HostLostError as lost:
+                _LOG.warning("%s: %s: %s", self._name, host.site, lost)
+                self._strike(host, str(lost))
                 self._go_back()
-                setting = self._standing(setting)
+                wanted = host
                 continue
-            if self._stopped.is_set():
-                if self._checkpoints.best is None:  # Its only ones are lost as soon as the processes rest.
-                    self._checkpoints.wait_home()
-                break
-            self._go_back()
             # Without the lock: an order that comes from now on is as late as one after the end.
-            if self._next is None:
+            if self._stopped.is_set() or self._next is None:
                 break
-            setting = self._standing(self._ordered(setting))
-        self._crew.release_processes()
+            wanted = self._ordered(host)
         ended: State = "stopped" if self._stopped.is_set() else "done"
         self._note(state=ended)
 
-    def _ordered(self, before: _Setting | None) -> _Setting:
-        """Returns the setting of the last assignment."""
+    def _train_on(self, host: Host) -> None:
+        """Trains on a host until the training is over or has to move; its checkpoints are home then."""
+        try:
+            process = self._processes.take_process(host)
+        except NoProcessError as error:
+            raise _HostLostError(str(error)) from error
+        its = _Process(process, self._now_s)
+        try:
+            self._begin(host, its)
+            self._run_epochs(host, its)
+            # Its checkpoints are lost as soon as the process rests.
+            if not self._stopped.is_set() or self._checkpoints.best is None:
+                self._go_back()
+        except BaseException:
+            # It is dead, or in an unknown state, and must not be used again.
+            process.end_process()
+            raise
+        self._processes.give_back_process(host, process)
+
+    def _begin(self, host: Host, process: "_Process") -> None:
+        newest = self._checkpoints.newest
+        snapshot = None if newest is None else newest.data
+        self._count_sent(self._home, host.site, self._bundle.nbytes + len(snapshot or b""))
+        accuracy = process.ask("begin_training", self._bundle, snapshot, host.share_milli)
+        self._note(state="training", **({"start_accuracy": accuracy} if newest is None else {}))
+
+    def _run_epochs(self, host: Host, process: "_Process") -> None:
+        while not self._stopped.is_set():
+            with self._lock:
+                done, planned = len(self._progress.epochs), self._progress.planned_epochs
+                if self._next is not None or done >= planned:
+                    return
+            above = ALWAYS if done + 1 == planned else self._checkpoints.wanted_above
+            ended: EpochOutcome | None = process.ask("run_epoch", above, aborts=self._stopped.is_set)
+            if ended is None:
+                continue
+            result = ended.result
+            with self._lock:
+                now = self._progress
+                share_s = now.share_s + ended.took_s * host.share_milli / 1000
+                self._note(epochs=(*now.epochs, result), crops=now.crops + ended.crops, share_s=share_s)
+            if ended.kept:
+                fetch = partial(process.fetch_snapshot, result.epoch)
+                there = RemoteEpochCheckpoint(host.site, result.epoch, result.validation_accuracy, fetch)
+                self._checkpoints.add_checkpoint(there)
+
+    def _ordered(self, before: Host | None) -> Host:
+        """Returns the host of the last order."""
         with self._lock:
             ordered, self._next = self._next, None
-        if ordered is None:
-            raise RuntimeError("nothing was ordered")
-        if before is not None:
-            with self._lock:
+            if ordered is None:
+                raise RuntimeError("nothing was ordered")
+            if before is not None:
                 self._note(moves=self._progress.moves + 1)
-        sites = {name: node.site for name, node in dict(self._nodes).items()}
-        shards = deal(self._material.crops_by_node(sites), ordered)
-        server = ordered.parameter_server or ordered.parts[0].node
-        return _Setting(ordered, self._material.lesson_plan(ordered), shards, server)
+            return ordered
 
-    def _standing(self, setting: _Setting) -> _Setting | None:
-        """Returns the setting without excluded nodes; waits for another where none is left, None if stopped.
-
-        Raises:
-            UserError: every node is excluded, and the task does not wait for others.
-        """
-        while (allowed := self._allowed(setting)) is None:
-            names = ", ".join(sorted({worker.node for worker in setting.shards}))
-            reason = f"{self._task.job}: no node is left to train on ({names} failed); give it others"
-            if not self._task.waits:
-                raise UserError(reason)
+    def _standing(self, host: Host) -> Host | None:
+        """Returns the host; waits for another where it is excluded, None if the training is stopped."""
+        while host.machine_id in self._strikes.out:
+            reason = f"{self._name}: no host is left to train on ({host.site} failed); give it another"
             _LOG.warning("%s", reason)
-            self._crew.release_processes()
             self._note(state="stranded", reason=reason)
             with self._lock:
                 self._lock.wait_for(lambda: self._stopped.is_set() or self._next is not None)
             if self._stopped.is_set():
                 return None
             self._note(state="starting", reason="")
-            setting = self._ordered(setting)
-        return allowed
+            host = self._ordered(host)
+        return host
 
-    def _allowed(self, setting: _Setting) -> _Setting | None:
-        """Returns the setting without excluded nodes; None where all nodes with workers are excluded."""
-        nodes = dict(self._nodes)
-        out = {name for name, node in nodes.items() if node.machine_id in self._strikes.out}
-        if all(worker.node in out for worker in setting.shards):
-            return None
-        if out.isdisjoint({setting.server, *(worker.node for worker in setting.shards)}):
-            return setting
-        shards = deal_again(setting.shards, out, setting.assignment)
-        server = setting.server if setting.server not in out else min(shards).node
-        return replace(setting, shards=shards, server=server)
-
-    def _assemble(self, setting: _Setting) -> None:
-        newest = self._checkpoints.newest
-        snapshot = None if newest is None else newest.data
-        accuracy = self._crew.assemble(setting.plan, setting.shards, setting.server, snapshot)
-        self._note(state="training", **({"start_accuracy": accuracy} if newest is None else {}))
-
-    def _epochs(self) -> None:
-        """Runs epochs until the training is over or has to move."""
-        while not self._stopped.is_set():
-            with self._lock:
-                done = len(self._progress.epochs)
-                if self._next is not None or done >= self._progress.planned_epochs:
-                    return
-                last = done + 1 == self._progress.planned_epochs
-            began_s = time.monotonic()
-            above = ALWAYS if last else self._checkpoints.wanted_above
-            ended = self._crew.run_epoch(done, self._stopped.is_set, above)
-            if ended is not None:
-                end, checkpoint = ended
-                self._note_epoch(end, time.monotonic() - began_s)
-                if checkpoint is not None:
-                    self._checkpoints.add_checkpoint(checkpoint)
+    def _strike(self, host: Host, reason: str) -> None:
+        there = self._processes.is_there(host.machine_id)
+        self._strikes = (
+            self._strikes.with_failures(host.machine_id)
+            if there
+            else self._strikes.with_dead_node(host.machine_id)
+        )
+        with self._lock:
+            epoch, out = len(self._progress.epochs) + 1, host.machine_id in self._strikes.out
+            self._note(failures=(*self._progress.failures, Failure(host.site, epoch, reason, out)))
 
     def _go_back(self) -> None:
         """Resets the progress to the newest checkpoint, which is fetched home first if it is not lost."""
         self._checkpoints.wait_home()
         newest = self._checkpoints.newest
-        home = 0 if newest is None else newest.epochs
         with self._lock:
-            self._note(epochs=self._progress.epochs[:home], epoch_s=self._progress.epoch_s[:home])
+            self._note(epochs=self._progress.epochs[: 0 if newest is None else newest.epochs])
 
-    def _came_home(self, checkpoint: RemoteEpochCheckpoint, count: int) -> None:
-        self.count_sent(checkpoint.node, self._task.home, PayloadKind.CHECKPOINT, count)
+    def _note_home(self, checkpoint: RemoteEpochCheckpoint, count: int) -> None:
+        self._count_sent(checkpoint.site, self._home, count)
         with self._lock:
             self._note(epochs_home=max(self._progress.epochs_home, checkpoint.epochs))
 
-    def _strike(self, lost: CrewLostError) -> None:
-        for dead in lost.dead:
-            machine_id = dead.on.machine_id
-            there = self._crew.is_there(machine_id)
-            self._strikes = (
-                self._strikes.with_failures(machine_id) if there else self._strikes.with_dead_node(machine_id)
-            )
-            epoch = len(self.poll().epochs) + 1
-            failure = Failure(dead.node, dead.what, epoch, dead.reason, machine_id in self._strikes.out)
-            with self._lock:
-                self._note(failures=(*self._progress.failures, failure))
-
-    def _note_epoch(self, end: ServedEpoch, took_s: float) -> None:
+    def _count_sent(self, origin: SiteName, target: SiteName, count: int) -> None:
         with self._lock:
-            now = self._progress
-            self._note(
-                epochs=(*now.epochs, end.result),
-                epoch_s=(*now.epoch_s, took_s),
-                stalest=max(now.stalest, end.stalest),
-            )
+            sent, way = self._progress.sent, (origin, target)
+            self._note(sent={**sent, way: sent.get(way, 0) + count})
 
     def _note(self, **changes: Any) -> None:
         with self._lock:
@@ -341,14 +265,56 @@ class FleetTraining:
             self._lock.notify_all()
 
 
-def _check(
-    job: JobName, assignment: JobAssignment, others: Iterable[NodeName], known: Mapping[NodeName, FleetNode]
-) -> None:
-    """Raises UserError where a node does not exist, or the assignment names none."""
-    server = () if assignment.parameter_server is None else (assignment.parameter_server,)
-    for node in (*(part.node for part in assignment.parts), *server, *others):
-        if node not in known:
-            names = ", ".join(known)
-            raise UserError(f"{job}: there is no node {node}; the fleet has {names}")
-    if not assignment.parts:
-        raise UserError(f"{job}: its assignment names no node; give it at least one")
+class _Process:
+    """A ``TrainingActor`` at work, which is asked for heartbeats.
+
+    Args:
+        process: of a host.
+        now_s: a clock that is never set.
+    """
+
+    def __init__(self, process: Handle, now_s: Callable[[], float]) -> None:
+        self._process, self._now_s = process, now_s
+        self._ping: Future[Any] | None = None
+        self._pinged_s = now_s()
+
+    def ask(self, method: str, *arguments: Any, aborts: Callable[[], bool] = lambda: False) -> Any:
+        """Returns a method's result.
+
+        Args:
+            method: of the process.
+            arguments: of the method.
+            aborts: polled; True ends an epoch early.
+
+        Raises:
+            _HostLostError: the process died, or the method failed.
+            UserError: it found invalid input.
+        """
+        told, aborted = self._process.call(method, *arguments), False
+        while True:
+            try:
+                answer = told.result(_LOOK_S)
+            except TimeoutError:
+                self._require_heartbeat()
+            except CallError as error:
+                raise _HostLostError(str(error)) from error
+            else:
+                return answer
+            if aborts() and not aborted:
+                aborted = True
+                with suppress(CallError, TimeoutError):
+                    # Awaited, so that it does not reach the process's next training.
+                    self._process.call("abort_epoch").result(SILENT_S)
+
+    def fetch_snapshot(self, epoch: int) -> bytes:
+        """Returns the snapshot of an epoch; raises CallError or TimeoutError where it is lost."""
+        return bytes(self._process.call("fetch_snapshot", epoch).result(SILENT_S))
+
+    def _require_heartbeat(self) -> None:
+        """Sends a heartbeat request from time to time; raises _HostLostError where one is not answered."""
+        now_s = self._now_s()
+        if self._ping is None or self._ping.done():
+            if now_s - self._pinged_s > _PING_EVERY_S:
+                self._ping, self._pinged_s = self._process.call("pid"), now_s
+        elif now_s - self._pinged_s > SILENT_S:
+            raise _HostLostError(f"no answer for {SILENT_S:g} s")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from deep_edge_search import Force, as_it_is
 
-from ekya.fleet.fitting.boosted import split
 from ekya.fleet.papers.deep_edge import laws, testbed
+from ekya.fleet.papers.deep_edge.boosted import split
 from ekya.fleet.papers.deep_edge.laws import NANO, PI, TX2
 from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server
 from ekya.fleet.papers.deep_edge.workload import POINTS, EdgePhysics, edge_experiment, pi_points

@@ -196,7 +196,7 @@ def test_whole_steps_are_the_best_shards_for_the_workers_that_the_paper_chose(dr
     if paper.parts:
         steps, nodes = WholeSteps(drawn), {node.name: node for node in drawn.workers}
         chosen = [(nodes[part.node], part.batch, part.share_milli) for part in paper.parts]
-        ((_, epoch_s),) = steps.shortest_epochs([chosen])
+        _, epoch_s = steps.shortest_epoch(chosen)
         updates_s = [
             batch * (each_s - Hand().compute_s(EdgeTraining(node.kind, node.state, batch)))
             for (node, batch, _), each_s in zip(chosen, drawn.sample_s(chosen), strict=True)

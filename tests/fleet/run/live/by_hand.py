@@ -85,16 +85,19 @@ class Doors:
 class ScriptedTraining:
     """A training whose progress, ``now``, tests set; ``steps_on`` is called in ``wait``, after a stop."""
 
-    def __init__(self, task, assignment):
-        self.task, self.assignments, self.epochs = task, [assignment], []
-        self.now = TrainingProgress("training", task.config.epochs, 0.6)
+    def __init__(self, bundle, host, home):
+        self.bundle, self.hosts, self.home, self.epochs = bundle, [host], home, []
+        self.now = TrainingProgress("training", bundle.config.epochs, 0.6)
         self.stopped, self.steps_on = threading.Event(), lambda: None
+
+    def start_thread(self):
+        pass
 
     def poll(self):
         return self.now
 
-    def move_to(self, assignment):
-        self.assignments.append(assignment)
+    def move_to(self, host):
+        self.hosts.append(host)
 
     def set_epochs(self, epochs):
         self.epochs.append(epochs)
@@ -117,19 +120,9 @@ class ScriptedTraining:
         self.now = replace(self.now, epochs=epochs, epochs_home=len(epochs), **changes)
 
 
-class ScriptedTrainer:
-    """A trainer that records known nodes and started trainings."""
+class Trainings(list):
+    """Makes scripted trainings in the place of ``RemoteTraining``."""
 
-    def __init__(self, nodes, processes):
-        self.nodes, self.trainings, self.closed = dict(nodes), [], False
-
-    def add_node(self, node):
-        self.nodes[node.name] = node
-
-    def start_training(self, task, assignment):
-        assert {part.node for part in assignment.parts} <= set(self.nodes)
-        self.trainings.append(ScriptedTraining(task, assignment))
-        return self.trainings[-1]
-
-    def close(self):
-        self.closed = True
+    def __call__(self, name, bundle, host, processes, home):
+        self.append(ScriptedTraining(bundle, host, home))
+        return self[-1]

@@ -111,7 +111,7 @@ def town(new_town):
 def test_a_loan_is_agreed_ended_and_written_down(town) -> None:
     server = town.server()
     loan = server.answer_offers(HOME, 0, [OFFER]).loan
-    assert (loan.hosts, loan.number) == ((EAST,), 0)
+    assert (loan.host, loan.number) == (EAST, 0)
     # The loan's duration is unknown, so the share is held until the window ends.
     assert [lent.to_us for lent in town[EAST].lent.values()] == [100 * S]
     server.end_loan(HOME, CAM, 40 * S, "given up", {(HOME, EAST): 46.0})
@@ -130,7 +130,7 @@ def test_a_server_that_does_not_answer_has_no_room_and_holds_up_no_other(how, to
     answer = town.server().answer_offers(HOME, 0, [OFFER])
     assert answer == Answer(None, {CAM: "no other server has room"})
     town[WEST].units = 5
-    assert town.server().answer_offers(HOME, 0, [OFFER]).loan.hosts == (WEST,)
+    assert town.server().answer_offers(HOME, 0, [OFFER]).loan.host == WEST
 
 
 def test_all_servers_are_asked_for_their_room_at_the_same_time(new_town) -> None:
@@ -145,7 +145,7 @@ def test_all_servers_are_asked_for_their_room_at_the_same_time(new_town) -> None
 
     for site in SITES:
         room(site, town[site].spare_room)
-    assert town.server().answer_offers(HOME, 0, [OFFER]).loan.hosts == (EAST,)
+    assert town.server().answer_offers(HOME, 0, [OFFER]).loan.host == EAST
 
 
 def test_without_a_coordinator_a_server_goes_on_by_itself(town, monkeypatch) -> None:
@@ -297,7 +297,7 @@ def test_a_coordinator_that_dies_while_it_is_slow_is_asked_again_when_it_is_back
     town.starts_again()
     answers = []
     wait_until(lambda: answers.append(server.answer_offers(HOME, 2 * S, [OFFER])) or answers[-1].loan)
-    assert answers[-1].loan.hosts == (EAST,)
+    assert answers[-1].loan.host == EAST
 
 
 def test_a_host_and_who_borrowed_die_and_the_coordinator_goes_on(town) -> None:
@@ -323,7 +323,7 @@ def test_an_offer_stays_open_and_its_server_is_granted_a_loan_when_there_is_room
     server = refused(town, OFFER)
     server.more_room(20 * S)
     granted = town[HOME].granted.get(timeout=HANG_GUARD_S)
-    assert (granted.hosts, granted.offer.stream, granted.offer.now_us) == ((EAST,), CAM, 20 * S)
+    assert (granted.host, granted.offer.stream, granted.offer.now_us) == (EAST, CAM, 20 * S)
     assert (list(town[EAST].lent), town.outcomes()) == ([granted.number], [UNDER_WAY])
     server.more_room(21 * S)
     server.wait_heard()
@@ -392,7 +392,7 @@ def test_what_it_had_agreed_and_nobody_heard_of_is_lost_and_its_share_is_given_b
     town.starts_again()
     assert (town[EAST].lent, town.outcomes()) == ({}, [LOST])
     loan = town.server().answer_offers(HOME, S, [OFFER]).loan
-    assert (loan.number, loan.hosts) == (1, (EAST,)), "no number is given twice"
+    assert (loan.number, loan.host) == (1, EAST), "no number is given twice"
 
 
 def test_started_again_it_leaves_what_was_over_as_it_was(town) -> None:
@@ -414,7 +414,7 @@ def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None
     town.servers[EAST].die()
     town.coordinator.call("on_server_death", EAST, 20 * S).result(HANG_GUARD_S)
     (second,) = moved
-    assert (second.number, second.hosts, second.offer.epochs) == (1, (WEST,), 2)
+    assert (second.number, second.host, second.offer.epochs) == (1, WEST, 2)
     assert town.outcomes() == ["east died", UNDER_WAY]
 
 

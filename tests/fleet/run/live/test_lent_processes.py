@@ -9,14 +9,14 @@ import pytest
 from by_hand import ByHand, Doors
 from waiting import HANG_GUARD_S
 
-from ekya.fleet.policy.places import NodeName, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.live import lent_processes, neighbours
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
-from ekya.fleet.run.training.crew import SILENT_S
-from ekya.fleet.run.training.protocol import FleetNode, NoProcessError
+from ekya.fleet.run.training.protocol import Host, NoProcessError
+from ekya.fleet.run.training.trainer import SILENT_S
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
 
@@ -43,17 +43,16 @@ class Process:
 class Made:
     """Source of such processes."""
 
-    def __init__(self, backend):
-        self.backend, self.nodes, self.idle, self.all = backend, [], [], []
+    def __init__(self, *made_of):
+        self.made_of, self.idle, self.all = made_of, [], []
 
-    def take_process(self, node):
-        self.nodes.append(node)
+    def take_process(self):
         if not self.idle:
             self.idle.append(Process())
             self.all.append(self.idle[-1])
         return self.idle.pop()
 
-    def give_back_process(self, node, process):
+    def give_back_process(self, process):
         self.idle.append(process)
 
     @property
@@ -70,7 +69,7 @@ class Town:
 
     def __init__(self, backend):
         self.now_s, self.doors = 1000.0, Doors()
-        self.lent = LentProcesses(NORTH, "ray node", backend, 1, self.doors, now_s=lambda: self.now_s)
+        self.lent = LentProcesses("ray node", backend, 1, self.doors, now_s=lambda: self.now_s)
         self.made = self.lent._processes
 
     def behind(self, reached):
@@ -91,9 +90,7 @@ def town(monkeypatch):
 
 
 def test_processes_are_made_on_this_node_and_gpu_under_the_servers_backend(town) -> None:
-    town.lent.take_process(SOUTH)
-    assert town.made.backend == "a backend"
-    assert town.made.nodes == [FleetNode(NodeName("north"), NORTH, "ray node", 0, 1)]
+    assert town.made.made_of == ("ray node", "a backend", 1)
 
 
 def test_others_reach_a_process_by_a_name_of_its_own_until_it_is_given_back(town) -> None:
@@ -198,10 +195,10 @@ def test_a_process_that_a_borrower_ends_is_ended(town) -> None:
     assert ends.ended
 
 
-IN_SOUTH = FleetNode(NodeName("a loan"), SOUTH, "s", 300)
+IN_SOUTH = Host(SOUTH, "s", 300)
 
 
-class Host:
+class Lender:
     """A server that lends processes."""
 
     def __init__(self, machine_id, takes=True):
@@ -239,7 +236,7 @@ def test_a_site_that_was_started_again_is_known_where_it_is_now_and_the_others_s
 
 def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
     monkeypatch.setattr(neighbours, "_SAYS_MACHINE_S", 0.05)
-    north, again, silent, dead = (ByHand(Host(machine), 0) for machine in ("n", "s again", "w", "e"))
+    north, again, silent, dead = (ByHand(Lender(machine), 0) for machine in ("n", "s again", "w", "e"))
     silent.silent = True
     dead.die()
     hosted = met(north=(north, "n"), south=(again, "s"), west=(silent, "w"), east=(dead, "e"))
@@ -248,7 +245,7 @@ def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
 
 
 def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> None:
-    host = Host("s")
+    host = Lender("s")
     hosted = met(south=(LocalHandle(host, 1), "s"))
     process = hosted.take_process(IN_SOUTH)
     hosted.give_back_process(IN_SOUTH, process)
@@ -259,7 +256,7 @@ def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> N
 def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late(monkeypatch) -> None:
     monkeypatch.setattr(neighbours, "ANSWERS_WITHIN_S", 0.05)
     late = SimpleNamespace(call=lambda *_: Future())
-    full = ByHand(Host("s", takes=False), 0)
+    full = ByHand(Lender("s", takes=False), 0)
     for hosts, why in (
         ({"south": (full, "s")}, "south gives no process away: no guests any more"),
         ({"south": (late, "s")}, "south gives no process away: no answer for 0.05 s"),

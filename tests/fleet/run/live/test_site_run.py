@@ -35,7 +35,7 @@ ORDER = RunOrder("abc", "town", None, 7, {}, None)
 @pytest.fixture
 def server():
     fleet = SimpleNamespace(scheduler="ekya", windows=2, window_s=30.0)
-    return SimpleNamespace(terms=ServerTerms(NORTH, crops_may_leave=False), fleet=fleet)
+    return SimpleNamespace(terms=ServerTerms(NORTH, samples_may_leave="no"), fleet=fleet)
 
 
 class Clock:
@@ -316,8 +316,8 @@ def test_its_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(run,
     run.set_start(0)
     run.run()
     assert world.told == ["opened for 2", "closed upon 0", "shut down"]
-    site, node, backend, gpu, _ = world.made.arguments
-    assert (site, node, backend is world) == (NORTH, "ray node", True)
+    node, backend, gpu, _ = world.made.arguments
+    assert (node, backend is world) == ("ray node", True)
     assert gpu == 1, "not the preparation's"
 
 

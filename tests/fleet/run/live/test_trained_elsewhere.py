@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from by_hand import ScriptedTrainer
+from by_hand import Trainings
 from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.commands import StartRetraining
@@ -12,38 +12,33 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
-from ekya.fleet.run.training.protocol import TrainingTask
-from ekya.fleet.run.training.workers import PayloadKind
+from ekya.fleet.run.training.protocol import Host, TrainingBundle
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
 MB = 1_000_000
 CAM, JOB = StreamId("cam"), JobId(3)
 HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
-AT_HOME, AT_EAST, AT_WEST = map(NodeName, ("home, at home", "east, for cam", "west, for cam"))
 CONFIG = RetrainConfig(4, 16, 0, 1, 1.0)
 START = StartRetraining(CAM, JOB, 1, CONFIG, 0, 0.9, 5.0, Elsewhere(40 * S))
-OFFER = TrainingOffer(HOME, CAM, CONFIG, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
+OFFER = TrainingOffer(HOME, CAM, CONFIG, 4, 10.0, 0.1, 0.0, 0, 100 * S, 1.0, 45.0, 45.0)
 
 
-def loan(*hosts, epochs=4, **changes):
-    parts = tuple(LoanPart(host, 300, 1 / len(hosts)) for host in hosts)
-    return Loan(
-        replace(OFFER, epochs=epochs), parts, hosts[0], 5 * S, 30 * S, 40 * S, {}, "it fits", **changes
-    )
+def loan(host, epochs=4):
+    return Loan(replace(OFFER, epochs=epochs), host, 300, 5 * S, 30 * S, 40 * S, "it fits")
 
 
 def sends(handle, origin, target, size_mb):
-    traffic = handle.now.traffic.with_bytes(origin, target, PayloadKind.MODEL, size_mb * MB)
-    handle.now = replace(handle.now, traffic=traffic)
+    before = handle.now.sent.get((origin, target), 0)
+    handle.now = replace(handle.now, sent={**handle.now.sent, (origin, target): before + size_mb * MB})
 
 
 def ends_epoch(handle, accuracy=0.5, home=True):
@@ -76,10 +71,10 @@ class Exchange:
     def __init__(self):
         self.gathered, self.brought = Material(), []
 
-    def gather(self, command, home):
+    def gather(self, command):
         def gathered():
             assert self.gathered.fetch(HANG_GUARD_S) == b"material"
-            return TrainingTask(JobName("cam"), command.config, b"", (), {}, None, home)
+            return TrainingBundle(command.config, b"", None)
 
         return gathered
 
@@ -91,8 +86,9 @@ class Exchange:
 class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
-    def __init__(self):
+    def __init__(self, trainings):
         self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours(HOME)
+        self.trainings = trainings
         neighbours.add_neighbours({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
         self.awaits = TrainedElsewhere(
             HOME,
@@ -102,39 +98,25 @@ class Town:
             lambda *told: self.moved_since.append(told),
         )
 
-    @property
-    def trainer(self):
-        return self.awaits._trainer
-
     def begun(self, agreed):
         self.awaits.begin_training(START, agreed)
         return self.handle()
 
     def handle(self):
-        wait_until(lambda: self.trainer.trainings)
-        return self.trainer.trainings[0]
+        wait_until(lambda: self.trainings)
+        return self.trainings[0]
 
 
 @pytest.fixture
 def town(monkeypatch):
-    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", ScriptedTrainer)
-    return Town()
+    made = Trainings()
+    monkeypatch.setattr(trained_elsewhere, "RemoteTraining", made)
+    return Town(made)
 
 
-def test_it_trains_where_the_loan_says_at_its_share_and_waits_when_its_nodes_are_gone(town) -> None:
+def test_it_trains_where_the_loan_says_at_its_share(town) -> None:
     handle = town.begun(loan(EAST))
-    (assignment,) = handle.assignments
-    assert ([part.node for part in assignment.parts], assignment.parameter_server) == ([AT_EAST], AT_EAST)
-    node = town.trainer.nodes[AT_EAST]
-    assert (node.site, node.machine_id, node.share_milli) == (EAST, "east's process", 300)
-    assert (handle.task.waits, handle.task.mode, handle.task.home) == (True, "synchronous", AT_HOME)
-
-
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_several_hosts_wait_for_each_other_where_their_loan_says_so(mode, town) -> None:
-    handle = town.begun(loan(EAST, WEST, mode=mode))
-    assert handle.task.mode == mode
-    assert [part.chunks for part in handle.assignments[0].parts] == [5000, 5000]
+    assert (handle.hosts, handle.home) == ([Host(EAST, "east's process", 300)], HOME)
 
 
 def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(town) -> None:
@@ -171,18 +153,16 @@ def test_a_quick_training_is_told_of_when_it_is_over_and_not_before(town) -> Non
 
 
 def test_every_megabyte_between_sites_is_told(town) -> None:
-    handle = town.begun(loan(EAST, WEST))
+    handle = town.begun(loan(EAST))
     assert town.awaits.take_home(10 * S) == []
-    sends(handle, AT_HOME, AT_EAST, 46)
-    sends(handle, AT_EAST, AT_WEST, 3)
-    sends(handle, AT_EAST, AT_EAST, 99)
-    sends(handle, AT_EAST, AT_HOME, 45)
+    sends(handle, HOME, EAST, 46)
+    sends(handle, EAST, HOME, 45)
     for _ in range(CONFIG.epochs):
         ends_epoch(handle)
     ends(handle)
     (ended,) = town.awaits.take_home(20 * S)
     assert (ended.command, ended.over, ended.failed) == (START, True, "")
-    assert ended.moved_mb == {(HOME, EAST): 46.0, (EAST, WEST): 3.0, (EAST, HOME): 45.0}
+    assert ended.moved_mb == {(HOME, EAST): 46.0, (EAST, HOME): 45.0}
     assert town.awaits.take_home(21 * S) == []
 
 
@@ -218,7 +198,7 @@ def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, sa
     ended = []
     wait_until(lambda: ended.extend(town.awaits.take_home(S)) or ended)
     assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
-    assert town.trainer.trainings == []
+    assert town.trainings == []
 
 
 def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None:
@@ -228,7 +208,7 @@ def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None
     assert town.awaits.stop_training(CAM, S) == {}
     gathered.there.set()
     wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
-    assert town.trainer.trainings == []
+    assert town.trainings == []
 
 
 def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> None:
@@ -238,8 +218,7 @@ def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> No
     assert town.awaits.training_so_far(CAM, S) == Interrupted(4, {})
     town.awaits.continue_training(CAM, loan(WEST))
     gathered.there.set()
-    (assignment,) = town.handle().assignments
-    assert [part.node for part in assignment.parts] == [AT_WEST]
+    assert [host.site for host in town.handle().hosts] == [WEST]
 
 
 def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
@@ -251,17 +230,17 @@ def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
     wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
     (ended,) = town.awaits.take_home(S)
     assert ended.failed == "east died, and no other server has room"
-    assert town.trainer.trainings == []
+    assert town.trainings == []
 
 
 def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(town) -> None:
     handle = town.begun(loan(EAST))
-    sends(handle, AT_HOME, AT_EAST, 46)
+    sends(handle, HOME, EAST, 46)
     ends_epoch(handle)
     assert town.awaits.training_so_far(CAM, 20 * S) == Interrupted(3, {(HOME, EAST): 46.0})
     town.awaits.continue_training(CAM, loan(WEST, epochs=3))
-    assert [part.node for part in handle.assignments[-1].parts] == [AT_WEST]
-    sends(handle, AT_HOME, AT_WEST, 44)
+    assert handle.hosts[-1].site == WEST
+    sends(handle, HOME, WEST, 44)
     for _ in range(3):
         ends_epoch(handle)
     ends(handle)
@@ -288,13 +267,12 @@ def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
 
 def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> None:
     handle = town.begun(loan(EAST))
-    sends(handle, AT_HOME, AT_EAST, 46)
-    handle.steps_on = lambda: sends(handle, AT_EAST, AT_HOME, 2)
+    sends(handle, HOME, EAST, 46)
+    handle.steps_on = lambda: sends(handle, EAST, HOME, 2)
     assert town.awaits.stop_training(CAM, 20 * S) == {(HOME, EAST): 46.0}
     town.awaits.close()
     assert town.moved_since == [(CAM, {(HOME, EAST): 0.0, (EAST, HOME): 2.0})]
     assert handle.stopped.is_set()
-    assert town.trainer.closed
 
 
 def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_ends_in_time_with_what_is_here(town) -> None:

@@ -21,7 +21,7 @@ from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.sites import client, server
 from ekya.fleet.run.sites.client import SiteHandle
 from ekya.fleet.run.sites.server import TOKEN_VARIABLE, WRONG_TOKEN_S, SiteServer, fleet_token
-from ekya.fleet.run.training.workers import WorkerId
+from ekya.models.training.trainer import EpochResult
 
 TOKEN, OTHER = "t" * 40, "o" * 40
 METHODS = ("add", "same", "wait", "complain", "fail", "strange", "missing")
@@ -81,7 +81,7 @@ def result(handle, method, *arguments):
 
 def test_results_arrive(handle) -> None:
     assert result(handle, "add", 1, 2) == 3
-    assert result(handle, "same", WorkerId("a", 1)) == WorkerId("a", 1)
+    assert result(handle, "same", EpochResult(1, 0.5, 0.1)) == EpochResult(1, 0.5, 0.1)
     assert result(handle, "same", None) is None
 
 

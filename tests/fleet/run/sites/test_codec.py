@@ -27,11 +27,10 @@ from ekya.fleet.run.server import AboveServers
 from ekya.fleet.run.sites.client import COORDINATION, SiteHandle, training_types, wire_codec
 from ekya.fleet.run.sites.codec import MOST_BYTES, Codec
 from ekya.fleet.run.training.actors import TrainingActor
-from ekya.fleet.run.training.material import Push
-from ekya.fleet.run.training.server import REMOTE_METHODS, ParameterServer
-from ekya.fleet.run.training.workers import WorkerId
+from ekya.fleet.run.training.protocol import EpochOutcome
 from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops, no_crops
+from ekya.models.training.trainer import EpochResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +289,7 @@ def test_all_of_coordination_is_sent_and_nothing_else() -> None:
 
 
 def test_all_of_trainings_is_sent_and_nothing_else() -> None:
-    served = [get_type_hints(getattr(ParameterServer, method)) for method in REMOTE_METHODS]
-    told = [*hints_of(TrainingActor), *(hint for hints in served for hint in hints.values())]
-    assert dataclasses_in(told) - set(COORDINATION) == set(training_types())
+    assert dataclasses_in(hints_of(TrainingActor)) - set(COORDINATION) == set(training_types())
 
 
 def test_no_two_classes_have_one_name() -> None:
@@ -300,21 +297,21 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_the_walk_finds_what_is_nested_and_fails_on_what_is_unknown() -> None:
-    nested = GenericAlias(dict, (StreamId, GenericAlias(tuple, (WorkerId | None, ...))))
-    assert dataclasses_in([nested]) == {WorkerId}
+    nested = GenericAlias(dict, (StreamId, GenericAlias(tuple, (EpochOutcome | None, ...))))
+    assert dataclasses_in([nested]) == {EpochOutcome, EpochResult}
     with pytest.raises(AssertionError, match="Peer"):
         dataclasses_in([GenericAlias(list, (Peer,))])
 
 
 def test_trainings_and_handles_arrive() -> None:
     ours, theirs = wire_codec("ours" * 9), wire_codec("theirs" * 9)
-    worker, crops = WorkerId("west", 1), no_crops(8)
-    push = Push(np.arange(3, dtype=np.float32), 0.5, 4, 4, True)
-    handle = SiteHandle("west:1", "trains", "ours" * 9)
-    packed = ours.pack_value((handle, (3, 1), worker, push, {SiteName("a"): crops}, {worker: (1, 2)}))
+    outcome, handle = (
+        EpochOutcome(EpochResult(1, 0.9, 0.1), 30, 2.5, True),
+        SiteHandle("west:1", "trains", "ours" * 9),
+    )
+    packed = ours.pack_value((handle, outcome, {SiteName("a"): no_crops(8)}))
     assert b"ours" not in packed
-    handle, token, worker, push, named, moved = theirs.unpack_value(packed)
+    handle, again, named = theirs.unpack_value(packed)
     assert handle == SiteHandle("west:1", "trains", "") and handle.token == "theirs" * 9
-    assert (token, worker, moved) == ((3, 1), WorkerId("west", 1), {WorkerId("west", 1): (1, 2)})
-    np.testing.assert_array_equal(push.gradient, np.arange(3, dtype=np.float32))
+    assert again == outcome
     assert named["a"].side == 8

@@ -12,17 +12,12 @@ import torch
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.points_file import write_points
-from ekya.fleet.papers.deep_edge.laws import NANO
-from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeWork, ProfileSetting
-from ekya.fleet.policy.places import STORES, JobName, NodeName
+from ekya.fleet.policy.places import STORES
 from ekya.fleet.run.stores import folder_store
 from ekya.fleet.run.stores.folder_store import read_stores
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 
-HOME = NodeName("stores, at home")
 CONFIG = RetrainConfig(20, 16, 0, 1, 1.0)
 
 
@@ -39,8 +34,8 @@ def described(folder, text):
     return folder / "stores.yaml"
 
 
-def task(store):
-    return store.training_task(JobName("cam"), CONFIG, HOME)
+def bundle(store):
+    return store.training_bundle(CONFIG)
 
 
 def same(weights, model):
@@ -50,23 +45,21 @@ def same(weights, model):
 
 @pytest.fixture
 def folder(tmp_path):
-    pictures(tmp_path / "east", car=10, bus=5)
-    pictures(tmp_path / "west", car=5)
+    pictures(tmp_path / "in", car=15, bus=5)
     return tmp_path
 
 
-BOTH = "samples: {east: east, west: west}, out: cam.safetensors, model: mobilenet_v3_small, side: 16"
+STORE = "samples: in, out: cam.safetensors, model: mobilenet_v3_small, side: 16"
 
 
 def test_a_fifth_of_each_class_validates_and_the_rest_trains(folder) -> None:
-    store = read_stores(described(folder, BOTH))["cam"]
+    store = read_stores(described(folder, STORE))["cam"]
     assert store.classes == ("bus", "car")
-    made = task(store)
-    assert {node: len(crops) for node, crops in made.training.items()} == {HOME: 16}
-    assert (made.home, made.config, len(made.validation), made.validation.side) == (HOME, CONFIG, 4, 16)
-    tracks = [crops.tracks for crops in (*made.training.values(), made.validation)]
-    assert len(np.unique(np.concatenate(tracks))) == 20
-    assert set(made.validation.classes.tolist()) == {0, 1}
+    made, data = bundle(store), bundle(store).data
+    assert (made.config, data.classes, len(data.training)) == (CONFIG, ("bus", "car"), 16)
+    assert (len(data.validation), data.validation.side) == (4, 16)
+    assert len(np.unique(np.concatenate([data.training.tracks, data.validation.tracks]))) == 20
+    assert set(data.validation.classes.tolist()) == {0, 1}
 
 
 def offer(store, weight=1.0, epochs=20):
@@ -74,21 +67,20 @@ def offer(store, weight=1.0, epochs=20):
 
 
 def test_an_offer_is_sized_by_the_pictures(folder, monkeypatch) -> None:
-    store = read_stores(described(folder, BOTH + ", batch_size: 8"))["cam"]
+    store = read_stores(described(folder, STORE + ", batch_size: 8"))["cam"]
     monkeypatch.setattr(type(store), "measure_accuracy", lambda self, newest: 0.5 if newest == 100 else 1.0)
     made = offer(store, 2.0, 6)
     assert (made.site, made.stream, made.now_us, made.until_us) == (STORES, "cam", 3, 9)
-    assert (made.config, made.epochs, made.crops) == (replace(CONFIG, epochs=6, batch_size=8), 6, 16)
+    assert (made.config, made.epochs) == (replace(CONFIG, epochs=6, batch_size=8), 6)
     crop_mb = (16 * 16 * 3 + 24) / 1e6
-    assert (made.crops_mb, made.validation_mb) == pytest.approx((16 * crop_mb, 4 * crop_mb))
-    assert made.back_mb == 2 * made.trained_mb
-    assert 0 < made.trained_mb < made.model_mb
+    assert made.crops_mb == pytest.approx(20 * crop_mb)
+    assert 0 < made.back_mb < 2 * made.model_mb
     assert (made.gain, made.per_accuracy, made.at_home) == (pytest.approx(0.5), 2.0, 0.0)
     assert made.gpu_s == pytest.approx(16 * 6 * store.crop_gpu_s)
 
 
 def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones(folder, monkeypatch) -> None:
-    store = read_stores(described(folder, BOTH))["cam"]
+    store = read_stores(described(folder, STORE))["cam"]
     assert 1e-5 < store.crop_gpu_s < 1
     store.record_update(0.02, 0.1)
     store.record_update(0.04, 0.3)
@@ -102,50 +94,24 @@ def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones
     assert offer(triggered).gain == pytest.approx(0.1)
 
 
-def test_the_first_update_is_estimated_by_a_profile_at_the_nearest_batch(folder) -> None:
-    points = [
-        replace(point, batch=batch, share_milli=share, compute_s=compute_s)
-        for point, batch, share, compute_s in zip(
-            profile_points(NANO, 4), (8, 8, 32, 2), (1000, 500, 1000, 1000), (0.1, 0.4, 9, 9), strict=True
-        )
-    ]
-    tried = ProfileSetting(EdgeWork(NANO, "mobilenet_v3_small", 16, 1), 0.0, 0.0, 8, 1000)
-    write_points(folder / "points.parquet", points, [tried])
-    described(folder, BOTH + ", batch_size: 10")
-    assert read_stores(folder / "stores.yaml", folder / "points.parquet")["cam"].crop_gpu_s == pytest.approx(
-        0.15
-    )
-    write_points(folder / "points.parquet", points, [replace(tried, work=replace(tried.work, side=32))])
-    with pytest.raises(UserError, match=r"stores.cam trains 1 blocks .* on 16 pixels.* with 1 of .* on 32;"):
-        read_stores(folder / "stores.yaml", folder / "points.parquet")
-    write_points(folder / "points.parquet", [])
-    with pytest.raises(UserError, match="holds no points"):
-        read_stores(folder / "stores.yaml", folder / "points.parquet")
-
-
 def test_the_next_update_begins_with_the_weights_of_the_last_one(folder) -> None:
-    store = read_stores(described(folder, BOTH))["cam"]
+    store = read_stores(described(folder, STORE))["cam"]
     trained = build_edge_model(("bus", "car"), 0, 77, "mobilenet_v3_small")
-    assert same(task(store).start, store.model)
+    assert same(bundle(store).start, store.model)
     weights = to_bytes(trained)
     assert not store.has_weights(sha256(weights).hexdigest())
     store.store_weights(weights, 0.9)
     assert store.has_weights(sha256(weights).hexdigest())
     assert not store.has_weights(sha256(to_bytes(store.model)).hexdigest())
-    again = task(read_stores(folder / "stores.yaml")["cam"])
+    again = bundle(read_stores(folder / "stores.yaml")["cam"])
     assert same(again.start, trained)
     assert not same(again.start, store.model)
 
 
-def test_one_folder_needs_no_name(folder) -> None:
-    store = read_stores(described(folder, BOTH.replace("{east: east, west: west}", "east")))["cam"]
-    assert len(task(store).training[HOME]) == 12
-
-
 def test_a_damaged_picture_is_left_out_and_said(folder, caplog) -> None:
-    store = read_stores(described(folder, BOTH))["cam"]
-    (folder / "west" / "car" / "000.png").write_bytes(b"no picture")
-    assert len(task(store).training[HOME]) == 15
+    store = read_stores(described(folder, STORE))["cam"]
+    (folder / "in" / "car" / "000.png").write_bytes(b"no picture")
+    assert len(bundle(store).data.training) == 15
     assert "cam: 1 pictures cannot be read and are left out, as " in caplog.text
     assert "000.png" in caplog.text
 
@@ -153,25 +119,25 @@ def test_a_damaged_picture_is_left_out_and_said(folder, caplog) -> None:
 def test_what_is_missing_is_said_with_its_key(folder) -> None:
     save_model(build_edge_model(("bus", "car"), 0, 0, "mobilenet_v3_small"), folder / "start.safetensors")
     for text, sentence in (
-        (BOTH + ", trigger: {new_samples: 0}", "cam.trigger.new_samples: 0 is too small; use at least 1"),
+        (STORE + ", trigger: {new_samples: 0}", "cam.trigger.new_samples: 0 is too small; use at least 1"),
         (
-            BOTH + ", trigger: {new_samples: 9, accuracy: 95}",
+            STORE + ", trigger: {new_samples: 9, accuracy: 95}",
             "trigger.accuracy: 95 is too large; use at most 1",
         ),
-        (BOTH + ", trigger: {accuracy: 0.9}", "trigger.new_samples: this key is missing; add it"),
+        (STORE + ", trigger: {accuracy: 0.9}", "trigger.new_samples: this key is missing; add it"),
         (
-            BOTH + ", trigger: {new_sample: 9}",
+            STORE + ", trigger: {new_sample: 9}",
             "trigger.new_sample: there is no such key; did you mean new_samples",
         ),
-        (BOTH + ", trigger: 200", "stores.cam.trigger: 200 is not possible; write keys and values"),
+        (STORE + ", trigger: 200", "stores.cam.trigger: 200 is not possible; write keys and values"),
         ("out: a", "samples: this key is missing; add it"),
-        (BOTH + ", colour: red", "colour: there is no such key"),
-        (BOTH.replace("west: west", "west: moon"), "stores.cam.samples.west: there is no folder"),
-        (BOTH.replace("cam.saf", "moon/cam.saf"), "stores.cam.out: there is no folder"),
-        (BOTH.replace("mobilenet_v3_small", "moon"), "stores.cam.model: there is no moon"),
-        (BOTH.replace("{east: east, west: west}", "west"), "there are no folders of two classes"),
-        (BOTH + ", start: moon.safetensors", "cannot read the model"),
-        (BOTH.replace("mobilenet_v3_small", "resnet18") + ", start: start.safetensors", "leave the key out"),
+        (STORE + ", colour: red", "colour: there is no such key"),
+        (STORE.replace("in,", "moon,"), "stores.cam.samples: there is no folder"),
+        (STORE.replace("cam.saf", "moon/cam.saf"), "stores.cam.out: there is no folder"),
+        (STORE.replace("mobilenet_v3_small", "moon"), "stores.cam.model: there is no moon"),
+        (STORE.replace("in,", "in/car,"), "there are no folders of two classes"),
+        (STORE + ", start: moon.safetensors", "cannot read the model"),
+        (STORE.replace("mobilenet_v3_small", "resnet18") + ", start: start.safetensors", "leave the key out"),
     ):
         with pytest.raises(UserError, match=sentence):
             read_stores(described(folder, text))
@@ -181,33 +147,32 @@ def test_what_is_missing_is_said_with_its_key(folder) -> None:
 
 
 def test_folders_that_are_emptied_have_no_update(folder) -> None:
-    store = read_stores(described(folder, BOTH))["cam"]
-    for root in ("east", "west"):
-        for name in ("car", "bus"):
-            shutil.rmtree(folder / root / name, ignore_errors=True)
-    with pytest.raises(UserError, match="cam: no pictures of bus, car in its folders"):
+    store = read_stores(described(folder, STORE))["cam"]
+    for name in ("car", "bus"):
+        shutil.rmtree(folder / "in" / name)
+    with pytest.raises(UserError, match="cam: no pictures of bus, car in its folder"):
         offer(store)
     with pytest.raises(UserError, match="cam: its 0 pictures are too few to train and to validate"):
-        task(store)
+        bundle(store)
 
 
-TRIGGERED = BOTH + ", trigger: {new_samples: 5, accuracy: 0.8}"
+TRIGGERED = STORE + ", trigger: {new_samples: 5, accuracy: 0.8}"
 
 
 def comes(folder, number, shade=7):
-    cv2.imwrite(str(folder / "west" / "car" / f"{number:03d}.png"), np.full((20, 30, 3), shade, np.uint8))
+    cv2.imwrite(str(folder / "in" / "car" / f"{number:03d}.png"), np.full((20, 30, 3), shade, np.uint8))
 
 
 def test_new_pictures_are_those_since_the_last_update_began_also_for_the_next_run(folder) -> None:
     store = read_stores(described(folder, TRIGGERED))["cam"]
     assert store.new_samples() == 20
-    task(store)
+    bundle(store)
     assert store.new_samples() == 0
     comes(folder, 100)
-    (folder / "west" / "car" / "notes.txt").write_text("no picture")
-    (folder / "east" / "bus" / "000.png").unlink()
+    (folder / "in" / "car" / "notes.txt").write_text("no picture")
+    (folder / "in" / "bus" / "000.png").unlink()
     assert store.new_samples() == 1
-    os.utime(folder / "west" / "car" / "000.png", ns=(1, 1))  # another picture in its place
+    os.utime(folder / "in" / "car" / "000.png", ns=(1, 1))  # another picture in its place
     assert store.new_samples() == 2
     assert read_stores(folder / "stores.yaml")["cam"].new_samples() == 2
 
@@ -221,7 +186,7 @@ def test_what_comes_while_pictures_are_read_is_new_afterwards(folder, monkeypatc
         return whole(path)
 
     monkeypatch.setattr(folder_store, "read_picture", reads)
-    task(store)
+    bundle(store)
     assert store.new_samples() == 1
 
 
@@ -232,19 +197,19 @@ def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
         says_car.head.weight.zero_()
         says_car.head.bias.copy_(torch.tensor([1.0, 0.0]))
     store.store_weights(to_bytes(says_car), 0.9)
-    for at, place in enumerate(("east/bus/000", "east/bus/001", "west/car/000", "west/car/001")):
+    for at, place in enumerate(("in/bus/000", "in/bus/001", "in/car/000", "in/car/001")):
         later_ns = 2_000_000_000_000_000_000 + at
         os.utime(folder / f"{place}.png", ns=(later_ns, later_ns))
     assert [store.measure_accuracy(newest) for newest in (2, 3, 4)] == pytest.approx([1, 2 / 3, 1 / 2])
     for name in ("000", "001"):
-        (folder / "west" / "car" / f"{name}.png").write_bytes(b"no picture")
-        os.utime(folder / "west" / "car" / f"{name}.png", ns=(later_ns, later_ns))
+        (folder / "in" / "car" / f"{name}.png").write_bytes(b"no picture")
+        os.utime(folder / "in" / "car" / f"{name}.png", ns=(later_ns, later_ns))
     with pytest.raises(UserError, match="none of its newest 2 pictures can be read"):
         store.measure_accuracy(2)
 
 
 def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> None:
-    whole = '{"began": [[1, "a", "b", "c"]], "updates": [[1, 2]]}'
+    whole = '{"began": [[1, "b", "c"]], "updates": [[1, 2]]}'
     for words in (
         "nothing",
         "[1]",
@@ -254,7 +219,7 @@ def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> Non
     ):
         (folder / "cam.safetensors.updates.json").write_text(words)
         with pytest.raises(UserError, match=r"cam.safetensors.updates.json: it does not say .*; remove it"):
-            read_stores(described(folder, BOTH))
+            read_stores(described(folder, STORE))
     (folder / "cam.safetensors.updates.json").write_text(whole)
     assert read_stores(folder / "stores.yaml")["cam"].memory.gain == 2
 
@@ -262,7 +227,7 @@ def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> Non
 def test_a_record_that_cannot_be_kept_does_not_stop_an_update(folder, caplog) -> None:
     store = read_stores(described(folder, TRIGGERED))["cam"]
     (folder / "cam.safetensors.updates.json").mkdir()
-    task(store)
+    bundle(store)
     store.record_update(1.0, 0.1)
     assert store.new_samples() == 0
     assert offer(store).gpu_s == pytest.approx(16 * 20)

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from by_hand import ByHand, ScriptedTrainer
+from by_hand import ByHand, Trainings
 from peers_by_hand import Server
 from waiting import HANG_GUARD_S, wait_until
 
@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.offers import TrainingOffer
-from ekya.fleet.policy.places import STORES, NodeName, SiteName
+from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
@@ -28,13 +28,11 @@ from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import TrainingTask
-from ekya.fleet.run.training.workers import EpochWork
+from ekya.fleet.run.training.protocol import Host, TrainingBundle
 
 S = 1_000_000
 CAM, GATE = StreamId("cam"), StreamId("gate")
 EAST, WEST = SiteName("east"), SiteName("west")
-AT_EAST = NodeName("east, for cam")
 CONFIG = RetrainConfig(12, 16, 0, 1, 1.0)
 
 
@@ -67,14 +65,14 @@ class Store:
         if self.broken:
             raise UserError(self.broken)
         config = replace(CONFIG, epochs=epochs)
-        sizes = (100, 1.0, 9.0, 2.0, 4.0)
+        sizes = (1.0, 9.0, 4.0)
         return TrainingOffer(
             STORES, self.name, config, epochs, epochs, 0.1 * weight, 0.0, now_us, until_us, *sizes
         )
 
-    def training_task(self, job, config, home):
+    def training_bundle(self, config):
         self.read, self.new = self.read + 1, 0
-        return TrainingTask(job, config, b"", (), {}, None, home)
+        return TrainingBundle(config, b"", None)
 
     def has_weights(self, digest):
         return bool(self.came) and sha256(self.came[-1][0]).hexdigest() == digest
@@ -91,8 +89,8 @@ class Store:
 class Town:
     """Two servers, of which only east has room, and the stores of a run in ``folder``."""
 
-    def __init__(self, folder, *stores):
-        self.folder, self.stores = folder, {one.name: one for one in stores}
+    def __init__(self, folder, made, *stores):
+        self.folder, self.made, self.stores = folder, made, {one.name: one for one in stores}
         self.east, self.west = Server(EAST, 4), Server(WEST, 0)
         self.now_us = 0
         self.begin({})
@@ -102,6 +100,9 @@ class Town:
         peers = {site: RemotePeer(server) for site, server in running.items()}
         coordinator = live_coordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", peers)
         self.coordinator = LocalHandle(coordinator, 1)
+        # Trainings of the driver before have ended with it.
+        self.trainings = self.made
+        self.trainings.clear()
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
         self.updates = StoreUpdates(self.book)
         servers = {EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)}
@@ -126,10 +127,6 @@ class Town:
         self.updates.look_after_stores(self.now_us, {EAST: "running", WEST: "away"})
         self.told("wait_for_earlier_calls")
 
-    @property
-    def trainings(self):
-        return self.updates._elsewhere._trainer.trainings
-
     def training(self, number=0):
         wait_until(lambda: len(self.trainings) > number)
         return self.trainings[number]
@@ -149,24 +146,22 @@ class Town:
 
 @pytest.fixture
 def town(monkeypatch, tmp_path):
-    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", ScriptedTrainer)
-    return lambda *stores: Town(tmp_path, *(stores or (Store(),)))
+    made = Trainings()
+    monkeypatch.setattr(trained_elsewhere, "RemoteTraining", made)
+    return lambda *stores: Town(tmp_path, made, *(stores or (Store(),)))
 
 
 def test_what_is_ordered_trains_where_room_is_and_its_store_gets_the_best_weights(town) -> None:
     one = town()
     training = one.begun()
-    (assignment,) = training.assignments
-    assert [part.node for part in assignment.parts] == [AT_EAST]
-    assert (training.task.config, training.task.waits, len(one.east.lent)) == (CONFIG, True, 1)
-    assert one.updates.describe_updates()["updates"]["cam"]["hosts"] == [
-        {"host": EAST, "share_milli": 400, "crops": 1.0}
-    ]
-    training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", work={AT_EAST: EpochWork(9, 1200, 30.0)})
+    assert training.hosts == [Host(EAST, EAST, 400)]
+    assert (training.bundle.config, len(one.east.lent)) == (CONFIG, 1)
+    assert one.updates.describe_updates()["updates"]["cam"]["host"] == EAST
+    training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", crops=1200, share_s=12.0)
     one.look(10)
     store = one.stores[CAM]
     assert store.came == [(b"weights 2", 0.9)]
-    assert store.learnt == [(pytest.approx(30.0 * 0.4 / 1200), pytest.approx(0.3))]
+    assert store.learnt == [(pytest.approx(12.0 / 1200), pytest.approx(0.3))]
     assert (one.outcomes(), one.east.lent) == (["arrived"], {})
     (loan,) = read_loans(one.folder / "loans.jsonl")
     assert loan.came == pytest.approx(0.3 * (100 - 11), abs=1e-3)
@@ -268,7 +263,7 @@ def test_two_stores_share_the_room_from_the_first_look_on(town) -> None:
     one.ordered(CAM)
     one.ordered(GATE)
     one.look()
-    lent = {loan.offer.stream: loan.parts[0].share_milli for loan in one.updates.borrowed_loans()}
+    lent = {loan.offer.stream: loan.share_milli for loan in one.updates.borrowed_loans()}
     assert lent == {CAM: 500, GATE: 500}
     wait_until(lambda: len(one.trainings) == 2)
 
@@ -319,10 +314,10 @@ def test_a_host_that_dies_moves_it_from_its_last_snapshot(town) -> None:
     training.shows(0.7, 0.75)
     one.west.units = 4
     one.told("on_server_death", EAST, 10 * S)
-    assert [part.node for part in training.assignments[-1].parts] == ["west, for cam"]
+    assert training.hosts[-1].site == WEST
     assert one.outcomes() == ["east died", UNDER_WAY]
     (loan,) = one.updates.borrowed_loans()
-    assert (loan.hosts, loan.offer.epochs) == ((WEST,), 10)
+    assert (loan.host, loan.offer.epochs) == (WEST, 10)
     training.shows(*[0.9] * 12, state="done")
     one.look(20)
     assert one.outcomes() == ["east died", "arrived"]
@@ -344,7 +339,7 @@ def test_without_another_host_the_store_keeps_what_is_better_and_it_is_offered_a
     one.look(5)
     assert len(one.trainings) == 1
     one.look(10)
-    assert [part.node for part in one.training(1).assignments[-1].parts] == ["west, for cam"]
+    assert one.training(1).hosts[-1].site == WEST
 
 
 def test_what_fails_is_offered_again_after_longer_and_longer_until_it_has_failed(town) -> None:
@@ -459,7 +454,7 @@ def test_a_new_driver_takes_up_what_was_not_over_and_hosts_get_their_shares_back
     assert one.book.updates[GATE].order.weight == 2.0
     one.look()
     wait_until(lambda: len(one.trainings) == 2)
-    assert {training.task.config.epochs for training in one.trainings} == {7, 12}
+    assert {training.bundle.config.epochs for training in one.trainings} == {7, 12}
     assert {loan.offer.stream: loan.offer.epochs for loan in one.updates.borrowed_loans()} == {
         CAM: 7,
         GATE: 12,
@@ -548,7 +543,7 @@ def test_updates_are_ordered_watched_and_killed_over_rest(town) -> None:
         ("POST", "/launcher?store=cam&epochs=5&due_s=60&weight=3"),
         ("POST", "/launcher?store=cam"),
     )
-    assert (solved[0], solved[1]["hosts"][0]["host"]) == (200, EAST)
+    assert (solved[0], solved[1]["host"]) == (200, EAST)
     assert not one.trainings
     assert ordered == (200, {"update": 0})
     assert (one.book.updates[CAM].order.weight, one.book.updates[CAM].order.due_s) == (3.0, 60)
@@ -587,7 +582,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_starts(town) -> None:
         "due_s=0 is no number above zero",
         "weight=nan is no number above zero",
     ]
-    assert said[5][1] == {"hosts": [], "reason": "no other server has room"}
+    assert said[5][1] == {"host": None, "reason": "no other server has room"}
     assert not one.book.updates
 
 

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import cv2
 import pytest
-from crews import NAMES, bars
+from bundles import NAMES, bars
 from waiting import HANG_GUARD_S, LONG_GUARD_S, wait_until
 
 from ekya.fleet.run.loan_file import read_loans
@@ -94,7 +94,7 @@ def test_a_store_is_updated_by_its_trigger_and_on_request_on_a_site_that_lends(f
     told = json.loads((folder / "told.json").read_text())
     assert told["frames"]["lost"] == 0
     loans = [loan for loan in read_loans(folder / "runs" / "town" / "loans.jsonl") if loan.site == "stores"]
-    assert [(loan.outcome, loan.hosts) for loan in loans] == [("arrived", ("south",))] * 2
+    assert [(loan.outcome, loan.host) for loan in loans] == [("arrived", "south")] * 2
     assert all(loan.moved_mb["stores", "south"] > 1 for loan in loans)
     assert not UpdateBook({}, folder / "runs" / "town" / "updates.jsonl").ended
     assert "Traceback" not in log.read_text()

@@ -1,6 +1,8 @@
+"""Fixtures for tests of trainings on other servers."""
+
 import pytest
 import torch
-from crews import NAMES, bars, wide_trunk
+from bundles import NAMES, bars, wide_trunk
 
 from ekya.fleet.run.training import actors
 from ekya.models.edge.architectures import EDGE_MODELS

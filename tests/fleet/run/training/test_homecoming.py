@@ -4,12 +4,11 @@ import itertools
 import threading
 
 import pytest
-from crews import EAST
 from waiting import HANG_GUARD_S, wait_until
 
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.training.homecoming import Homecoming, RemoteEpochCheckpoint
-from ekya.fleet.run.training.material import ALWAYS
+from ekya.fleet.run.training.homecoming import ALWAYS, Homecoming, RemoteEpochCheckpoint
 
 
 class Link:
@@ -29,7 +28,7 @@ class Link:
             self.sent.append(epochs)
             return bytes([epochs])
 
-        return RemoteEpochCheckpoint(EAST, epochs, accuracy, fetch)
+        return RemoteEpochCheckpoint(SiteName("east"), epochs, accuracy, fetch)
 
 
 @pytest.fixture

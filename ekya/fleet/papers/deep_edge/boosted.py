@@ -36,7 +36,7 @@ class Quantity:
     Attributes:
         name: as in Table I.
         features: of a data point, in a fixed order.
-        label: of a data point; above 0 where it was measured.
+        label: of a data point.
         estimate: of the label, by estimates.
     """
 
@@ -109,8 +109,7 @@ class BoostedEstimates:
 
     Args:
         points: measurements; one regressor is fitted per kind of machine and quantity, for EstExecTime also
-            per application. A time of 0 means not measured.
-        update_unknown_s: EstUpdateTime of a kind without a measured update; None raises a UserError.
+            per application.
         fitted: callback after each regressor, thus once per quantity and kind where each kind has one
             application.
     """
@@ -119,51 +118,37 @@ class BoostedEstimates:
         self,
         points: Sequence[ProfilePoint],
         trees: int = TREES,
-        update_unknown_s: float | None = None,
         fitted: Callable[[], object] = lambda: None,
     ) -> None:
-        self._update_unknown_s = update_unknown_s
-        # A measured state always has memory above 0.
-        measured = [point for point in points if point.after.mem > 0]
-        self._without_gpu = {point.kind for point in measured} - {
-            point.kind for point in measured if point.after.gpu > 0
-        }
         self._regressors: dict[tuple[str, str, str], GradientBoostingRegressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
             for quantity in QUANTITIES:
                 apps = sorted({point.app for point in of_kind}) if quantity is EXEC else [""]
                 for app in apps:
-                    told = [p for p in of_kind if app in {"", p.app} and quantity.label(p) > 0]
+                    told = [point for point in of_kind if app in {"", point.app}]
                     rows = [quantity.features(point) for point in told]
                     labels = [quantity.label(point) for point in told]
-                    if told:
-                        self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees)
+                    self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees)
                     fitted()
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
-
-    def knows(self, kind: str, quantity: Quantity, app: str = "") -> bool:
-        """Returns whether the quantity was measured on this kind of machine."""
-        return (kind, quantity.name, app) in self._regressors
 
     def compute_s(self, worker: EdgeTraining) -> float:
         return self._asked(worker.kind, COMPUTE.name, _compute(worker))
 
     def update_s(self, workers: Sequence[EdgeTraining], parameter_server: NodeState) -> list[float]:
         batches = tuple(worker.batch for worker in workers)
-        return [self._updated(worker, batches, parameter_server) for worker in workers]
-
-    def _updated(self, worker: EdgeTraining, batches: tuple[int, ...], ps: NodeState) -> float:
-        if self._update_unknown_s is not None and not self.knows(worker.kind, UPDATE):
-            return self._update_unknown_s
-        return self._asked(worker.kind, UPDATE.name, _update(worker, batches, ps))
+        return [
+            self._asked(worker.kind, UPDATE.name, _update(worker, batches, parameter_server))
+            for worker in workers
+        ]
 
     def state_after(self, worker: EdgeTraining) -> NodeState:
-        """Returns EstState, one regressor per metric; GPU 0 on a kind of machine that never used its GPU."""
+        """Returns EstState, one regressor per metric."""
         kind, row = worker.kind, _state(worker)
         return NodeState(
             cpu=self._asked(kind, STATE_CPU.name, row),
-            gpu=0.0 if kind in self._without_gpu else self._asked(kind, STATE_GPU.name, row),
+            gpu=self._asked(kind, STATE_GPU.name, row),
             mem=self._asked(kind, STATE_MEM.name, row),
         )
 
@@ -240,15 +225,13 @@ class Models:
 
     @property
     def rows(self) -> list[JudgedModel]:
-        """Rows of each kind in the order of Table I, except those without a test point."""
+        """Rows of each kind in the order of Table I."""
         rows = []
         for (kind, test), quantity in product(self.tests.items(), QUANTITIES):
-            own = [point for point in test if quantity.label(point) > 0]
-            if own:
-                values = [quantity.estimate(self.estimates, point) for point in own]
-                true = [quantity.label(point) for point in own]
-                learned = sum(point.kind == kind and quantity.label(point) > 0 for point in self.train)
-                rows.append(row(kind, quantity.name, learned, values, true))
+            values = [quantity.estimate(self.estimates, point) for point in test]
+            true = [quantity.label(point) for point in test]
+            learned = sum(point.kind == kind for point in self.train)
+            rows.append(row(kind, quantity.name, learned, values, true))
         return rows
 
 
@@ -262,7 +245,7 @@ def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
 def reckoned(
     estimates: EdgeEstimates,
     test: Sequence[ProfilePoint],
-    deadline_s: float | None,
+    deadline_s: float,
     limits: EdgeLimits = ANY_EDGE,
 ) -> EdgeLimits:
     """Returns limits with the errors by which estimates of memory and of execution times are too low.
@@ -271,14 +254,14 @@ def reckoned(
     the deadline.
 
     Args:
-        deadline_s: of the applications; None where it is not known yet, and all points count.
+        deadline_s: of the applications.
     """
     mem, execs = [], []
     for point in test:
         after = estimates.state_after(point.training)
         mem.append(point.after.mem / after.mem - 1)
         expected_s = estimates.exec_s(point.kind, point.app, after)
-        if deadline_s is None or deadline_s / 2 <= expected_s <= deadline_s:
+        if deadline_s / 2 <= expected_s <= deadline_s:
             execs.append(point.exec_s / expected_s - 1)
     return replace(
         limits,

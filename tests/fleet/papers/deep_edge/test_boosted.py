@@ -1,18 +1,15 @@
-"""Deep-Edge's boosted models: learned from some points, judged on others, and points kept in a file."""
+"""Deep-Edge's boosted models: learned from some points, and judged on others."""
 
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.boosted import BoostedEstimates, Models, reckoned, split
-from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.boosted import BoostedEstimates, Models, reckoned, split
 from ekya.fleet.papers.deep_edge.laws import NANO, SIFT, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining, EdgeWork, ProfileSetting
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 TRAIN, TEST = split(profile_points(TX2, 300))
@@ -74,46 +71,3 @@ def test_who_was_not_profiled_cannot_be_asked(estimates) -> None:
         estimates.compute_s(EdgeTraining(NANO, NodeState(), 8))
     with pytest.raises(UserError, match="EstExecTime of a tx2 beside chess has never"):
         estimates.exec_s(TX2, "chess", NodeState())
-
-
-def test_what_was_not_measured_is_not_learned() -> None:
-    points = [replace(point, update_s=0.0) for point in TRAIN[:40]]
-    some = BoostedEstimates([*points, *TRAIN[40:60]], trees=3)
-    worker = EdgeTraining(TX2, NodeState(0.3, 0.2, 0.2), 16)
-    alone = BoostedEstimates(TRAIN[40:60], trees=3)
-    assert some.update_s([worker], NodeState()) == alone.update_s([worker], NodeState())
-    with pytest.raises(UserError, match="EstUpdateTime of a tx2 has never been measured"):
-        BoostedEstimates(points, trees=3).update_s([worker], NodeState())
-
-
-def test_points_come_back_from_their_file(tmp_path) -> None:
-    points = profile_points(NANO, 5, shares_milli=(1000, 300))
-    write_points(tmp_path / "points.parquet", points)
-    assert read_points(tmp_path / "points.parquet") == points
-    assert add_points(tmp_path / "points.parquet", points[:2]) == 7
-    assert add_points(tmp_path / "new.parquet", points[:2]) == 2
-    assert read_points(tmp_path / "points.parquet") == [*points, *points[:2]]
-
-
-def test_what_was_tried_is_kept_beside_the_points(tmp_path) -> None:
-    points, path = profile_points(NANO, 3), tmp_path / "points.parquet"
-    tried = [ProfileSetting(EdgeWork(NANO, "resnet18", 32, 1), cpu, 0.0, 8, 1000) for cpu in (0.0, 0.5)]
-    add_points(path, points[:1], tried[:1])
-    add_points(path, points[1:2])
-    assert add_points(path, points[2:], tried[1:]) == 3
-    assert read_tried(path) == tried
-    assert read_points(path) == points
-    pq.write_table(pq.read_table(path).replace_schema_metadata({"ekya.tried": "[{}]"}), path)
-    with pytest.raises(UserError, match="its list of what was tried is damaged"):
-        read_tried(path)
-
-
-def test_a_file_without_points_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="there is no such file"):
-        read_points(tmp_path / "none.parquet")
-    (tmp_path / "text.parquet").write_text("no points")
-    with pytest.raises(UserError, match="is no Parquet file"):
-        read_points(tmp_path / "text.parquet")
-    pq.write_table(pa.table({"kind": ["tx2"]}), tmp_path / "other.parquet")
-    with pytest.raises(UserError, match="holds no profile points"):
-        read_points(tmp_path / "other.parquet")

@@ -1,1 +1,0 @@
-"""Models of a fleet's machines, fitted to measurements; only the measurements are stored."""
