@@ -22,7 +22,8 @@ from ekya.models.edge.predictor import prepared
 from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.resnext import build_resnext29
 from ekya.models.golden.spec import CLASSIFIERS, RESNEXT29
-from ekya.models.training.operations import forward_operations, operations_counter
+from ekya.models.operations_counter import count_operations
+from ekya.models.training.operations import forward_operations
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 CLASSIFIER, OBJECTS, FRAME, FRAME_SIDES, HALF = "resnet18", 6, (360, 640), (352, 96), "half graph"
@@ -137,10 +138,10 @@ def _golden_net(rig: Rig) -> tuple[int, dict[str, Work]]:
 def _torchvision_net(rig: Rig) -> tuple[int, dict[str, Work]]:
     """Returns a golden detector, with weights of noise; how much it finds is not known beforehand."""
     model = get_model(TORCHVISION, weights=None, weights_backbone=None).eval().to(rig.device)
-    with operations_counter() as counted, torch.no_grad():
+    with count_operations(model) as counted, torch.no_grad():
         model([torch.zeros(3, *FRAME, device=rig.device)])
     work: Work = lambda pixels: model(list(pixels.permute(0, 3, 1, 2).float() / 255))  # noqa: E731
-    return int(counted.get_total_flops()), {EAGER: work}
+    return counted.forward, {EAGER: work}
 
 
 def _onnx_cost(rig: Rig) -> Finding:

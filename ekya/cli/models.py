@@ -39,7 +39,9 @@ def list_(config: ListConfig, output: Output) -> None:
     table.caption = "AP: average precision on COCO. ms: of a frame on this machine, where it was measured."
     output.console.print(table)
     output.print_text(f"The cache is {models_folder()}")
-    output.print_text("ekya models fetch NAME gets one; --golden NAME and --student NAME take it")
+    output.print_text(
+        "ekya models fetch NAME gets one; --golden NAME and --student NAME take it, --weights NAME a start"
+    )
 
 
 def _row(model: "PublishedModel") -> tuple[str, ...]:

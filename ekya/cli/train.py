@@ -32,7 +32,11 @@ class _TrainConfig:
     ]
     fleet: opt.FleetFile = None
     weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights of the same architecture to begin with.")
+        Path | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Weights of the same architecture to begin with: a file, or a name of ekya models.",
+        ),
     ] = None
     holdout: Annotated[
         str,
@@ -86,6 +90,7 @@ def train(config: GoldenTrainConfig, output: Output) -> None:
     EdgeTrainConfig,
     "ekya edge train my-fleet.yaml --out base.safetensors",
     "ekya edge train my-fleet.yaml --model mobilenet_v3_small --holdout gate --out base.safetensors",
+    "ekya edge train cityscapes.yaml --weights resnet18 --out base.safetensors",
 )
 def train_(config: EdgeTrainConfig, output: Output) -> None:
     """Train the common base of a fleet's edge models, on the labels that its streams bring.
@@ -122,7 +127,7 @@ def _train(kind: str, config: _TrainConfig, model: str, output: Output) -> None:
     order = TrainingOrder(
         kind=kind,
         model=model,
-        weights=config.weights,
+        weights=None if config.weights is None else _find_weights(config.weights),
         holdout=holdout,
         out=to,
         epochs=config.epochs,
@@ -146,6 +151,20 @@ def _train(kind: str, config: _TrainConfig, model: str, output: Output) -> None:
     output.print_text(f"Weights and card: {to}, {to.with_suffix('.md').name}")
     beside = f"; or beside one: --student {to}" if kind == "edge" else ""
     output.print_text(f"In a fleet file: {facts.fleet_section(str(to))}{beside}")
+
+
+def _find_weights(named: Path) -> Path:
+    """Returns the file of weights to begin with; one of the catalogue is fetched where it is not here.
+
+    Raises:
+        UserError: it cannot be fetched.
+    """
+    from ekya.models.catalogue import Role, fetch_model, find_model
+
+    model = find_model(str(named))
+    if model is None or model.role not in (Role.START, Role.CLASSIFIER) or named.is_file():
+        return named
+    return fetch_model(model)
 
 
 @dataclass(slots=True, eq=False)

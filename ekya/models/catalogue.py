@@ -32,6 +32,9 @@ class Role(StrEnum):
     CLASSIFIER = "golden classifier"
     """A golden model that names the objects in given boxes."""
 
+    START = "start"
+    """Weights of ImageNet, with which ``ekya edge train`` may begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
@@ -88,11 +91,13 @@ def _deimv2(
     return PublishedModel(f"deimv2-{size}", Role.GOLDEN, file, "Apache-2.0", repository, precision)
 
 
-def _of_torchvision(name: str, file: str, megabytes: float, precision: float | None = None) -> PublishedModel:
+def _of_torchvision(
+    name: str, file: str, megabytes: float, precision: float | None = None, role: Role = Role.CLASSIFIER
+) -> PublishedModel:
     # torchvision's names of files end in the first digits of their SHA-256.
     digits = file.rpartition("-")[2].removesuffix(".pth")
     published = PublishedFile(f"https://download.pytorch.org/models/{file}", None, digits)
-    role = Role.GOLDEN if precision is not None else Role.CLASSIFIER
+    role = role if precision is None else Role.GOLDEN
     return PublishedModel(name, role, published, "BSD-3-Clause", "pytorch/vision", precision, megabytes)
 
 
@@ -142,6 +147,16 @@ CATALOGUE: Sequence[PublishedModel] = (
     ),
     _of_torchvision("resnext101_32x8d", "resnext101_32x8d-110c445d.pth", 339.7),
     _of_torchvision("resnext101_64x4d", "resnext101_64x4d-173b62eb.pth", 319.3),
+    *(
+        _of_torchvision(name, file, megabytes, role=Role.START)
+        for name, file, megabytes in (
+            ("resnet18", "resnet18-f37072fd.pth", 44.7),
+            ("mobilenet_v3_small", "mobilenet_v3_small-047dcff4.pth", 9.8),
+            ("shufflenet_v2_x1_0", "shufflenetv2_x1-5666bf0f80.pth", 8.8),
+            ("efficientnet_b0", "efficientnet_b0_rwightman-7f5810bc.pth", 20.5),
+            ("resnet101", "resnet101-cd907fc2.pth", 170.5),
+        )
+    ),
 )
 """All models that Ekya can fetch."""
 

@@ -293,9 +293,12 @@ def fitted_by_card(
 
 def _rate_and_length(stream: StreamConfig) -> tuple[float, float | None]:
     """Returns frames a second and seconds of run time, None if unknown; the run reports a broken file."""
-    fps: float = getattr(stream.source, "fps", None) or ASSUMED_FPS
-    length_s: float | None = None
-    if not stream.source.live and getattr(stream.source, "fps", None) is None:
+    known: float | None = getattr(stream.source, "fps", None)
+    fps, length_s = known or ASSUMED_FPS, None
+    if known is None and stream.source.gives_truth:
+        # No decoder is opened, which only a process of its own survives.
+        fps = stream.source.open(()).fps
+    elif known is None and not stream.source.live:
         with suppress(SourceDiedError), SourceProcess(stream.source, ()) as source:
             fps, length_s = source.wait_open(), source.length_s
     return fps * stream.play.speed, None if length_s is None else stream.play.length_of(length_s)

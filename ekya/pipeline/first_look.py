@@ -23,6 +23,7 @@ from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.inference import serving
 from ekya.pipeline.judge_labels import Detect, judge_labels
+from ekya.pipeline.prelabel import TRUTH
 from ekya.pipeline.sampled_sources import SampledSource, sample_sources
 from ekya.pipeline.setup import crop_side
 from ekya.streams.ingest.crops import square_frame
@@ -78,9 +79,23 @@ def sentences_of(looks: Sequence[Look]) -> tuple[str, ...]:
 
 
 def streams_to_look_at(fleet: FleetConfig) -> list[StreamConfig]:
-    """Returns the streams whose pictures or labels may be another than is thought: none that is drawn."""
-    is_file = fleet.golden.model == FILE
-    return [stream for stream in fleet.streams if is_file or not stream.source.gives_truth]
+    """Returns the streams whose pictures or labels may be another than is thought: none that is drawn.
+
+    Of data whose own labels were written to a file one is enough: they fit all of its streams, or none.
+    """
+    known = [stream for stream in fleet.streams if stream.source.gives_truth]
+    if fleet.golden.model == FILE:
+        known = [] if has_foreign_labels(fleet) else known[1:]
+    return [stream for stream in fleet.streams if stream not in known]
+
+
+def has_foreign_labels(fleet: FleetConfig) -> bool:
+    """Returns whether the golden model is a label file that was not written from the streams' own labels.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    return fleet.golden.model == FILE and read_labels(label_file_of(fleet.golden), ()).head.by != TRUTH
 
 
 def look_at_fleet(
@@ -88,7 +103,7 @@ def look_at_fleet(
 ) -> list[Look]:
     """Opens streams, and looks at their first frames; see ``sample_sources`` and ``look_at_streams``."""
     specs = {stream.id: stream.source for stream in streams}
-    sampled = sample_sources(specs, fleet_classes(fleet), also=specs, labelled=fleet.golden.model == FILE)
+    sampled = sample_sources(specs, fleet_classes(fleet), also=specs, labelled=has_foreign_labels(fleet))
     golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
     return look_at_streams(fleet, streams, sampled, golden, golden_s)
 

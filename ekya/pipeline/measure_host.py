@@ -46,7 +46,12 @@ from ekya.pipeline.base_model import base_model, teacher_warnings
 from ekya.pipeline.costs import gpus_of
 from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes, with_classes
-from ekya.pipeline.first_look import look_at_streams, sentences_of, streams_to_look_at
+from ekya.pipeline.first_look import (
+    has_foreign_labels,
+    look_at_streams,
+    sentences_of,
+    streams_to_look_at,
+)
 from ekya.pipeline.gpu_facts import trainers_per_gpu
 from ekya.pipeline.host_probe import ProbedHost
 from ekya.pipeline.inference import FrameSteps
@@ -123,7 +128,7 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
         {stream.id: stream.source for stream in fleet.streams},
         fleet_classes(fleet),
         also=[stream.id for stream in streams],
-        labelled=fleet.golden.model == FILE,
+        labelled=has_foreign_labels(fleet),
     )
     # The first frames of all, before the second of any.
     shown = chain.from_iterable(zip(*(one.frames for one in sampled.values() if one.frames), strict=False))

@@ -1,28 +1,36 @@
 """`ekya golden train` and `ekya edge train`: last screen, files, and that a run loads them."""
 
+import hashlib
+import io
 import json
 import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from commands import error_line
+from local_server import served
 from safetensors import safe_open
+from torchvision.models import get_model
 from waiting import LONG_GUARD_S, wait_until
 
 from ekya.cli import main
 from ekya.cli.fleet_from_options import read_fleet
 from ekya.cli.run import RunConfig
 from ekya.config.fleet_reading import load_fleet
+from ekya.models.catalogue import find_model
 from ekya.models.golden.checksum import sha256_of, verified
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import open_golden
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.train_models import choose_held_out
 from ekya.pipeline.trained_card import describe_base, golden_accuracy
+from ekya.system.download import PublishedFile
 
 CLASSES = ["person", "car", "truck", "bus", "bicycle", "motorcycle"]
 
@@ -138,6 +146,23 @@ def test_edge_train_writes_a_base_of_any_architecture_in_half_precision(tmp_path
     again = ["--model", "shufflenet_v2_x1_0", "--weights", "base.safetensors", "--epochs", "1"]
     assert main(["edge", "train", "fleet.yaml", *again, "--out", "more.safetensors"]) == 0
     assert "- began with: base.safetensors" in (tmp_path / "more.md").read_text()
+
+
+def test_edge_train_begins_with_weights_of_the_catalogue_which_it_fetches(tmp_path, monkeypatch):
+    content = io.BytesIO()
+    torch.save(get_model("shufflenet_v2_x1_0", weights=None).state_dict(), content)
+    digits = hashlib.sha256(content.getvalue()).hexdigest()[:8]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_fleet(edge={"model": "resnet18", "resolution": 24}, inference={"resolutions": [24]})
+    arguments = ["--model", "shufflenet_v2_x1_0", "--weights", "shufflenet_v2_x1_0", "--epochs", "1"]
+    with served(content.getvalue()) as (server, url):
+        file = PublishedFile(url.replace(".onnx", ".pth"), None, digits)
+        entry = replace(find_model("shufflenet_v2_x1_0"), file=file)
+        monkeypatch.setattr("ekya.models.catalogue.CATALOGUE", (entry,))
+        for out in ("one.safetensors", "other.safetensors"):
+            assert main(["edge", "train", "fleet.yaml", *arguments, "--out", out]) == 0
+        assert server.asked == [None], "it is fetched once"
+    assert "- began with: shufflenet_v2_x1_0.pth" in (tmp_path / "one.md").read_text()
 
 
 def test_training_learns_from_a_label_file_and_holds_the_end_of_one_stream_out(tmp_path, capfd):

@@ -18,6 +18,7 @@ from ekya.models.catalogue import (
     import_model,
     licence_of,
 )
+from ekya.models.edge.architecture_table import CUTS
 from ekya.models.golden.checksum import sha256_of, verified
 from ekya.models.golden.spec import CLASSIFIERS, DETECTORS
 
@@ -41,13 +42,13 @@ def test_names_differ_and_every_entry_is_pinned():
 
 
 def test_models_of_torchvision_are_those_that_it_names():
-    for name in [*CLASSIFIERS, *DETECTORS]:
+    for name in [*CLASSIFIERS, *DETECTORS, *CUTS]:
         model = find_model(name)
         if model is None or model.role is Role.STUDENT:
             continue
         assert model.file.url == get_model_weights(name).DEFAULT.url
         assert model.file.url.removesuffix(".pth").endswith(model.file.sha256)
-    assert sum("pytorch" in model.file.url for model in CATALOGUE) == 6
+    assert sum("pytorch" in model.file.url for model in CATALOGUE) == 11
 
 
 def test_a_folder_fills_the_cache_by_content(tmp_path, data_dir):

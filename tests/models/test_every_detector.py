@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_scenes import SIDE, scenes
+from executed_operations import executed_operations
 from other_weights import OUTPUTS, changed, every_detector_lived_in, freed_with_predictor, same_weights
 from other_weights import retrained as other_weights
 from torch import nn
@@ -33,7 +34,6 @@ from ekya.models.training.microprofile import SUBSET_EPOCHS, MicroProfile
 from ekya.models.training.operations import (
     TrainingCrops,
     forward_operations,
-    operations_counter,
     retraining_cost,
     training_cost,
 )
@@ -423,9 +423,9 @@ def test_detector_counted_operations_equal_executed_ones(name: str, blocks: int)
         replace(GAMMA, trainable_blocks=blocks),
         RetrainingData(frames.select_rows(np.arange(4)), frames.select_rows(np.array([4])), classes, seed=1),
     )
-    with operations_counter() as preparing:
+    with executed_operations() as preparing:
         run.prepare_training()
-    with operations_counter() as training:
+    with executed_operations() as training:
         run.run_epoch()
     cost = retraining_cost(run)
     assert cost.preparation == preparing.get_total_flops()

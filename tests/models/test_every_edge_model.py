@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from executed_operations import executed_operations
 from other_weights import changed, lived_in
 
 from ekya.core.configs import RetrainConfig
@@ -14,10 +15,10 @@ from ekya.models.edge.checkpoints import from_bytes, from_torchvision, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
 from ekya.models.edge.multi_model import BatchedPredictor, SharedTrunk
 from ekya.models.edge.predictor import Predictor
+from ekya.models.operations_counter import count_operations
 from ekya.models.training.operations import (
     TrainingCrops,
     forward_operations,
-    operations_counter,
     retraining_cost,
     training_cost,
 )
@@ -195,9 +196,9 @@ def test_edge_model_operations_grow_with_the_pixels(name: str) -> None:
 def test_edge_model_counted_operations_equal_executed_ones(models, make_bars, name: str) -> None:
     # Cards hold the rates of trainings with whole kernels.
     run = retraining(models[name], make_bars, 1, method=TrainingMethod(trim_kernels=False))
-    with operations_counter() as preparing:
+    with executed_operations() as preparing:
         run.prepare_training()
-    with operations_counter() as training:
+    with executed_operations() as training:
         run.run_epoch()
     cost = retraining_cost(run)
     assert (cost.preparation, cost.epoch) == (preparing.get_total_flops(), training.get_total_flops())
@@ -207,9 +208,9 @@ def test_operations_of_grouped_gradients_count_channels_of_a_group() -> None:
     counts = {}
     for groups in (1, 4):
         convolution = torch.nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False)
-        with operations_counter() as counter:
-            convolution(torch.ones(2, 8, 5, 5, requires_grad=True)).sum().backward()
-        counts[groups] = counter.get_total_flops()
+        with count_operations(convolution) as counted:
+            convolution(torch.ones(2, 8, 5, 5, requires_grad=True))
+        counts[groups] = counted.forward + counted.backward
     assert counts == {1: 3 * 2 * 2 * 25 * 8 * 8 * 9, 4: 3 * 2 * 2 * 25 * 8 * 2 * 9}
 
 

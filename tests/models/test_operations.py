@@ -1,10 +1,12 @@
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from executed_operations import executed_operations
 
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.model import EdgeModel, adapt
@@ -14,7 +16,6 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.operations import (
     TrainingCrops,
     forward_operations,
-    operations_counter,
     retraining_cost,
     training_cost,
 )
@@ -23,10 +24,18 @@ from ekya.models.training.trainer import Compute, Retraining, RetrainingData, Tr
 SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 
 
+def test_counting_does_not_load_the_compiler() -> None:
+    code = (
+        "import sys; from ekya.models.training.operations import forward_operations; forward_operations(32);"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.fixture(scope="module", autouse=True)
 def counter_loaded() -> None:
     """Loads the counter, which imports half of torch's compiler, outside of the tests."""
-    with FlopCounterMode(display=False):
+    with executed_operations():
         torch.nn.Linear(2, 2)(torch.zeros(1, 2)).sum().backward()
 
 
@@ -44,9 +53,9 @@ def test_training_cost_equals_operations_of_the_trainer(
         # Cards hold the rates of trainings with whole kernels.
         method=TrainingMethod(trim_kernels=False),
     )
-    with FlopCounterMode(display=False) as preparing:
+    with executed_operations() as preparing:
         retraining.prepare_training()
-    with FlopCounterMode(display=False) as training:
+    with executed_operations() as training:
         retraining.run_epoch()
     cost = retraining_cost(retraining)
     assert (cost.preparation, cost.epoch) == (preparing.get_total_flops(), training.get_total_flops())
@@ -57,7 +66,7 @@ def test_forward_operations_equal_those_of_inference(
     fresh_model: EdgeModel, make_bars, resolution: int
 ) -> None:
     predictor = Predictor(adapt(fresh_model, SIX, 0, seed=0))
-    with operations_counter() as counter:
+    with executed_operations() as counter:
         predictor.predict(make_bars(5, 1).crops, resolution)
     assert counter.get_total_flops() == 5 * forward_operations(resolution)
 

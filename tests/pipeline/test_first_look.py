@@ -108,6 +108,17 @@ def test_the_number_of_frames_of_several_files_is_not_held_against_labels(video,
     assert "labels of frames" not in caplog.text
 
 
+def test_of_data_with_their_own_labels_one_stream_is_looked_at(tmp_path):
+    path, classes = tmp_path / "labels.parquet", ("car", "bus")
+    source = {"kind": "synthetic_city", "seed": 1, "fps": 5, "duration_s": 2, "width": 320, "height": 240}
+    streams = [{"id": name, "source": source} for name in ("a", "b", "c")]
+    for by, looked_at in (("truth", 1), ("hand", 3)):
+        LabelTable(LabelHead(by=by, names=classes)).save_table(path)
+        golden = {"model": "file", "weights": str(path)}
+        fleet = fleet_of(path, golden, streams=streams, classes=classes)
+        assert len(streams_to_look_at(fleet)) == looked_at
+
+
 def test_a_golden_model_that_finds_nothing_in_what_moves_is_warned_of(video, tmp_path, caplog):
     warn_before_run(fleet_of(video, detector(tmp_path, 0.9)))
     assert caplog.text == ""

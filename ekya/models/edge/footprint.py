@@ -21,7 +21,7 @@ _CLASSES, _DETECTED_CLASSES = 6, 80
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
-    """A model cut for training, and a batch, without memory: counting needs shapes only."""
+    """A model cut for training, and a batch, all of zeros: counting needs shapes only."""
 
     model: EdgeModel
     prefix: Prefix
@@ -35,14 +35,25 @@ class Shapes:
         return cross_entropy(outputs, self.labels) if self.model.detector is None else outputs.square().mean()
 
 
-def shapes_of(architecture: str, head_width: int, trainable_blocks: int, side: int) -> Shapes:
-    """Returns a model and a batch of ``COUNTED_CROPS`` images of this side in pixels."""
+def shapes_of(
+    architecture: str, head_width: int, trainable_blocks: int, side: int, device: str = "meta"
+) -> Shapes:
+    """Returns a model and a batch of ``COUNTED_CROPS`` images of this side in pixels.
+
+    On ``meta`` they take no memory, but the first layer that runs there loads torch's compiler, a second.
+    """
     classes = _DETECTED_CLASSES if task_of(architecture) is Task.DETECT else _CLASSES
     names = tuple(str(index) for index in range(classes))
     with torch.device("meta"):
         model = build_edge_model(names, head_width, 0, architecture)
-        images = torch.zeros(COUNTED_CROPS, 3, side, side)
-        labels = torch.zeros(COUNTED_CROPS, dtype=torch.int64)
+    if device != "meta":
+        zeros = {
+            name: torch.zeros(of.shape, dtype=of.dtype, device=device)
+            for name, of in model.state_dict().items()
+        }
+        model.load_state_dict(zeros, assign=True)
+    images = torch.zeros(COUNTED_CROPS, 3, side, side, device=device)
+    labels = torch.zeros(COUNTED_CROPS, dtype=torch.int64, device=device)
     prefix, suffix = split_at(model, trainable_blocks)
     # As in a training, so that no gradient passes the boundary.
     prefix.requires_grad_(False)

@@ -190,7 +190,8 @@ def _initialise(head: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for layer in linear_layers(head):
             bound = 1.0 / math.sqrt(layer.in_features)
-            layer.weight.copy_((2 * torch.rand(layer.weight.shape, generator=generator) - 1) * bound)
+            drawn = torch.rand(layer.weight.shape, generator=generator, device="cpu")
+            layer.weight.copy_((2 * drawn - 1) * bound)
             layer.bias.zero_()
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.detections import ON_CPU, FramePlace, Question, RunsOn
+from ekya.models.operations_counter import count_operations
 from ekya.streams.ingest.crops import crop_objects
 
 _BATCH, _GPU_BATCH = 32, 128
@@ -63,9 +63,9 @@ class GoldenClassifier:
     def operations(self, items: Sequence[Question]) -> int:
         """Returns the multiplications and additions for all crops."""
         if not self._operations_per_crop:
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
+            with count_operations(self._network) as counted, torch.no_grad():
                 self._network(torch.zeros(1, 3, self._side, self._side, device=self.runs_on.device))
-            self._operations_per_crop = int(counter.get_total_flops())
+            self._operations_per_crop = counted.forward
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
     def find_objects(

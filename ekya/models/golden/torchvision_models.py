@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model, get_model_weights
 
 from ekya.config.shipped import shipped_path
@@ -21,6 +20,7 @@ from ekya.models.golden.class_map import CLASS_OF_CATEGORY, COCO_CATEGORIES, coc
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections
 from ekya.models.golden.on_device import place_network
+from ekya.models.operations_counter import count_operations
 from ekya.models.supervised.network import TrainableNetwork, load_start
 from ekya.models.weights import differences, read_state
 from ekya.models.weights_metadata import read_metadata
@@ -212,7 +212,7 @@ class TorchvisionDetector:
         if size not in self._operations:
             # Seeded, since the count may depend on what is found in the noise.
             noise = torch.rand((3, *size), generator=torch.Generator().manual_seed(0))
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
+            with count_operations(self._model) as counted, torch.no_grad():
                 self._model([noise.to(self.runs_on.device)])
-            self._operations[size] = int(counter.get_total_flops())
+            self._operations[size] = counted.forward
         return self._operations[size]

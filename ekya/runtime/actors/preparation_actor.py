@@ -67,7 +67,7 @@ class PreparationActor:
         self._golden = MeteredGolden(golden, device_clock(golden.runs_on.device))
         if config.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
-        # The first use of torch's counter and the edge model imports much, which must not delay a window.
+        # The first edge model that is built imports much, which must not delay a window.
         forward_operations(side, architecture=architecture)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())

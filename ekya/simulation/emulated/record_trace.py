@@ -86,7 +86,8 @@ def record_fleet(
     """
     _require_recordable(fleet)
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # As `use_deterministic_algorithms` does it, which also loads torch's compiler.
+    torch.set_deterministic_debug_mode("error")
     fleet = with_classes(fleet)
     warn_before_run(fleet)
     card = (card or load_card()).of(fleet.edge.model)

@@ -181,7 +181,8 @@ def open_emulated(
     """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
     # Sums depend on the number of threads, and two runs have to give the same bytes.
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # As `use_deterministic_algorithms` does it, which also loads torch's compiler.
+    torch.set_deterministic_debug_mode("error")
     write_fleet(folder.fleet, fleet)
     true, believed = _true_and_believed((card or load_card()).of(fleet.edge.model), belief)
     chosen = make_scheduler(scheduler)
@@ -192,6 +193,7 @@ def open_emulated(
         journal = FileJournal(folder.journal, scheduler, constants)
         stack.callback(journal.close)
         base = base_model(fleet, seed)
+        base_bytes, predictors = to_bytes(base, half=True), Predictors()
         sources = {
             stream.id: stack.enter_context(SourceProcess(stream.played, classes, areas=stream.areas))
             for stream in fleet.streams
@@ -202,10 +204,10 @@ def open_emulated(
         analyses = GoldenInference(fleet)
         for place, (stream, source) in enumerate(sources.items()):
             models = ModelRecord(folder, store, stream)
-            models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
+            models.add_model(BASE_VERSION, base_bytes, -1, None, None, 0)
             frames = FrameRecord(folder, stream)
             cameras[stream], counted = _camera(
-                fleet, place, source, seed, true, believed, base, frames, models, analyses
+                fleet, place, source, seed, true, believed, base, predictors, frames, models, analyses
             )
             operations.append(counted)
         if all(source.died for source in sources.values()):
@@ -282,6 +284,7 @@ def _camera(
     true: CostCard,
     believed: CostCard,
     base: EdgeModel,
+    predictors: Predictors,
     frames: FrameRecord,
     models: ModelRecord,
     golden: GoldenInference,
@@ -295,7 +298,7 @@ def _camera(
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
     steps = FrameSteps(proposer, setup.collector(), settings.task, golden, drift_monitor(fleet))
-    prepare = partial(serving, classes=settings.classes, predictors=Predictors())
+    prepare = partial(serving, classes=settings.classes, predictors=predictors)
     costs = {
         resolution: believed.planned_frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
         for resolution in fleet.inference.resolutions
