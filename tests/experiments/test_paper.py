@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 @pytest.mark.long
 def test_paper_recipe_writes_its_tables_and_goes_on_with_what_is_finished(tmp_path, monkeypatch):
     root, out = tmp_path / "root", tmp_path / "out"
-    assert run_generator("cityscapes", "--out", root, "--cities", 4, "--pictures", 48, "--width", 512) == 0
+    assert run_generator("cityscapes", "--out", root, "--cities", 7, "--pictures", 84, "--width", 512) == 0
     monkeypatch.chdir(tmp_path)
 
     def play(schedulers):
