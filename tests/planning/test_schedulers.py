@@ -1,7 +1,9 @@
 """Laws that every registered scheduler keeps."""
 
 import copy
+import re
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 
 import pytest
 from hypothesis import given, note, settings
@@ -11,12 +13,13 @@ from optimum.pareto import uniform_baselines, uniform_word
 from views import GAMMAS, window_views
 
 from ekya.core.errors import UserError
+from ekya.planning.schedulers import registry
 from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.baselines import FixedConfig, Uniform
 from ekya.planning.schedulers.cloud_and_reuse import LinkOrder, Network
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import pick_inference
-from ekya.planning.schedulers.registry import PRESETS, SCHEDULERS, make_scheduler, preset_of
+from ekya.planning.schedulers.registry import PRESETS, SCHEDULERS, make_scheduler, preset_of, scheduler_word
 from ekya.planning.schedulers.scheduler import gamma_word
 
 ALL = sorted(SCHEDULERS)
@@ -201,6 +204,37 @@ def test_scheduler_under_preset_is_the_same_scheduler(name, preset):
     assert make_scheduler(f"{name}@{preset}") == make_scheduler(name)
     assert preset_of(f"{name}@{preset}") == preset_of(preset) == PRESETS[preset]
     assert preset_of(name) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mine", None),
+        ("mine@paper", None),
+        ("mine:a=1", "mine takes no options; write mine alone"),
+        ("gone", "gone of nowhere:at_all cannot be loaded (ModuleNotFoundError: No module named 'nowhere')"),
+        ("other", "there is no 'other'; choose one of .*, mine, "),
+    ],
+)
+def test_scheduler_of_another_package_is_found_by_its_entry_point(text, says, monkeypatch):
+    points = {"mine": "ekya.planning.schedulers.ekya:Ekya", "gone": "nowhere:at_all"}
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [EntryPoint(*one, group) for one in points.items()]
+    )
+    if says is None:
+        assert make_scheduler(text) == make_scheduler("ekya")
+        return
+    with pytest.raises(UserError, match=says if ".*" in says else re.escape(says)):
+        make_scheduler(text)
+
+
+def test_scheduler_that_is_an_object_stays_itself_and_has_no_preset():
+    given = Uniform(300)
+    assert make_scheduler(given) is given
+    assert (scheduler_word(given), scheduler_word("uniform:inference=300")) == (
+        "uniform",
+        "uniform:inference=300",
+    )
 
 
 def test_options_before_preset_are_read():
