@@ -12,6 +12,7 @@ _MODULES = MappingProxyType(
     {
         "ekya.api.fleets": ("Camera", "Fleet", "load_fleet"),
         "ekya.api.results": ("Finished", "Report", "StreamSummary", "Summary"),
+        "ekya.api.live": ("Run", "start"),
         "ekya.api.playing": ("replay",),
         "ekya.api.comparison": ("Comparison", "compare"),
         "ekya.api.profiling": ("profile",),

@@ -4,6 +4,8 @@ from ekya.api.comparison import compare as compare
 from ekya.api.fleets import Camera as Camera
 from ekya.api.fleets import Fleet as Fleet
 from ekya.api.fleets import load_fleet as load_fleet
+from ekya.api.live import Run as Run
+from ekya.api.live import start as start
 from ekya.api.playing import replay as replay
 from ekya.api.profiling import profile as profile
 from ekya.api.results import Finished as Finished
