@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -100,6 +101,26 @@ def test_scheduler_of_the_documentation_keeps_the_laws_and_is_compared(halves):
     result = ekya.simulate(ekya.generate_trace(3, 3, 3, QUICK), ["ekya", halves])
     assert [run.scheduler for run in result.runs] == ["ekya", "halves"]
     assert 0 < result.mean_accuracy["halves", 2.0] <= result.mean_accuracy["ekya", 2.0]
+
+
+def test_scheduler_and_golden_detector_of_an_installed_package_have_names(tmp_path):
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    points = "[ekya.schedulers]\nmine = mine:Mine\n[ekya.golden_models]\nseer = mine:Seer\n"
+    (info / "entry_points.txt").write_text(points)
+    (tmp_path / "mine.py").write_text("class Mine:\n    name = 'mine'\nclass Seer: pass\n")
+    code = (
+        "from ekya.models.golden.spec import DETECTORS, GoldenSpec, detector_of, imported\n"
+        "from ekya.planning.schedulers.registry import make_scheduler\n"
+        "seer = imported(DETECTORS[detector_of(GoldenSpec(model='seer'))])\n"
+        "print(make_scheduler('mine').name, seer.__name__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.stdout, done.stderr) == ("mine Seer\n", "")
 
 
 @pytest.mark.parametrize(
