@@ -64,7 +64,8 @@ def stream_views(draw: st.DrawFn, index: int, rises: st.SearchStrategy[float]) -
         for config in draw(_gamma_lists)
     )
     running = None
-    if gammas and draw(st.booleans()):
+    is_running = bool(gammas) and draw(st.booleans())
+    if is_running:
         running = RunningRetraining(JobId(index), gammas[0], draw(_done_milli))
         gammas = ()
     return StreamView(
