@@ -1,4 +1,4 @@
-"""The fleet that a command's options name, and what a fleet must be for the command."""
+"""The fleet, and the options of its run, that a command's options name."""
 
 from collections.abc import Mapping
 from dataclasses import fields
