@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from ekya.api.fleets import Fleet
-from ekya.api.playing import QUIET, with_gpus
+from ekya.api.playing import LOGGED, with_gpus
 from ekya.api.results import Summary
 from ekya.api.runnable import fit_to_card, require_credentials, require_world
 from ekya.config.fleet_file import FleetConfig
@@ -102,7 +102,7 @@ def compare(
     card: str | Path | None = None,
     overload: bool = False,
     runs: str | Path = "runs",
-    console: Console = QUIET,
+    console: Console = LOGGED,
 ) -> Comparison:
     """Runs the same frames under several schedulers; on virtual time the result is the same every time.
 

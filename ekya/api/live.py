@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ekya.api.fleets import Camera, Fleet
 from ekya.api.live_answers import AnswerReader
-from ekya.api.playing import QUIET, with_gpus
+from ekya.api.playing import LOGGED, with_gpus
 from ekya.api.results import Finished, Report, Summary
 from ekya.api.runnable import make_runnable
 from ekya.config.fleet_file import FleetConfig
@@ -47,7 +47,7 @@ def start(
     score: str = Scoring.SAMPLE,
     runs: str | Path = "runs",
     name: str | None = None,
-    console: Console = QUIET,
+    console: Console = LOGGED,
 ) -> "Run":
     """Starts a live run on Ray actors of this machine, and returns when it has begun; used with ``with``.
 

@@ -1,6 +1,8 @@
 """Runs of a fleet from begin to end, live or on virtual time."""
 
+import logging
 from pathlib import Path
+from typing import IO, cast
 
 from rich.console import Console
 
@@ -12,8 +14,22 @@ from ekya.config.fleet_reading import with_values
 from ekya.config.run_options import RunOptions
 from ekya.planning.schedulers.scheduler import Scheduler
 
-QUIET: Console = Console(quiet=True)
-"""Shows nothing: what a run says is logged by the logger ``ekya``."""
+_LOG = logging.getLogger(__name__)
+
+
+class _LoggedText:
+    """Text stream that logs each line."""
+
+    def write(self, text: str) -> None:
+        for line in filter(str.strip, text.splitlines()):
+            _LOG.info("%s", line)
+
+    def flush(self) -> None:
+        """Does nothing: lines are logged at once."""
+
+
+LOGGED: Console = Console(file=cast(IO[str], _LoggedText()))
+"""Console where none is given: what was given up, and the like, is logged by the logger ``ekya``."""
 
 
 def replay(
@@ -26,7 +42,7 @@ def replay(
     overload: bool = False,
     runs: str | Path = "runs",
     name: str | None = None,
-    console: Console = QUIET,
+    console: Console = LOGGED,
 ) -> Finished:
     """Plays a fleet's recordings on virtual time: the whole loop with real training, but without Ray.
 

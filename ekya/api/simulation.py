@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.api.comparison import COMPARED, html_of
-from ekya.api.playing import QUIET
+from ekya.api.playing import LOGGED
 from ekya.api.results import Summary
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
@@ -82,7 +82,7 @@ def simulate(
     placement: str = Packing.POOL,
     error_sd: float | None = None,
     relative_error: float = 0.0,
-    console: Console = QUIET,
+    console: Console = LOGGED,
 ) -> Simulation:
     """Plays a trace under several schedulers, in seconds.
 

@@ -13,6 +13,7 @@ import pytest
 
 import ekya
 from ekya import cli
+from ekya.api.playing import LOGGED
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.trace_file import write_trace
 from ekya.simulation.trace.generator_parameters import GeneratorParameters
@@ -80,6 +81,12 @@ def test_fleet_that_is_not_possible_raises_one_sentence(tmp_path):
         ekya.Fleet([tmp_path / "nowhere.mp4"])
     with pytest.raises(ekya.UserError, match="window_s"):
         ekya.load_fleet(window_s=-1)
+
+
+def test_what_a_run_prints_is_logged_where_no_console_is_given(caplog):
+    with caplog.at_level("INFO", "ekya"):
+        LOGGED.print(f"Given up: {'long ' * 40}", highlight=False, soft_wrap=True)
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["Given", "up:"]]
 
 
 def test_simulation_is_that_of_the_command(tmp_path, capfd):
