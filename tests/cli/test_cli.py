@@ -60,15 +60,15 @@ from ekya.core.errors import UserError
         ),
         (
             ["run", "--video", "a.mp4", "--golden", "a.onnx", "--student", "a.onnx", "--task", "classify"],
-            "--student: it is a detector, and --task is classify; leave one of the two out",
+            "student: it is a detector, and the task is classify; leave one of the two out",
         ),
         (
             ["compare", "--video", "a.mp4", "--golden", "a.onnx", "--student", "yolo=a.onnx"],
-            "--student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
+            "student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
         ),
         (
             ["record", "--out", "a", "--camera", "/dev/video9", "--golden", "a.onnx", "--student", "y=b"],
-            "--student y=b: no student is called 'y'",
+            "student y=b: no student is called 'y'",
         ),
         (
             ["run", "f.yaml", "--video", "a.mp4"],
