@@ -20,7 +20,7 @@ from recipe import Beside, draw_parts, legend, name_axes, new_figure, percent, p
 from recipe_table import Asked, FigureRecipe
 from scipy.stats import spearmanr
 
-from ekya.cli.simulate import open_trace
+from ekya.api.simulation import open_trace
 from ekya.core.profile import Profiler
 from ekya.core.trace import Origin, RecordedStart, StreamWindow, Trace
 from ekya.core.units import StreamId

@@ -38,7 +38,7 @@ from played import (
 from recipe import Beside, accuracy_axis, legend, name_axes, new_figure, percent
 from recipe_table import Asked, FigureRecipe, Row, row_where, rows_where
 
-from ekya.cli.simulate import open_trace
+from ekya.api.simulation import open_trace
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.simulation.trace.simulate import Conditions

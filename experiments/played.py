@@ -14,7 +14,7 @@ from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_points, profiles
 from recipe import Beside, accuracy_axis, legend, new_figure
 from recipe_table import Asked, FigureRecipe, Row
 
-from ekya.cli.simulate import open_trace
+from ekya.api.simulation import open_trace
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler

@@ -77,7 +77,8 @@ def test_dependencies_are_the_imported_libraries():
     found = (found for path in PACKAGE.rglob("*.py") for found in statement.finditer(path.read_text()))
     imported = {one[1] or one[2] for one in found} - set(sys.stdlib_module_names) - {"ekya"} - BROUGHT_ALONG
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    declared = [Requirement(line).name for line in project["dependencies"]]
+    testing = project["optional-dependencies"]["testing"]
+    declared = [Requirement(line).name for line in (*project["dependencies"], *testing)]
     provided = {name: set(re.findall(r"(?m)^(\w+)[/.]", record_of(name))) for name in declared}
     assert sorted(imported - set().union(*provided.values())) == [], "each needs a dependency"
     assert [name for name in declared if not provided[name] & imported] == [], "nothing imports them"

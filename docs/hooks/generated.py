@@ -15,11 +15,13 @@ from pathlib import Path
 import api_page
 import cli_page
 import metrics_page
+import python_page
 import settings_page
 from page_text import table
 from settings_page import Section
 from typer.main import get_command
 
+import ekya
 from ekya.cli import app
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.run.stores.folder_store import StoresFile
@@ -54,6 +56,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "servers-file": lambda: settings_page.page(servers_file()),
     "stores-file": lambda: settings_page.page(stores_file()),
     "cli": lambda: cli_page.page(get_command(app), "ekya"),
+    "python": lambda: python_page.page(
+        {name: getattr(ekya, name) for name in ekya.__all__ if name != "__version__"}
+    ),
     "api": lambda: api_page.page(ROUTES),
     "metrics": lambda: metrics_page.page(metrics_page.metrics_of(RunMetrics())),
     "service-metrics": lambda: metrics_page.service_page(METRICS),

@@ -83,7 +83,7 @@ def look_at(fleet: "FleetConfig", folder: Path, output: Output) -> list[dict[str
     Raises:
         UserError: a source or a model cannot be opened, or the folder not be written to.
     """
-    from ekya.cli.fleet_from_options import require_credentials
+    from ekya.api.runnable import require_credentials
     from ekya.pipeline.discover_classes import fleet_classes, with_classes
     from ekya.pipeline.first_look import look_at_fleet
     from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes

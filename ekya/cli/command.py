@@ -3,17 +3,15 @@
 import inspect
 import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Generic, TypeVar, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperCommand
 
@@ -41,6 +39,14 @@ class Output:
     def print_text(self, text: str) -> None:
         """Prints lines of text as they are."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def print_parts(self, parts: Iterable[RenderableType]) -> None:
+        """Prints tables, and lines of text."""
+        for part in parts:
+            if isinstance(part, str):
+                self.print_text(part)
+            else:
+                self.console.print(part)
 
     def write_json(self, content: Mapping[str, object]) -> None:
         """Writes JSON if it was asked for.
@@ -90,28 +96,6 @@ def open_bars(console: Console) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
         yield bars
-
-
-@contextmanager
-def remember_ctrl_c() -> Iterator[None]:
-    """Raises ``KeyboardInterrupt`` after the block if Ctrl-C came in it, even if the block handled it.
-
-    Blocks may be nested; each then raises.
-    """
-    came = False
-
-    def notice(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
-        (before if callable(before) else signal.default_int_handler)(number, frame)
-
-    before = signal.signal(signal.SIGINT, notice)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
 
 
 def require_writable(option: str, path: Path, *, is_read: bool = False) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars, remember_ctrl_c
+from ekya.cli.command import Output, command, open_bars
 from ekya.cli.fleet_stores import (
     RestOptions,
     note_stores_file,
@@ -27,6 +27,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.places import SiteName
 from ekya.results.report.formatting import NONE, format_percent, format_points, make_table
+from ekya.system.ctrl_c import remember_ctrl_c
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:

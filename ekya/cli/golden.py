@@ -9,10 +9,11 @@ import typer
 from rich.progress import Progress
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars, remember_ctrl_c, require_new
+from ekya.cli.command import Output, command, open_bars, require_new
 from ekya.cli.options import split_names
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.system.ctrl_c import remember_ctrl_c
 
 _LOG = logging.getLogger(__name__)
 _SUFFIXES = (".parquet", ".csv")

@@ -3,20 +3,17 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, open_bars, remember_ctrl_c, require_new
+from ekya.cli.command import Output, command, open_bars, require_new
 from ekya.cli.options import split_names
-from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
-
-if TYPE_CHECKING:
-    from ekya.config.fleet_file import FleetConfig
+from ekya.system.ctrl_c import remember_ctrl_c
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,23 +60,23 @@ def profile(config: ProfileConfig, output: Output) -> None:
 
     The trace is written after each stream; what was finished before Ctrl-C is a trace of fewer streams.
     """
-    from ekya.cli.fleet_from_options import read_fleet, require_recorded
-    from ekya.pipeline.costs import fitted_by_card, load_card
-    from ekya.results.storage.trace_file import read_trace, write_trace
-    from ekya.simulation.emulated.record_trace import Extent, record_fleet
+    from ekya.api.fleets import Fleet
+    from ekya.api.profiling import profile
+    from ekya.cli.fleet_from_options import read_fleet
 
     require_new(config.out, config.resume)
-    before = read_trace(config.out) if config.out.exists() else None
-    fleet = read_fleet(config)
-    card = load_card(config.card)
-    require_recorded(fleet, "by ekya profile")
-    _require_no_tricks(fleet)
-    fleet, _ = fitted_by_card(fleet, card=card)
-    extent = Extent(tuple(map(StreamId, split_names(config.streams))), config.families, config.every_start)
+    fleet = Fleet.of(read_fleet(config))
     with remember_ctrl_c(), open_bars(output.console) as bars:
-        shown = _Shown(bars, output.console.is_terminal)
-        trace = record_fleet(
-            fleet, config.seed, extent, before, lambda so_far: write_trace(config.out, so_far), shown, card
+        trace = profile(
+            fleet,
+            config.out,
+            seed=config.seed,
+            streams=split_names(config.streams),
+            families=config.families,
+            every_start=config.every_start,
+            resume=config.resume,
+            card=config.card,
+            progress=_Shown(bars, output.console.is_terminal),
         )
     facts = _facts(trace)
     output.write_json(facts)
@@ -87,17 +84,6 @@ def profile(config: ProfileConfig, output: Output) -> None:
         f"{len(trace.streams)} streams, {trace.windows} windows, {facts['trainings']} trainings with "
         f"{facts['epochs']} epochs: {config.out}"
     )
-
-
-def _require_no_tricks(fleet: "FleetConfig") -> None:
-    """Refuses scripted events that a recording did not show; only an outage (``lost``) really happened."""
-    for stream in fleet.streams:
-        for event in stream.play.script:
-            if event.event != "lost":
-                raise UserError(
-                    f"key 'streams.{stream.id}.play.script': a trace holds what a recording shows by itself; "
-                    f"remove {event.event}"
-                )
 
 
 def _facts(trace: Trace) -> dict[str, object]:

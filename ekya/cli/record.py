@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, remember_ctrl_c
+from ekya.cli.command import Output, command
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.system.ctrl_c import remember_ctrl_c
 from ekya.system.files import user_errors, write_text_atomic
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def record(config: RecordConfig, output: Output) -> None:
     scripts that say when a camera was lost. After Ctrl-C what was recorded is in the files. The exit code is
     1 where a camera is missing or its video ends early, and 2 where no camera gives a picture.
     """
-    from ekya.cli.fleet_from_options import read_fleet, require_credentials
+    from ekya.api.runnable import require_credentials
+    from ekya.cli.fleet_from_options import read_fleet
     from ekya.cli.recording import CameraRecording, reasons_in_words, recorded_fleet_text
     from ekya.streams.ingest.camera import CameraSpec
     from ekya.streams.ingest.video import SUFFIX

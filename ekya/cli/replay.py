@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, remember_ctrl_c, require_writable
+from ekya.cli.command import Output, command, require_writable
 from ekya.cli.compare import CompareConfig, compare_and_report
 from ekya.cli.options import Clock
 from ekya.cli.prepare import plan, report, show_examination
-from ekya.cli.run import choose_world, make_runnable, report_run, require_well
+from ekya.cli.run import report_run, require_well
 from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import Task
+from ekya.system.ctrl_c import remember_ctrl_c
 from ekya.system.files import holder_of
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def _play(
     last_lines: Sequence[str] = (),
 ) -> None:
     """Runs the fleet file, or compares several schedulers on it, and reports."""
+    from ekya.api.playing import play_fleet
     from ekya.cli.fleet_from_options import make_run_options, read_fleet
     from ekya.config.fleet_reading import load_fleet
     from ekya.config.shipped import shipped_path
@@ -172,13 +174,13 @@ def _play(
         _LOG.info("%s was interrupted, and goes on", resumed.path)
         fleet = load_fleet(resumed.fleet)
     options = make_run_options(config, fleet, resumed.path if resumed else None)
-    fleet = make_runnable(fleet, options, clock, output, gpus_asked_for=config.gpus is not None)
+    live, asked = clock is Clock.WALL, config.gpus is not None
     with remember_ctrl_c():
-        folder = choose_world(clock)(fleet, options, output.console)
-        journal = read_journal(RunFolder(folder).journal)
+        finished = play_fleet(fleet, options, output.console, live=live, gpus_asked_for=asked)
+        journal = read_journal(RunFolder(finished.folder).journal)
         cues = tuple(occurred_cues(script_cues(fleet), journal[2]))
-        summary = report_run(folder, output, cues, of_data, last_lines)
-    require_well(summary)
+        report_run(finished, output, cues, of_data, last_lines)
+    require_well(finished)
 
 
 def _interrupted_run(config: ReplayConfig, fleet: "FleetConfig") -> "RunFolder | None":
@@ -207,7 +209,7 @@ def _interrupted_run(config: ReplayConfig, fleet: "FleetConfig") -> "RunFolder |
 
 
 def _require_playable(fleet: "FleetConfig", *, is_data: bool) -> None:
-    from ekya.cli.fleet_from_options import require_recorded
+    from ekya.api.runnable import require_recorded
 
     if any(stream.play.script for stream in fleet.streams):
         return

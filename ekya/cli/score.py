@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from ekya.cli import options as opt
-from ekya.cli.command import Output, command, remember_ctrl_c
+from ekya.cli.command import Output, command
 from ekya.cli.options import open_run_folder
 from ekya.core.errors import UserError
+from ekya.system.ctrl_c import remember_ctrl_c
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ def score(config: ScoreConfig, output: Output) -> None:
     The golden model labels them. Frames that were scored before stay; after Ctrl-C what is labelled counts,
     and the same command goes on.
     """
+    from ekya.api.results import Finished
     from ekya.cli.run import report_run
     from ekya.config.fleet_reading import load_fleet
     from ekya.results.finalize import finish_run
@@ -50,4 +52,4 @@ def score(config: ScoreConfig, output: Output) -> None:
         host = SummaryHost(golden_device=before["golden"].get("device"), others=before["host"])
         frames = config.frames or sys.maxsize
         finish_run(folder, fleet, before["world"], before["seed"], host, frames)
-        report_run(folder.path, output)
+        report_run(Finished(folder.path), output)

@@ -12,7 +12,6 @@ import typer
 
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command
-from ekya.cli.options import Clock
 from ekya.core.errors import FullDiskError, UserError
 
 if TYPE_CHECKING:
@@ -134,8 +133,8 @@ def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
 
 def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Output) -> None:
     """Is the service process."""
+    from ekya.api.runnable import make_runnable
     from ekya.cli.fleet_from_options import make_run_options
-    from ekya.cli.run import make_runnable
     from ekya.config.fleet_reading import renew_fleet
     from ekya.results.storage.run_folder import RunFolder
     from ekya.service.process import serve_fleet
@@ -145,7 +144,8 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
     if goes_on is not None:
         renew_fleet(RunFolder(folder))
     options = replace(make_run_options(config, fleet, goes_on), name=folder.name, endless=True)
-    fleet = make_runnable(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
+    asked = config.gpus is not None
+    fleet = make_runnable(fleet, options, output.console, live=True, gpus_asked_for=asked)
     # Not used here, and read again it would refuse a camera that joins after so many.
     fleet = fleet.model_copy(update={"windows": None})
     if config.port is not None:

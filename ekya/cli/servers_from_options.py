@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ekya.cli.fleet_from_options import require_credentials, require_world
-from ekya.cli.options import Clock
+from ekya.api.runnable import require_credentials, require_world
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.places import SiteName
@@ -21,7 +20,7 @@ def read_all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
     from ekya.fleet.servers_file import load_servers
 
     servers = load_servers(path, changes)
-    _require_each(servers, Clock.VIRTUAL)
+    _require_each(servers, live=False)
     return replace(servers, servers=tuple(_fitted(server) for server in servers.servers))
 
 
@@ -34,7 +33,7 @@ def read_servers_here(path: Path, changes: Mapping[str, object], shares: str) ->
     from ekya.fleet.servers_file import load_servers
 
     servers = load_servers(path, changes, lambda server: server.address is None)
-    _require_each(servers, Clock.WALL)
+    _require_each(servers, live=True)
     if not servers.servers:
         return servers
     part = _part_of_machine(shares, len(servers.servers))
@@ -59,7 +58,7 @@ def read_server_of_site(
     servers = load_servers(path, changes, is_it)
     if not servers.servers:
         raise UserError(f"--site {site}: {path} has no such server; it has {', '.join(servers.sites)}")
-    _require_each(servers, Clock.WALL)
+    _require_each(servers, live=True)
     (server,) = servers.servers
     if site in servers.addresses:
         server = _with_gpus(server, _part_of_machine(shares, 1))
@@ -69,13 +68,13 @@ def read_server_of_site(
     return server
 
 
-def _require_each(servers: "Servers", clock: Clock) -> None:
+def _require_each(servers: "Servers", *, live: bool) -> None:
     from ekya.planning.schedulers.registry import make_scheduler
 
     for server in servers.servers:
         scheduler = server.fleet.scheduler
-        require_world(server.fleet, scheduler, clock)
-        if clock is Clock.WALL:
+        require_world(server.fleet, scheduler, live=live)
+        if live:
             require_credentials(server.fleet)
         needs = make_scheduler(scheduler).needs
         if needs.elsewhere or needs.kept_models:

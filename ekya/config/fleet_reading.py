@@ -50,7 +50,7 @@ def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> Fleet
         UserError: one sentence with file, key and remedy.
     """
     raw = read_mapping(path)
-    origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
+    origin = f"{path} with {', '.join(changes)} changed" if changes else str(path)
     folders = (path.parent, shipped_root())
     return parse_fleet({**raw, **(changes or {})}, origin, folders, changed=changes or ())
 

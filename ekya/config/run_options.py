@@ -7,6 +7,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.scoring import Scoring
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class RunOptions:
     """Options of one run that are not part of its fleet.
 
     Attributes:
-        scheduler: its name.
+        scheduler: its name, or an object.
         seed: seed of all random draws.
         runs: folder in which the run's folder is created.
         name: of the run; None takes the fleet's.
@@ -28,7 +29,7 @@ class RunOptions:
             its folder holds, keeps predictions by the hour, and writes no report.
     """
 
-    scheduler: str = DEFAULT_SCHEDULER
+    scheduler: str | Scheduler = DEFAULT_SCHEDULER
     seed: int = 0
     runs: Path = Path("runs")
     name: str | None = None
@@ -55,7 +56,7 @@ def require_end(fleet: FleetConfig) -> None:
         )
 
 
-def require_needs(fleet: FleetConfig, scheduler: str, *, live: bool) -> None:
+def require_needs(fleet: FleetConfig, scheduler: str | Scheduler, *, live: bool) -> None:
     """Refuses a scheduler with needs that a run of a fleet does not meet.
 
     Args:

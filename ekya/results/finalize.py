@@ -26,6 +26,7 @@ from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places
 from ekya.pipeline.trained_card import golden_accuracy
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.energy import gpu_facts
@@ -59,6 +60,7 @@ def finish_run(
     seed: int,
     host: SummaryHost | None = None,
     score: Scoring | int = Scoring.ALL,
+    scheduler: Scheduler | None = None,
 ) -> dict[str, Any]:
     """Scores a run and writes its summary, figures and report; returns the summary. May be called again.
 
@@ -69,9 +71,11 @@ def finish_run(
         host: measurements by the host's clock.
         score: frames of unlabelled video on which detectors are scored, or their number in each window of a
             stream. Those that were scored before stay.
+        scheduler: of the run; None for the one that its journal names.
     """
     merge_frames(folder, [stream.id for stream in fleet.streams])
-    scheduler, options, steps = read_journal(folder.journal)
+    name, options, steps = read_journal(folder.journal)
+    scheduler = scheduler or make_scheduler(name, offered=fleet.retrain_configs())
     history = summarize_steps(steps)
     with StateStore(folder.state) as store:
         for window in history.windows:
@@ -92,7 +96,7 @@ def finish_run(
     budget_gpu_s = fleet.golden.gpu_s_per_window
     facts = RunFacts(
         world=world,
-        scheduler=scheduler,
+        scheduler=name,
         seed=seed,
         gpus=fleet.gpus,
         window_s=fleet.window_s,
@@ -110,7 +114,7 @@ def finish_run(
         ),
         warnings=warnings_of(steps),
         detects=fleet.edge.task is Task.DETECT,
-        adapts=make_scheduler(scheduler, offered=fleet.retrain_configs()).needs.labels,
+        adapts=scheduler.needs.labels,
         reference=_reference_name(fleet),
         golden_accuracy=golden_accuracy(fleet.golden),
         licences=_licences(fleet),

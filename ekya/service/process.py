@@ -24,6 +24,7 @@ from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.host_probe import keep_host, kept_host
+from ekya.planning.schedulers.registry import scheduler_word
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock, record_start
@@ -220,7 +221,7 @@ class FleetService:
                 cameras[one.id] = replace(
                     cameras[one.id], weight=one.weight, areas=one.areas, analysed_url=one.analysed_url
                 )
-        scheduler = state.fleet.scheduler or self._run.options.scheduler
+        scheduler = state.fleet.scheduler or scheduler_word(self._run.options.scheduler)
         capacity_milli = as_asked(self._run.constants, state.fleet).capacity_milli
         return KnownFleetTerms(capacity_milli, scheduler, cameras)
 

@@ -32,6 +32,7 @@ def run_summary(**changes):
         "task": "classify",
         "scheduler": "thief",
         "seed": 7,
+        "gpus": 1.0,
         "mean_accuracy": 0.8,
         "balanced_accuracy": 0.7,
         "ap50": None,

@@ -38,7 +38,7 @@ from ekya.core.errors import UserError
         (["run", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
         (["run", "--scheduler", "uniform:inference=2000"], "choose 0 to 1000"),
         (["run", "--video", "caf\udce9.mp4"], "caf\\xe9.mp4: the name is not UTF-8; rename it"),
-        (["run", "--video", "a.mp4"], "--video a.mp4: there is no such file; check the path"),
+        (["run", "--video", "a.mp4"], "video a.mp4: there is no such file; check the path"),
         (["models", "fetch", "yolo"], "yolo: no model of the catalogue is called so; use one of fastestdet"),
         (
             ["run", "--camera", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"],
@@ -60,15 +60,15 @@ from ekya.core.errors import UserError
         ),
         (
             ["run", "--video", "a.mp4", "--golden", "a.onnx", "--student", "a.onnx", "--task", "classify"],
-            "--student: it is a detector, and --task is classify; leave one of the two out",
+            "student: it is a detector, and the task is classify; leave one of the two out",
         ),
         (
             ["compare", "--video", "a.mp4", "--golden", "a.onnx", "--student", "yolo=a.onnx"],
-            "--student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
+            "student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
         ),
         (
             ["record", "--out", "a", "--camera", "/dev/video9", "--golden", "a.onnx", "--student", "y=b"],
-            "--student y=b: no student is called 'y'",
+            "student y=b: no student is called 'y'",
         ),
         (
             ["run", "f.yaml", "--video", "a.mp4"],

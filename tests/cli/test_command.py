@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from ekya.cli.command import remember_ctrl_c
+from ekya.system.ctrl_c import remember_ctrl_c
 
 
 def test_ctrl_c_that_an_inner_block_handles_ends_the_outer_one_too():

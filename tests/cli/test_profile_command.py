@@ -66,7 +66,7 @@ def recorder(monkeypatch):
             return trace
 
     made = Recorder()
-    monkeypatch.setattr("ekya.simulation.emulated.record_trace.record_fleet", made)
+    monkeypatch.setattr("ekya.api.profiling.record_fleet", made)
     return made
 
 
@@ -99,7 +99,7 @@ def test_profile_passes_its_options_and_reports_counts(recorder, tmp_path, capfd
     ],
 )
 def test_profile_of_videos_takes_student_and_task(recorder, tmp_path, monkeypatch, options, task, weights):
-    monkeypatch.setattr("ekya.pipeline.costs.fitted_by_card", lambda fleet, card: (fleet, ()))
+    monkeypatch.setattr("ekya.api.profiling.fitted_by_card", lambda fleet, card: (fleet, ()))
     monkeypatch.chdir(tmp_path)
     for name in ("north.mp4", "large.onnx", "small.safetensors"):
         (tmp_path / name).write_bytes(b"")

@@ -95,7 +95,7 @@ def test_profile_with_a_script_accepts_lost_only(tmp_path, monkeypatch, capfd):
         recorded.append(fleet.stream(CAM).play.script)
         return empty_trace()
 
-    monkeypatch.setattr("ekya.simulation.emulated.record_trace.record_fleet", record)
+    monkeypatch.setattr("ekya.api.profiling.record_fleet", record)
     written(tmp_path, [lost])
     assert cli.main(arguments) == 0
     assert [event.event for event in recorded[0]] == ["lost"]

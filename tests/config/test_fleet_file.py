@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import get_args
 
 import jsonschema
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from ekya.cli.fleet_from_options import make_fleet_of_videos
+from ekya.api.fleets import Camera, make_fleet
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_reading import dump_fleet, dump_schema, load_fleet, with_play, with_stream, write_fleet
 from ekya.config.fleet_sections import frame_sides
@@ -161,7 +160,7 @@ def test_load_fleet_reads_processes(folder):
 def test_load_fleet_with_invalid_changes_names_them(folder):
     assert load(folder, fleet_dict(), gpus=2.0, windows=7).windows == 7
     sentence = refusal(folder, fleet_dict(), gpus=-0.1)
-    assert sentence.startswith(" with gpus from the command line: gpus: -0.1 is too small")
+    assert sentence.startswith(" with gpus changed: gpus: -0.1 is too small")
 
 
 @pytest.mark.parametrize(
@@ -540,31 +539,31 @@ def test_load_fleet_of_any_value_gives_a_fleet_or_one_sentence(tmp_path_factory,
 
 
 def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
-    monkeypatch.setattr("ekya.cli.fleet_from_options.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.api.fleets.shipped_path", lambda _: shipped_fleet(folder))
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
-    videos = [[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]]
-    fleet = make_fleet_of_videos(videos, golden, task=Task.CLASSIFY)
+    videos = [Camera([folder / "a.mp4", folder / "b.mp4"]), Camera(folder / "b.mp4")]
+    fleet = make_fleet(videos, golden, task=Task.CLASSIFY)
     assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
     assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
     assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
     assert (fleet.classes, fleet.windows) == (None, None)
     assert not any(fleet.is_set(key) for key in OPEN)
     assert fleet.edge.weights == folder / "golden.safetensors"
-    assert make_fleet_of_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
+    assert make_fleet([Camera(folder / "a.mp4")], golden, {"windows": 3}).windows == 3
 
 
 def test_fleet_from_videos_reads_a_golden_file_or_name(folder, monkeypatch):
-    monkeypatch.setattr("ekya.cli.fleet_from_options.shipped_path", lambda _: shipped_fleet(folder))
+    monkeypatch.setattr("ekya.api.fleets.shipped_path", lambda _: shipped_fleet(folder))
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
-    golden = make_fleet_of_videos([[folder / "a.mp4"]], name).golden
+    golden = make_fleet([Camera(folder / "a.mp4")], name).golden
     assert (golden.model, golden.weights) == (name, None)
-    golden = make_fleet_of_videos([[folder / "a.mp4"]], f"{name}={folder / 'b.mp4'}").golden
+    golden = make_fleet([Camera(folder / "a.mp4")], f"{name}={folder / 'b.mp4'}").golden
     assert (golden.model, golden.weights) == (name, folder / "b.mp4")
-    with pytest.raises(UserError, match=r"command line: golden.weights: none.onnx does not exist"):
-        make_fleet_of_videos([[folder / "a.mp4"]], "none.onnx")
-    with pytest.raises(UserError, match=r"command line: streams.cam-1.source.files: c.mp4 does not exist"):
-        make_fleet_of_videos([[Path("c.mp4")]], name)
+    with pytest.raises(UserError, match=r"the given fleet: golden.weights: none.onnx does not exist"):
+        make_fleet([Camera(folder / "a.mp4")], "none.onnx")
+    with pytest.raises(UserError, match=r"the given fleet: streams.cam-1.source.files: c.mp4 does not exist"):
+        make_fleet([Camera("c.mp4")], name)
 
 
 def shipped_fleet(folder):
@@ -576,20 +575,24 @@ def shipped_fleet(folder):
 def test_fleet_from_videos_with_a_student_detects(folder):
     golden, student = folder / "golden.safetensors", folder / "student.onnx"
     student.touch()
-    videos = [[folder / "a.mp4"]]
+    videos = [Camera(folder / "a.mp4")]
     for name in (str(student), f"fastestdet={student}"):
-        edge = make_fleet_of_videos(videos, golden, student=name).edge
+        edge = make_fleet(videos, golden, student=name).edge
         assert (edge.task, edge.model, edge.weights) == (Task.DETECT, "fastestdet", student)
-    edge = make_fleet_of_videos(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
+    edge = make_fleet(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
     assert (edge.model, edge.resolution) == ("ssdlite320_mobilenet_v3_large", 320)
-    assert make_fleet_of_videos(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
+    assert make_fleet(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
 
 
 def test_fleet_from_videos_lets_the_golden_detector_answer_too(folder):
-    golden, videos, student = folder / "golden.safetensors", [[folder / "a.mp4"]], folder / "student.onnx"
+    golden, videos, student = (
+        folder / "golden.safetensors",
+        [Camera(folder / "a.mp4")],
+        folder / "student.onnx",
+    )
     student.touch()
     for named in (None, "base", str(student)):
-        fleet = make_fleet_of_videos(videos, golden, student=named)
+        fleet = make_fleet(videos, golden, student=named)
         assert (fleet.edge.task, fleet.edge.weights) == (
             Task.DETECT,
             student if named == str(student) else None,
@@ -597,9 +600,9 @@ def test_fleet_from_videos_lets_the_golden_detector_answer_too(folder):
         assert fleet.offers_golden
         assert not any(fleet.is_set(key) for key in OPEN)
     for other in (
-        make_fleet_of_videos(videos, f"file={golden}"),
-        make_fleet_of_videos(videos, golden, task=Task.CLASSIFY),
-        make_fleet_of_videos(videos, golden, {"inference": {"golden_every": []}}),
+        make_fleet(videos, f"file={golden}"),
+        make_fleet(videos, golden, task=Task.CLASSIFY),
+        make_fleet(videos, golden, {"inference": {"golden_every": []}}),
     ):
         assert not other.offers_golden
 
@@ -608,18 +611,14 @@ def test_fleet_from_videos_takes_a_student_of_the_model_that_it_names(folder):
     own, odd = folder / "own.safetensors", folder / "a=b.onnx"
     save_file({"w": np.zeros(1)}, own, {"architecture": "ssdlite320_mobilenet_v3_large"})
     odd.touch()
-    golden, videos = folder / "golden.safetensors", [[folder / "a.mp4"]]
-    assert (
-        make_fleet_of_videos(videos, golden, student=str(own)).edge.model == "ssdlite320_mobilenet_v3_large"
-    )
-    assert make_fleet_of_videos(videos, golden, student=str(odd)).edge.weights == odd
+    golden, videos = folder / "golden.safetensors", [Camera(folder / "a.mp4")]
+    assert make_fleet(videos, golden, student=str(own)).edge.model == "ssdlite320_mobilenet_v3_large"
+    assert make_fleet(videos, golden, student=str(odd)).edge.weights == odd
 
 
-def test_fleet_from_videos_puts_cameras_last(folder):
+def test_fleet_from_cameras_tells_videos_from_urls(folder):
     golden = folder / "golden.safetensors"
-    fleet = make_fleet_of_videos(
-        [[folder / "a.mp4"]], golden, cameras=["rtsp://10.0.0.5/live", "/dev/video0"]
-    )
+    fleet = make_fleet([*map(Camera, (folder / "a.mp4", "rtsp://10.0.0.5/live", "/dev/video0"))], golden)
     assert [stream.source.kind for stream in fleet.streams] == ["video", "camera", "camera"]
     assert fleet.streams[2].source.url == "/dev/video0"
     assert fleet.name == "cameras"
@@ -682,9 +681,7 @@ def test_load_fleet_reacts_to_nothing_that_it_does_not_notice(folder):
 
 
 def test_run_of_a_looped_recording_needs_a_number_of_windows(folder):
-    fleet = with_play(
-        make_fleet_of_videos([[folder / "a.mp4"]], folder / "golden.safetensors"), {"loop": True}
-    )
+    fleet = with_play(make_fleet([Camera(folder / "a.mp4")], folder / "golden.safetensors"), {"loop": True})
     with pytest.raises(UserError, match=r"cam-1 is looped and never ends; .* or use ekya serve"):
         require_end(fleet)
     require_end(fleet.model_copy(update={"windows": 3}))

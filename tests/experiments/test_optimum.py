@@ -11,7 +11,7 @@ from optimum.bound import upper_bound
 from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_frontier, pareto_points, uniform_baselines
 from optimum.problems import load_problems, problem
 from optimum.problems import view_of as view_of_problem
-from views import GAMMAS, accuracies, options_of, window_views
+from views import options_of
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.errors import UserError
@@ -22,6 +22,7 @@ from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowVie
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generator_parameters import MEASURED_SPEED
+from ekya.testing import GAMMAS, accuracies, window_views
 
 SHIPPED = Path(__file__).resolve().parents[2] / "experiments" / "problems.yaml"
 

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import GAMMAS, window_views
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.speed import LINEAR
@@ -11,6 +10,7 @@ from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowVie
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.baselines import FixedConfig, FixedRes, Uniform
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.testing import GAMMAS, window_views
 
 CHEAP = RetrainOption(GAMMAS[0], 0.9, 5.0)
 DEAR = RetrainOption(GAMMAS[1], 0.5, 20.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import GAMMAS, at_grants, window_views
+from views import at_grants
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase
@@ -25,6 +25,7 @@ from ekya.planning.schedulers.cloud_and_reuse import (
 )
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.testing import GAMMAS, window_views
 
 S = 1_000_000
 LAMBDAS = (

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from optimum.executed import execute
 from optimum.problems import problem
-from views import V100, paper_view, window_views
+from views import paper_view
 
 from ekya.core.speed import LINEAR
 from ekya.planning.schedulers.ekya import best_remainder
 from ekya.planning.schedulers.objective import worth_of_phases
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.testing import V100, window_views
 
 few = settings(max_examples=25)
 

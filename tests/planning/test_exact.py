@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
-from views import GAMMAS, value_of, window_views
+from views import value_of
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Job, Work
@@ -19,6 +19,7 @@ from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors, 
 from ekya.planning.schedulers.objective import weighted_mean
 from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.testing import GAMMAS, window_views
 
 TINY = 1e-9
 

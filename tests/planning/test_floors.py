@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import at_grants, window_views
+from views import at_grants
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Job, Work
@@ -20,6 +20,7 @@ from ekya.planning.schedulers.allocation import (
     with_floors,
 )
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
+from ekya.testing import window_views
 
 MAY_STARVE = [name for name in sorted(SCHEDULERS) if not make_scheduler(name).needs.fixed_shares]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from views import GAMMAS, at_grants, window_views, with_golden
+from views import at_grants, with_golden
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.plan import Assignment, Phase
@@ -18,6 +18,7 @@ from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import StreamChoices
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.tables import value_tables
+from ekya.testing import GAMMAS, window_views
 
 EVERY = InferenceConfig(1, 32)
 FIFTH = InferenceConfig(5, GOLDEN_RESOLUTION)

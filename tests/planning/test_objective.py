@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optimum.executed import going_on
 from optimum.per_stream_bound import steps_above
-from views import GAMMAS, V100, options_of, window_views
+from views import options_of
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase
@@ -28,6 +28,7 @@ from ekya.planning.schedulers.objective import (
     mean_after_retraining,
     worth_of_phases,
 )
+from ekya.testing import GAMMAS, V100, window_views
 
 EVERY = InferenceConfig(1, 32)
 

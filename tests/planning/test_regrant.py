@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import GAMMAS, at_grants, window_views
+from views import at_grants
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.plan import Assignment, Phase, Plan
@@ -14,6 +14,7 @@ from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
+from ekya.testing import GAMMAS, window_views
 
 THIEF = make_scheduler("thief").needs
 

@@ -1,23 +1,23 @@
 """Laws that every registered scheduler keeps."""
 
-import copy
+import re
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 
 import pytest
 from hypothesis import given, note, settings
-from hypothesis import strategies as st
 from optimum.bound import upper_bound
 from optimum.pareto import uniform_baselines, uniform_word
-from views import GAMMAS, window_views
 
 from ekya.core.errors import UserError
+from ekya.planning.schedulers import registry
 from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.baselines import FixedConfig, Uniform
 from ekya.planning.schedulers.cloud_and_reuse import LinkOrder, Network
-from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.planning.schedulers.pick import pick_inference
-from ekya.planning.schedulers.registry import PRESETS, SCHEDULERS, make_scheduler, preset_of
+from ekya.planning.schedulers.registry import PRESETS, SCHEDULERS, make_scheduler, preset_of, scheduler_word
 from ekya.planning.schedulers.scheduler import gamma_word
+from ekya.testing import GAMMAS, LAWS, moments
 
 ALL = sorted(SCHEDULERS)
 SHARING = [name for name in ALL if not make_scheduler(name).needs.fixed_shares]
@@ -39,98 +39,15 @@ def each(names):
         yield make_scheduler(name)
 
 
-@st.composite
-def moments(draw):
-    """A view, in some cases with a plan in progress."""
-    view = draw(window_views())
-    name = draw(st.sampled_from(["thief", "exact", None]))
-    return replace(view, previous=make_scheduler(name).plan(view).phases) if name else view
+@pytest.mark.parametrize("law", LAWS)
+def test_every_scheduler_keeps(law):
+    @few
+    @given(view=moments())
+    def check(view):
+        for scheduler in each(ALL):
+            law(scheduler, view)
 
-
-@few
-@given(view=moments())
-def test_plan_shares_are_quanta_within_capacity(view):
-    for scheduler in each(ALL):
-        for phase in scheduler.plan(view).phases:
-            shares = [
-                share for a in phase.assignments for share in (a.retrain_share_milli, a.inference_share_milli)
-            ]
-            assert sum(shares) <= view.capacity_milli
-            assert all(0 <= share <= 1000 and share % view.quantum_milli == 0 for share in shares)
-            assert all(a.retrain_share_milli == 0 for a in phase.assignments if a.retrain is None)
-
-
-@few
-@given(view=moments())
-def test_plan_assigns_each_stream_an_offered_option(view):
-    for scheduler in each(ALL):
-        for index, phase in enumerate(scheduler.plan(view).phases):
-            assert [a.stream for a in phase.assignments] == [s.stream for s in view.streams]
-            for assigned, stream in zip(phase.assignments, view.streams, strict=True):
-                assert assigned.inference in [o.config for o in stream.inference_options]
-                assert assigned.reason
-                assert "\n" not in assigned.reason
-                if stream.running:
-                    completed = index > 0 and assigned.retrain is None
-                    assert completed or assigned.retrain == stream.running.option.config
-                elif assigned.retrain is not None:
-                    assert assigned.retrain in [o.config for o in stream.retrain_options]
-
-
-@some
-@given(view=moments())
-def test_plan_with_options_reversed_stays_the_same(view):
-    for scheduler in each(ALL):
-        plan = scheduler.plan(view)
-        streams = tuple(
-            replace(
-                stream,
-                retrain_options=tuple(reversed(stream.retrain_options)),
-                inference_options=tuple(reversed(stream.inference_options)),
-            )
-            for stream in view.streams
-        )
-        assert scheduler.plan(replace(view, streams=streams)).phases == plan.phases
-
-
-@some
-@given(view=moments(), other=moments())
-def test_plan_twice_is_equal_and_view_unchanged(view, other):
-    before = copy.deepcopy(view)
-    for scheduler in each(ALL):
-        plan = scheduler.plan(view)
-        assert view == before
-        scheduler.plan(other)
-        assert scheduler.plan(view) == plan
-
-
-@few
-@given(view=moments())
-def test_plan_expects_its_objective(view):
-    for scheduler in each(ALL):
-        plan = scheduler.plan(view)
-        assert plan.expected_accuracy == evaluate_phases(view, plan.phases).score
-
-
-@few
-@given(view=moments())
-def test_plan_completes_what_it_begins(view):
-    """At most one γ per stream; a running one goes on even if it will not be done, as the cloud's does.
-
-    A γ that will not be done must bring something before, by its checkpoints.
-    """
-    for scheduler in each(ALL):
-        plan = scheduler.plan(view)
-        done = dict(evaluate_phases(view, plan.phases).completions_us)
-        assert all(view.now_us <= t_us <= view.window_end_us for t_us in done.values())
-        for place, stream in enumerate(view.streams):
-            named = {phase.assignments[place].retrain for phase in plan.phases}
-            gammas = named - {None}
-            assert len(gammas) <= 1
-            assert not stream.running or None not in named or stream.stream in done
-            sent = plan.phases[0].assignments[place].elsewhere
-            rising = {option.config for option in stream.retrain_options if option.early_part > 0.0}
-            assert stream.running or sent or stream.stream in done or gammas <= rising
+    check()
 
 
 @some
@@ -201,6 +118,37 @@ def test_scheduler_under_preset_is_the_same_scheduler(name, preset):
     assert make_scheduler(f"{name}@{preset}") == make_scheduler(name)
     assert preset_of(f"{name}@{preset}") == preset_of(preset) == PRESETS[preset]
     assert preset_of(name) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mine", None),
+        ("mine@paper", None),
+        ("mine:a=1", "mine takes no options; write mine alone"),
+        ("gone", "gone of nowhere:at_all cannot be loaded (ModuleNotFoundError: No module named 'nowhere')"),
+        ("other", "there is no 'other'; choose one of .*, mine, "),
+    ],
+)
+def test_scheduler_of_another_package_is_found_by_its_entry_point(text, says, monkeypatch):
+    points = {"mine": "ekya.planning.schedulers.ekya:Ekya", "gone": "nowhere:at_all"}
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [EntryPoint(*one, group) for one in points.items()]
+    )
+    if says is None:
+        assert make_scheduler(text) == make_scheduler("ekya")
+        return
+    with pytest.raises(UserError, match=says if ".*" in says else re.escape(says)):
+        make_scheduler(text)
+
+
+def test_scheduler_that_is_an_object_stays_itself_and_has_no_preset():
+    given = Uniform(300)
+    assert make_scheduler(given) is given
+    assert (scheduler_word(given), scheduler_word("uniform:inference=300")) == (
+        "uniform",
+        "uniform:inference=300",
+    )
 
 
 def test_options_before_preset_are_read():

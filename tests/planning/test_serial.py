@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import V100, options_of, window_views, with_golden
+from views import options_of, with_golden
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.speed import LINEAR
@@ -27,6 +27,7 @@ from ekya.planning.schedulers.schedule_simulation import settled_worths, simulat
 from ekya.planning.schedulers.serial import best_course, effort_for
 from ekya.planning.schedulers.tables import value_tables
 from ekya.planning.schedulers.window_arrays import concave_hulls, window_arrays_of
+from ekya.testing import V100, window_views
 
 few = settings(max_examples=60)
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from views import GAMMAS, paper_view, value_of, window_views
+from views import paper_view, value_of
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Job, Work
@@ -28,6 +28,7 @@ from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.thief import Thief
+from ekya.testing import GAMMAS, window_views
 
 FULL = InferenceOption(InferenceConfig(1, 32), 1.0, 400)
 HALF = InferenceOption(InferenceConfig(2, 32), 0.9, 200)

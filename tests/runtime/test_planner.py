@@ -26,10 +26,11 @@ class Actors:
     made_for: list[str] = field(default_factory=list)
     asked: list[tuple[int, str]] = field(default_factory=list)
 
-    def make(self, _actor_class, name, _environment, _gpu_part, scheduler):
+    def make(self, _actor_class, name, _environment, _gpu_part, word, scheduler):
         number = len(self.names)
         self.names.append(name)
-        self.made_for.append(scheduler)
+        assert callable(scheduler.plan)
+        self.made_for.append(word)
 
         def plan(scheduler, view):
             self.asked.append((number, scheduler))
@@ -146,10 +147,12 @@ def test_other_scheduler_plans_from_now_on_also_after_its_process_died(actors, p
 
 def test_actor_plans_with_the_scheduler_that_the_call_names(monkeypatch):
     """Ray may carry out two calls in the other order."""
-    monkeypatch.setattr(
-        planning, "make_scheduler", lambda name: SimpleNamespace(plan=lambda view: (name, view))
-    )
+
+    def named(name):
+        return SimpleNamespace(plan=lambda view: (name, view))
+
+    monkeypatch.setattr(planning, "make_scheduler", named)
     monkeypatch.setattr(planning, "freeze_loaded", lambda: None)
-    actor = planning.SchedulerActor("ekya")
+    actor = planning.SchedulerActor("ekya", named("ekya"))
     plans = [actor.plan(name, "view")[0] for name in ("thief", "ekya", "ekya", "thief")]
     assert plans == [("thief", "view"), ("ekya", "view"), ("ekya", "view"), ("thief", "view")]

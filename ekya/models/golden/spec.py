@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,11 @@ CLASSIFIERS: Mapping[str, ClassifierEntry] = {
 }
 """Golden models that classify. The two ResNeXt-101 have ImageNet weights, from torchvision."""
 
+GROUP = "ekya.golden_models"
+"""Entry points of other packages' golden detectors: functions as in ``DETECTORS``."""
+
 DETECTORS: Mapping[str, str] = {
+    **{point.name: point.value for point in entry_points(group=GROUP)},
     "fastestdet": f"{_GOLDEN}.onnx_detector:open_onnx",
     ONNX: f"{_GOLDEN}.onnx_detector:open_onnx",
     "fasterrcnn_resnet50_fpn_v2": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",

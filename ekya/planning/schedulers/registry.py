@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -54,6 +55,11 @@ All else, such as packing, checkpoints and answers to drifts, is the run's: two 
 differ in what they decide."""
 
 
+GROUP = "ekya.schedulers"
+"""Entry points of other packages' schedulers: each names a class, or a function, that is called without
+arguments and returns a ``Scheduler``."""
+
+
 def preset_of(text: str) -> Preset | None:
     """Returns the preset that a scheduler's text names, alone or after ``MARK``; None without one."""
     return PRESETS.get(text.partition(MARK)[2]) if MARK in text else PRESETS.get(text)
@@ -101,17 +107,25 @@ DEFAULT_SCHEDULER = "ekya"
 """Scheduler used where none is named."""
 
 
-def make_scheduler(text: str, offered: Collection[RetrainConfig] | None = None) -> Scheduler:
-    """Returns the scheduler of that name.
+def scheduler_word(given: str | Scheduler) -> str:
+    """Returns what journals, folders and tables call a scheduler that is given by name or as an object."""
+    return given if isinstance(given, str) else given.name
+
+
+def make_scheduler(given: str | Scheduler, offered: Collection[RetrainConfig] | None = None) -> Scheduler:
+    """Returns the scheduler of that name, or the given one.
 
     Args:
-        text: a name, with options or a preset: ``name:key=value:...@preset``; or a preset alone.
+        given: a name, with options or a preset: ``name:key=value:...@preset``; a preset alone; or an object.
         offered: Γ, where it is available: a scheduler with a fixed γ outside Γ would never retrain.
 
     Raises:
         UserError: one sentence: the scheduler or the preset is unknown, it does not take an option, an option
-            is repeated, a value is invalid, or its γ is not in Γ.
+            is repeated, a value is invalid, its γ is not in Γ, or another package's cannot be loaded.
     """
+    if not isinstance(given, str):
+        return given
+    text = given
     if MARK in text and preset_of(text) is None:
         raise UserError(
             f"scheduler: there is no preset {text.partition(MARK)[2]!r}; choose one of {', '.join(PRESETS)}"
@@ -120,8 +134,13 @@ def make_scheduler(text: str, offered: Collection[RetrainConfig] | None = None) 
     if name in PRESETS:
         raise UserError(f"scheduler: {name} is a preset and has no options; write {name} alone")
     if name not in SCHEDULERS:
-        known = ", ".join(sorted({*SCHEDULERS, *PRESETS}))
-        raise UserError(f"scheduler: there is no {name!r}; choose one of {known}")
+        others = {point.name: point for point in entry_points(group=GROUP)}
+        if name not in others:
+            known = ", ".join(sorted({*SCHEDULERS, *PRESETS, *others}))
+            raise UserError(f"scheduler: there is no {name!r}; choose one of {known}")
+        if words:
+            raise UserError(f"scheduler: {name} takes no options; write {name} alone")
+        return _load(others[name])
     options = _read_options(text, name, words)
     gamma: RetrainConfig | None = getattr(options, "gamma", None)
     if offered is not None and gamma is not None and gamma not in offered:
@@ -131,6 +150,18 @@ def make_scheduler(text: str, offered: Collection[RetrainConfig] | None = None) 
             f"choose one of {there}"
         )
     return SCHEDULERS[name].make(options)
+
+
+def _load(point: EntryPoint) -> Scheduler:
+    try:
+        made: Scheduler = point.load()()
+    except Exception as error:  # whatever the code of others raises
+        package = point.dist.name if point.dist else point.value
+        raise UserError(
+            f"scheduler: {point.name} of {package} cannot be loaded ({type(error).__name__}: {error}); "
+            "correct or remove that package"
+        ) from error
+    return made
 
 
 def _read_options(text: str, name: str, words: Sequence[str]) -> SchedulerOptions:

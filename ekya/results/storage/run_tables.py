@@ -1,6 +1,6 @@
 """Parquet files of a run: predictions and reference labels per stream, and the profiles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -154,6 +154,25 @@ def read_predictions(path: Path) -> PredictionColumns:
         UserError: a file is damaged or has other columns.
     """
     return prediction_columns(_read_all(path, PREDICTIONS))
+
+
+def read_newer_parts(path: Path, number: int) -> Iterator[tuple[int, PredictionColumns]]:
+    """Yields the parts of a stream's predictions after that number, each with its own, during a run.
+
+    Parts that are merged meanwhile are left out: they are in the merged file.
+
+    Raises:
+        UserError: a part is damaged or has other columns.
+    """
+    for part in _parts(path):
+        if int(part.stem) > number:
+            try:
+                table = _read(part, PREDICTIONS)
+            except UserError:
+                if part.exists():
+                    raise
+                return
+            yield int(part.stem), prediction_columns(table)
 
 
 def read_reference(path: Path) -> ReferenceColumns:

@@ -1,7 +1,10 @@
 """`ekya run`: a fleet on Ray actors and the wall clock, from its folder to its report."""
 
 import logging
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -9,20 +12,42 @@ from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
+from ekya.core.errors import UserError
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
-from ekya.runtime.driver.open_run import open_run, start_probe
+from ekya.runtime.driver.open_run import OpenRun, open_run, start_probe
+from ekya.runtime.driver.operator_control import OperatorControl
 from ekya.runtime.driver.run_session import RunSession, report_complete
 from ekya.system.files import hold_folder
 
 
-def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
+def run_live(
+    fleet: FleetConfig,
+    options: RunOptions,
+    console: Console,
+    stop: threading.Event | None = None,
+    attach: Callable[[OpenRun, OperatorControl], None] = lambda run, control: None,
+) -> Path:
     """Runs a fleet on a separate local Ray and returns its run folder.
 
     Ctrl-C ends the run early; the results until then are measured and written as usual. A complete run that
     lacks only its report is not run again.
+
+    Args:
+        fleet: to run.
+        options: of the run.
+        console: for messages and the screen.
+        stop: ends the run early when another thread sets it, as Ctrl-C does.
+        attach: called when the loop begins.
+
+    Raises:
+        UserError: the fleet does not fit this machine, a part of the set-up fails, or this process has a Ray.
     """
+    if ray.is_initialized():
+        raise UserError(
+            "Ray: this process uses another one; end that with ray.shutdown(), or run in another process"
+        )
     if options.resume is not None and report_complete(RunFolder.open(options.resume), fleet):
         return options.resume
     chosen = choose_backend(options.shares)
@@ -40,7 +65,10 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
         for sentence in run.gave_up:
             console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
         with run.open_shares() as shares:
-            path = RunSession(run, shares, dashboard).run(console)
+            session = RunSession(
+                run, shares, dashboard, stop=stop or threading.Event(), attach=partial(attach, run)
+            )
+            path = session.run(console)
     return path
 
 

@@ -98,15 +98,20 @@ class ActorPlanner:
 
     def _start(self, name: str) -> None:
         actor_class = reporting_user_errors(SchedulerActor, name)
-        self._actor = make_actor(actor_class, name, {}, 0.0, self._name)
+        self._actor = make_actor(actor_class, name, {}, 0.0, self._name, self._scheduler)
         self._process = self._starting = self._actor.confirm_ready.remote()
 
 
 class SchedulerActor:
-    """Holds the scheduler of the run."""
+    """Holds the scheduler of the run.
 
-    def __init__(self, scheduler: str) -> None:
-        self._name, self._scheduler = scheduler, make_scheduler(scheduler)
+    Args:
+        name: of the scheduler.
+        scheduler: itself; it may be known by no name, being an object of the user's.
+    """
+
+    def __init__(self, name: str, scheduler: Scheduler) -> None:
+        self._schedulers = {name: scheduler}
         freeze_loaded()
 
     def confirm_ready(self) -> int:
@@ -118,8 +123,8 @@ class SchedulerActor:
 
         Each call names the scheduler: of two calls, the later one may be carried out first.
         """
-        if scheduler != self._name:
-            self._name, self._scheduler = scheduler, make_scheduler(scheduler)
+        if scheduler not in self._schedulers:
+            self._schedulers[scheduler] = make_scheduler(scheduler)
         began = time.perf_counter()
-        plan = self._scheduler.plan(view)
+        plan = self._schedulers[scheduler].plan(view)
         return plan, (time.perf_counter() - began) * 1000

@@ -28,7 +28,7 @@ from ekya.pipeline.kept_measurements import keep_refined
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
-from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler, scheduler_word
 from ekya.results.metrics.summary import SummaryHost
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
 from ekya.results.report.screen import Show, open_screen
@@ -157,7 +157,7 @@ class RunSession:
             # that has ended; then the actors; last the database, in which these are recorded.
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state, of_run=True))
-            planner = ActorPlanner(opened.options.scheduler, scheduler, self.server)
+            planner = ActorPlanner(scheduler_word(opened.options.scheduler), scheduler, self.server)
             stack.callback(planner.close)
             actors = FleetActors(self._actor_config(), self._first_weights(store))
             stack.callback(actors.close)
@@ -219,7 +219,7 @@ class RunSession:
             opened.resumed.truncate_journal(opened.folder)
             state = opened.resumed.state
         segment_bytes = SEGMENT_BYTES if opened.options.endless else None
-        scheduler = opened.options.scheduler
+        scheduler = scheduler_word(opened.options.scheduler)
         return SegmentedJournal(opened.folder, scheduler, opened.constants, segment_bytes, state)
 
     def _open_meter(self, stack: ExitStack) -> GpuMeter | None:
@@ -342,7 +342,10 @@ class RunSession:
             others=others,
         )
         options = opened.options
-        summary = finish_run(opened.folder, opened.fleet, "live", options.seed, host, options.score)
+        scheduler = make_scheduler(options.scheduler)
+        summary = finish_run(
+            opened.folder, opened.fleet, "live", options.seed, host, options.score, scheduler
+        )
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
         _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path

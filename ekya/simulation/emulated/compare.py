@@ -10,6 +10,8 @@ from ekya.config.run_options import RunOptions
 from ekya.pipeline.costs import load_card
 from ekya.pipeline.discover_classes import with_classes
 from ekya.pipeline.first_look import warn_before_run
+from ekya.planning.schedulers.registry import scheduler_word
+from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.comparison import compare_schedulers
 from ekya.results.storage.run_folder import RunFolder, plain_name
 from ekya.simulation.emulated.run import emulate
@@ -19,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def compare(
-    fleet: FleetConfig, schedulers: Sequence[str], seeds: Sequence[int], options: RunOptions
+    fleet: FleetConfig, schedulers: Sequence[str | Scheduler], seeds: Sequence[int], options: RunOptions
 ) -> dict[str, Any]:
     """Runs every scheduler with every seed in the emulated world, each under its own preset.
 
@@ -31,16 +33,17 @@ def compare(
     fleet, card = with_classes(fleet), load_card(options.card)
     fleet = fleet.model_copy(update={"window_s": fleet.window_s})
     warn_before_run(fleet)
+    given = {scheduler_word(one): one for one in schedulers}
     root = options.runs / (options.name or f"compare-{fleet.name}")
 
     def play(scheduler: str, seed: int) -> Path:
         folder = RunFolder.create_numbered(root, plain_name(f"{scheduler}-seed{seed}"))
         _reuse_references(fleet, root, folder)
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folder.path)
-        emulate(folder, fleet.with_preset(scheduler), scheduler, seed, lambda batch, step: None, card)
+        emulate(folder, fleet.with_preset(scheduler), given[scheduler], seed, lambda batch, step: None, card)
         return folder.path
 
-    return compare_schedulers(fleet, schedulers, seeds, play)
+    return compare_schedulers(fleet, tuple(given), seeds, play)
 
 
 def _reuse_references(fleet: FleetConfig, root: Path, folder: RunFolder) -> None:

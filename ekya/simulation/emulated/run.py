@@ -50,7 +50,7 @@ from ekya.pipeline.setup import (
     stream_setup,
 )
 from ekya.planning.placement.homes import assign_home_gpus
-from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler, scheduler_word
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
 from ekya.results.metrics.summary import SummaryHost
@@ -145,7 +145,7 @@ def _machine(fleet: FleetConfig, card: CostCard, belief: Belief, fps: float) -> 
 def emulate(
     folder: RunFolder,
     fleet: FleetConfig,
-    scheduler: str,
+    scheduler: str | Scheduler,
     seed: int,
     observe: Observer,
     card: CostCard | None = None,
@@ -173,7 +173,7 @@ def emulate(
 def open_emulated(
     folder: RunFolder,
     fleet: FleetConfig,
-    scheduler: str,
+    scheduler: str | Scheduler,
     seed: int,
     card: CostCard | None = None,
     belief: Belief = Belief.CARD,
@@ -190,7 +190,7 @@ def open_emulated(
     classes = fleet_classes(fleet)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))
-        journal = FileJournal(folder.journal, scheduler, constants)
+        journal = FileJournal(folder.journal, scheduler_word(scheduler), constants)
         stack.callback(journal.close)
         base = base_model(fleet, seed)
         base_bytes, predictors = to_bytes(base, half=True), Predictors()
@@ -273,7 +273,9 @@ class EmulatedRun:
         took_s = time.monotonic() - self._began_s
         others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
         host = SummaryHost(planning_ms=tuple(self._took_ms), late_gpu=self.late_gpu, others=others)
-        return finish_run(self.folder, self.fleet, "emulated", self.options.seed, host)
+        return finish_run(
+            self.folder, self.fleet, "emulated", self.options.seed, host, scheduler=self.scheduler
+        )
 
 
 def _camera(

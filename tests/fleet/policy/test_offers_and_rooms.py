@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from loan_cases import S, losses, offer, room
-from views import window_views
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
@@ -17,6 +16,7 @@ from ekya.fleet.policy.offers import CropCounts, LinkSizes, best_with_room, offe
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import room as room_of
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.testing import window_views
 
 SITE, SIZES = SiteName("here"), LinkSizes(0.003, 45.0, (33.6, 8.4), 512, 6, 120)
 HEAD, BLOCK = RetrainConfig(5, 16, 64, 0, 0.5), RetrainConfig(5, 16, 0, 1, 1.0)

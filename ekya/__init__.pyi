@@ -1,0 +1,33 @@
+from ekya import testing as testing
+from ekya.api.comparison import Comparison as Comparison
+from ekya.api.comparison import compare as compare
+from ekya.api.fleets import Camera as Camera
+from ekya.api.fleets import Fleet as Fleet
+from ekya.api.fleets import load_fleet as load_fleet
+from ekya.api.live import Run as Run
+from ekya.api.live import start as start
+from ekya.api.playing import replay as replay
+from ekya.api.profiling import profile as profile
+from ekya.api.results import Finished as Finished
+from ekya.api.results import Report as Report
+from ekya.api.results import StreamSummary as StreamSummary
+from ekya.api.results import Summary as Summary
+from ekya.api.simulation import Simulation as Simulation
+from ekya.api.simulation import open_trace as open_trace
+from ekya.api.simulation import simulate as simulate
+from ekya.core.errors import UserError as UserError
+from ekya.core.plan import Assignment as Assignment
+from ekya.core.plan import Phase as Phase
+from ekya.core.plan import Plan as Plan
+from ekya.core.shares import Job as Job
+from ekya.core.shares import Work as Work
+from ekya.core.view import StreamView as StreamView
+from ekya.core.view import WindowView as WindowView
+from ekya.planning.schedulers.allocation import choices_by_stream as choices_by_stream
+from ekya.planning.schedulers.allocation import fair_shares_milli as fair_shares_milli
+from ekya.planning.schedulers.reasons import one_phase_plan as one_phase_plan
+from ekya.planning.schedulers.scheduler import Needs as Needs
+from ekya.planning.schedulers.scheduler import Scheduler as Scheduler
+from ekya.simulation.trace.generate import generate_trace as generate_trace
+
+__version__: str
