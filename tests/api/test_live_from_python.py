@@ -128,8 +128,9 @@ def test_live_run_from_python_answers_reports_and_takes_an_own_scheduler(tmp_pat
         needs = ekya.Needs(labels=True, inference_profile=True, micro_profile=True, fixed_shares=True)
 
         def plan(self, view):
-            fair = ekya.fair_shares_milli(view.capacity_milli, view.quantum_milli, 2 * len(view.streams))
-            jobs = [ekya.Job(stream.stream, work) for stream in view.streams for work in ekya.Work]
+            works = (ekya.Work.INFERENCE, ekya.Work.RETRAINING)
+            jobs = [ekya.Job(stream.stream, work) for stream in view.streams for work in works]
+            fair = ekya.fair_shares_milli(view.capacity_milli, view.quantum_milli, len(jobs))
             return ekya.one_phase_plan(view, ekya.choices_by_stream(view), dict(zip(jobs, fair, strict=True)))
 
     fleet = ekya.load_fleet(windows=2, window_s=9)

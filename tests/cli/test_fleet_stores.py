@@ -35,7 +35,7 @@ class Opened:
         self.said = io.StringIO()
         output = Output(Console(file=self.said, width=200), None)
         rest = RestOptions(host, 0, folder.path / "token")
-        self.updates = open_updates(read_noted_stores(folder, None), folder, rest, output)
+        self.updates = open_updates(read_noted_stores(folder), folder, rest, output)
 
     def asked(self, token=None):
         port = self.said.getvalue().strip().rpartition(":")[2]
@@ -80,4 +80,4 @@ def test_a_note_that_is_damaged_is_refused(folder) -> None:
     for words in ("[]", "{", '{"stores": 3}'):
         folder.stores.write_text(words)
         with pytest.raises(UserError, match=r"stores.json: it names no stores .*; remove it"):
-            read_noted_stores(folder, None)
+            read_noted_stores(folder)

@@ -56,7 +56,7 @@ def test_who_cannot_train_at_home_trains_elsewhere_and_its_weights_come_back(len
     told, folder = lent
     made, over = loans_of(folder)
     assert told["loans"]["by_outcome"]["arrived"] >= 1
-    assert {(loan["site"], loan["parts"][0]["host"]) for loan in made} == {("north", "south")}
+    assert {(loan["site"], loan["host"]) for loan in made} == {("north", "south")}
     _, _, turns = read_journal(RunFolder(folder / "town" / "north").journal)
     swapped = [event for turn in turns for event in turn.events if isinstance(event, ev.ModelSwapped)]
     assert {event.stream for event in swapped} <= {"cam-1", "cam-2"}
@@ -82,7 +82,7 @@ def test_what_crosses_links_is_counted_and_the_host_plans_with_less(lent) -> Non
     held = [
         event.share_milli for turn in turns for event in turn.events if isinstance(event, ev.CapacityLent)
     ]
-    assert held[0] == made[0]["parts"][0]["share_milli"]
+    assert held[0] == made[0]["share_milli"]
     assert held[-1] == 0
 
 
