@@ -128,7 +128,7 @@ def prepare_setting(root: Path, out: Path, cameras: int, window_s: float, told: 
         UserError: there are not enough cities.
     """
     file = out / "cityscapes.yaml"
-    preparation = plan("cityscapes", root, file, "", None, told)
+    preparation = plan("cityscapes", root, file, "", None, None, told)
     with show_examination(preparation, told, "the same command goes on") as progress:
         findings = preparation.prepare_once(progress, asked=False)
     for line in preparation.describe_left_out(findings):
