@@ -236,7 +236,7 @@ LAWS: tuple[Law, ...] = (
     expects_the_objective,
     completes_what_it_begins,
 )
-"""What the loop relies on."""
+"""Properties on which the loop relies."""
 
 
 def _require(holds: bool, sentence: str) -> None:

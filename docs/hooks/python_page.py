@@ -20,7 +20,7 @@ _SHORTER = tuple(
         (r" = <[^>]*>", " = ..."),
     )
 )
-"""What is left out of signatures: modules of types, quotes around types, self, enumerations, objects."""
+"""Left out of signatures: modules of types, quotes around types, self, enumerations, objects."""
 
 
 def page(names: Mapping[str, object]) -> str:

@@ -51,7 +51,7 @@ class Comparison:
         """Mean over the seeds, by scheduler."""
         return {name: self.values["mean"][name]["mean_accuracy"] for name in self.schedulers}
 
-    def parts(self) -> list[RenderableType]:
+    def printed_parts(self) -> list[RenderableType]:
         """Returns what is printed of it: tables of means, and sentences."""
         seeds = {run["seed"] for run in self.values["runs"]}
         return [
@@ -66,7 +66,7 @@ class Comparison:
         ]
 
     def _repr_html_(self) -> str:
-        return html_of(self.parts())
+        return html_of(self.printed_parts())
 
     def _mean_of(self, scheduler: str) -> Mapping[str, Any]:
         """Returns the summary of one scheduler's runs: means of accuracies, sums of counts."""

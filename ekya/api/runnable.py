@@ -1,4 +1,4 @@
-"""What a fleet must be for a run, and the sizes that it is run with on virtual time."""
+"""Requirements of a run on its fleet, and the sizes of a run on virtual time."""
 
 from pathlib import Path
 

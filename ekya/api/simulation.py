@@ -57,7 +57,7 @@ class Simulation:
         """Mean over the seeds that were played, by scheduler and number of GPUs."""
         return {(one["scheduler"], one["gpus"]): one["mean_accuracy"] for one in self.values["mean"]}
 
-    def parts(self) -> list[RenderableType]:
+    def printed_parts(self) -> list[RenderableType]:
         """Returns what is printed of it: a table, and sentences."""
         trace, played = self.values["trace"], len({run["seed"] for run in self.values["runs"]})
         played_text = f"means over {played} seed{'' if played == 1 else 's'}"
@@ -68,7 +68,7 @@ class Simulation:
         return [_table(self.schedulers, self.gpus, self.mean_accuracy), facts, *self.notes]
 
     def _repr_html_(self) -> str:
-        return html_of(self.parts())
+        return html_of(self.printed_parts())
 
 
 def simulate(

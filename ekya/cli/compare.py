@@ -89,7 +89,7 @@ def compare_and_report(
             console=output.console,
         )
         output.write_json({**result.values, **(of_data or {})})
-        output.print_parts([*result.parts(), *last_lines])
+        output.print_parts([*result.printed_parts(), *last_lines])
     for run in result.values["runs"]:
         if run["adaptation"]["missed"]:
             raise UnwellRunError(f"{run['scheduler']}: {run['adaptation']['sentence']}")

@@ -118,7 +118,7 @@ def simulate(config: SimulateConfig, output: Output) -> None:
             console=output.console,
         )
         output.write_json(result.values)
-        output.print_parts(result.parts())
+        output.print_parts(result.printed_parts())
 
 
 def _played_trace(config: SimulateConfig) -> Trace:

@@ -40,7 +40,7 @@ def is_shipped(path: Path) -> bool:
 
 
 def describe_better_base(fleet: str = "FLEET") -> str:
-    """Returns advice to whoever begins from a shipped base; ``fleet`` is the name of a fleet file."""
+    """Returns advice for a run that begins from a shipped base; ``fleet`` is the name of a fleet file."""
     return (
         f"`ekya edge train {fleet} --out base.safetensors` makes one from labelled recordings, and "
         "`--student base.safetensors` begins from it"

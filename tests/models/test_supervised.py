@@ -118,7 +118,9 @@ def test_classes_are_drawn_equally_often_however_rare():
 def test_recipe_learns_few_crops_longer_and_its_rate_warms_up_and_falls():
     few, many = choose_recipe(500, 32, True), choose_recipe(15_000, 32, True)
     assert few.epochs > many.epochs >= 6
-    assert many.epochs * many.steps * many.batch < 160_000
+    # Without a choice of epochs about as many crops are shown, however many there are.
+    shown = [one.epochs * one.steps * one.batch for one in (choose_recipe(6_000, 32, True), many)]
+    assert shown[0] == pytest.approx(shown[1], rel=0.1)
     assert choose_recipe(15_000, 224, False).batch < many.batch
     assert choose_recipe(15_000, 32, True, 2).epochs == 2
     rates = [many.rate_at(step) for step in range(many.epochs * many.steps)]

@@ -92,7 +92,7 @@ class Tier(NullCoordinator):
         """Trains one epoch in place of another server, and brings its weights."""
         material = self._exchange.inputs_for_retraining(command.stream).fetch(TIMEOUT_S)
         bundle = bundle_of(command, material)
-        retraining = replace(bundle, config=replace(bundle.config, epochs=1)).retraining(Compute())
+        retraining = replace(bundle, config=replace(bundle.config, epochs=1)).make_retraining(Compute())
         retraining.prepare_training()
         accuracy = retraining.run_epoch().validation_accuracy
         self.trained = to_bytes(retraining.model())

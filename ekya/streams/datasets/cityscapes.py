@@ -142,7 +142,7 @@ class CityscapesPair:
         return f"{LABELS}/{self.split}/{self.city}/{self.stem}_{LABELS}_{ending}"
 
     @property
-    def snippet(self) -> list[str]:
+    def snippet_paths(self) -> list[str]:
         """Paths of the pictures of its snippet in order, relative to the root."""
         start, width = self.stem.rpartition("_")[0], len(self.stem.rpartition("_")[2])
         folder, first = f"{SEQUENCES}/{self.split}/{self.city}", self.frame - LABELLED
@@ -190,7 +190,9 @@ def find_snippets(root: Path, pairs: tuple[CityscapesPair, ...]) -> frozenset[Ci
         if (root / folder).is_dir():
             with user_errors(root / folder):
                 there |= {f"{folder}/{entry.name}" for entry in (root / folder).iterdir()}
-    return frozenset(pair for pair in pairs if there and there & set(pair.snippet) - {pair.snippet[LABELLED]})
+    return frozenset(
+        pair for pair in pairs if there and there & set(pair.snippet_paths) - {pair.snippet_paths[LABELLED]}
+    )
 
 
 def describe_pairs(
@@ -206,7 +208,7 @@ def describe_pairs(
         if pair not in snippets:
             yield labelled
             continue
-        for number, place in enumerate(pair.snippet):
+        for number, place in enumerate(pair.snippet_paths):
             frame = labelled if number == LABELLED else LabelledFrame(place)
             yield replace(frame, lasts=1 / SNIPPET)
 

@@ -100,7 +100,7 @@ class TrainedElsewhere:
         gathered = self._gather(command)
         threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
 
-    def training(self, stream: StreamId) -> RemoteTraining | None:
+    def find_training(self, stream: StreamId) -> RemoteTraining | None:
         """Returns the training of a stream's retraining; None while its inputs are collected."""
         with self._lock:
             away = self._away.get(stream)

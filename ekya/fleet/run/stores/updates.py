@@ -215,7 +215,7 @@ class StoreUpdates:
         over: bool,
     ) -> None:
         """Keeps the best weights of a training that is over."""
-        training = self._elsewhere.training(command.stream)
+        training = self._elsewhere.find_training(command.stream)
         with self._book.lock:
             one = self._book.updates.get(command.stream)
         if over and one is not None and training is not None:
@@ -225,7 +225,7 @@ class StoreUpdates:
         """Ends an update that is due, and lets the accuracy monitor set the epochs of the others."""
         if now_us >= one.order.until_us:
             self._elsewhere.fail_training(one.order.store, DUE, now_us)
-        training = self._elsewhere.training(one.order.store)
+        training = self._elsewhere.find_training(one.order.store)
         progress = None if training is None else training.poll()
         if training is None or progress is None or progress.start_accuracy is None:
             return
@@ -311,7 +311,7 @@ class StoreUpdates:
         }
 
     def _progress(self, one: Update) -> TrainingProgress | None:
-        training = self._elsewhere.training(one.order.store)
+        training = self._elsewhere.find_training(one.order.store)
         return None if training is None else training.poll()
 
     def _tell(self, method: str, *arguments: object) -> None:

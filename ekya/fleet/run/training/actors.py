@@ -69,7 +69,7 @@ class TrainingActor:
         self._aborted.clear()
         self._share = self._backend.attach_job(ShareJob(self._name, "retraining", share_milli, self._gpu))
         compute = Compute(self._device, self._scope, training_precision(self._device, self._scope))
-        training = bundle.retraining(compute)
+        training = bundle.make_retraining(compute)
         accuracy = training.prepare_training()
         if snapshot is not None:
             accuracy = training.restore_snapshot(snapshot)

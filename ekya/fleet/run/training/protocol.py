@@ -66,7 +66,7 @@ class TrainingBundle:
     start: bytes
     data: RetrainingData
 
-    def retraining(self, compute: Compute) -> Retraining:
+    def make_retraining(self, compute: Compute) -> Retraining:
         """Returns the training.
 
         Raises:

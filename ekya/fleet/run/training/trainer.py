@@ -131,7 +131,7 @@ class RemoteTraining:
         best = self._checkpoints.best
         if best is None:
             return None
-        model = self._bundle.retraining(Compute()).model_of_snapshot(best.data)
+        model = self._bundle.make_retraining(Compute()).model_of_snapshot(best.data)
         return RemoteCheckpoint(to_bytes(model), best.accuracy, best.epochs)
 
     def _run(self) -> None:

@@ -65,7 +65,7 @@ def trained_by(server, bundle):
 def test_it_learns_what_it_would_here_to_the_bit_and_the_process_goes_back(server) -> None:
     model = build_edge_model(NAMES, 0, 7, "mobilenet_v3_small")
     bundle = bundle_with(model, replace(GAMMA, trainable_blocks=0))
-    training, here = trained_by(server, bundle), bundle.retraining(Compute())
+    training, here = trained_by(server, bundle), bundle.make_retraining(Compute())
     here.prepare_training()
     epochs = tuple(here.run_epoch() for _ in range(GAMMA.epochs))
     assert training.wait(LONG_GUARD_S)

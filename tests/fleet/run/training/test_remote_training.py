@@ -98,7 +98,7 @@ def test_it_trains_what_it_would_at_home_to_the_bit(config, model, begun) -> Non
     bundle = bundle_with(model, config, exemplars=20)
     training = begun(machines := Machines(), bundle)
     told = until(training, "done")
-    at_home = bundle.retraining(Compute())
+    at_home = bundle.make_retraining(Compute())
     start = at_home.prepare_training()
     results, models = zip(
         *((at_home.run_epoch(), at_home.model()) for _ in range(config.epochs)), strict=True

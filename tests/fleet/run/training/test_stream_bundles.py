@@ -66,7 +66,7 @@ def test_elsewhere_it_learns_what_it_would_on_its_own_server_to_the_bit(material
         retraining.prepare_training()
         return [retraining.run_epoch() for _ in range(CONFIG.epochs)], retraining.model().state_dict()
 
-    theirs, there = trained(bundle_of(COMMAND, material).retraining(Compute()))
+    theirs, there = trained(bundle_of(COMMAND, material).make_retraining(Compute()))
     start = build_edge_model(("person", "car"), 0, 7, "tiny").eval()
     ours, here = trained(
         retraining_of(start, CONFIG, material.labels, material.memory, material.settings, WINDOW)
@@ -90,7 +90,7 @@ def test_what_was_offered_is_what_crosses_the_link(model, blocks) -> None:
     sizes, counts = sizes_with(model, side=32, classes=len(NAMES)), {stream.stream: CropCounts(60, 30, 20)}
     (offer,) = offers(SiteName("east"), view, make_scheduler("thief").plan, counts, sizes)
     assert offer.sent_mb() == pytest.approx(bundle.nbytes / 1e6)
-    retraining = bundle.retraining(Compute())
+    retraining = bundle.make_retraining(Compute())
     retraining.prepare_training()
     retraining.run_epoch()
     # The snapshot also holds names of weights and normalisation statistics.
