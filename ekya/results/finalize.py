@@ -134,7 +134,14 @@ def finish_run(
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_rows(history))
     curves = tuple(
-        StreamCurves(stream, score, shadow.base_alone, shadow.student if shadow.golden_part else None)
+        StreamCurves(
+            stream,
+            score,
+            shadow.base_alone,
+            shadow.student if shadow.golden_part else None,
+            mean=summary["streams"][stream]["mean_accuracy"],
+            mean_without=summary["streams"][stream]["without_retraining"],
+        )
         for stream, score in scores.items()
         for shadow in (shadows[stream],)
     )

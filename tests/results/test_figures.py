@@ -46,7 +46,7 @@ def history_of(**known: object) -> RunHistory:
     return replace(summarize_steps([]), **{"windows": (WindowSpan(0, 0, WINDOW_US),), **known})
 
 
-def timeline(streams: int, capacity_milli: int = 1000, **known: object) -> RunTimeline:
+def timeline(streams: int, capacity_milli: int = 1000, mean: float = 0.8, **known: object) -> RunTimeline:
     ids = [StreamId(f"cam-{i} $x_1$") for i in range(streams)]
     unfinished = RetrainRun(
         stream=ids[0],
@@ -67,7 +67,10 @@ def timeline(streams: int, capacity_milli: int = 1000, **known: object) -> RunTi
         "swaps": (Swap(30 * US_PER_S, ids[0], ModelVersion(1)),),
         **known,
     }
-    curves = tuple(StreamCurves(i, score(series(0.8), 0.8), score(series(0.6), 0.6)) for i in ids)
+    curves = tuple(
+        StreamCurves(i, score(series(0.8), 0.8), score(series(0.6), 0.6), mean=mean, mean_without=0.6)
+        for i in ids
+    )
     return RunTimeline(history_of(**history), curves, capacity_milli)
 
 
@@ -80,6 +83,10 @@ def test_timeline_same_run_gives_same_bytes_per_theme() -> None:
     light = draw_timeline(timeline(1), "a run")
     assert light == draw_timeline(timeline(1), "a run")
     assert light != draw_timeline(timeline(1), "a run", DARK)
+
+
+def test_timeline_names_the_means_of_the_table() -> None:
+    assert draw_timeline(timeline(1)) != draw_timeline(timeline(1, mean=0.7))
 
 
 def test_timeline_many_streams_are_drawn_in_columns() -> None:

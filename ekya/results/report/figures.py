@@ -181,11 +181,10 @@ def _golden_color(theme: Theme) -> str:
 def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide: bool) -> None:
     """Writes the stream's name and means to the right of its panel, or above it in a narrow panel."""
     lines: list[tuple[str, str, str, float]] = [(curves.stream, color, "bold", 10.5)]
-    if curves.measured.accuracy is not None:
-        lines.append((f"{format_percent(curves.measured.accuracy)} mean", theme.ink, "normal", 8.5))
-    other = curves.without_retraining
-    if other is not None and other.accuracy is not None:
-        lines.append((f"{format_percent(other.accuracy)} without", theme.quiet, "normal", 8.5))
+    if curves.mean is not None:
+        lines.append((f"{format_percent(curves.mean)} mean", theme.ink, "normal", 8.5))
+    if curves.mean_without is not None:
+        lines.append((f"{format_percent(curves.mean_without)} without", theme.quiet, "normal", 8.5))
     for i, (text, text_color, weight, size) in enumerate(lines):
         axes.annotate(
             _shortened(text),

@@ -26,12 +26,15 @@ class StreamCurves:
         measured: of the run.
         without_retraining: of the base model alone, on sampled frames.
         student: of the adapted models alone, on sampled frames, where the golden detector answered too.
+        mean, mean_without: accuracy with and without retraining, as the run's table has them.
     """
 
     stream: StreamId
     measured: StreamScore
     without_retraining: StreamScore | None = None
     student: StreamScore | None = None
+    mean: float | None = None
+    mean_without: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
