@@ -110,7 +110,7 @@ def test_golden_train_writes_weights_that_a_run_loads_and_a_card(tmp_path, capfd
     accuracy, low, high = golden_accuracy(fleet.golden)
     assert crops == int(said[2])
     assert accuracy == pytest.approx(right / crops)
-    assert low < accuracy < high
+    assert low < accuracy <= high <= 1.0
 
 
 def test_edge_train_writes_a_base_of_any_architecture_in_half_precision(tmp_path, capfd):

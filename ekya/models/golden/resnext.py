@@ -122,16 +122,17 @@ def build_resnext29(classes: int) -> nn.Module:
 
 
 def trainable_resnext29(name: str, classes: int, weights: Path | None) -> TrainableNetwork:
-    """Returns a ResNeXt to be trained, from weights of such a model or fresh ones.
+    """Returns a ResNeXt to be trained, from weights of such a model, or the shipped ones.
+
+    Eight epochs from the shipped weights are worth sixteen from fresh ones, in cities that are new to them.
 
     Raises:
         UserError: the weights do not fit.
     """
     network = build_resnext29(classes)
-    if weights is not None:
-        load_start(network, read_state(weights), "head.", str(weights), name)
-    began = "fresh weights" if weights is None else weights.name
-    return TrainableNetwork(name, network, _SIDE, began, fresh=weights is None)
+    file = weights or verified(shipped_path(_SHIPPED))
+    load_start(network, read_state(file), "head.", str(file), name)
+    return TrainableNetwork(name, network, _SIDE, file.name, fresh=False)
 
 
 def load_resnext29(path: Path, classes: tuple[str, ...] | None) -> tuple[nn.Module, tuple[str, ...]]:
