@@ -14,6 +14,7 @@ from ekya.core.state import FleetState, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes
@@ -255,9 +256,11 @@ def retrain_options(
     needs: Needs,
     outcomes: Outcomes,
 ) -> tuple[RetrainOption, ...]:
-    """Returns Γ for a stream: empty during its preparation, and during or after its retraining."""
+    """Returns Γ for a stream: empty during its preparation, during or after its retraining, and where too few
+    objects have a label for any conclusion."""
     labels = stream.labels
-    if preparing or stream.frozen or not _idle(stream) or labels.training_crops == 0:
+    too_few = labels.training_crops == 0 or labels.labelled_objects < LEAST_OBJECTS
+    if preparing or stream.frozen or not _idle(stream) or too_few:
         return ()
     if needs.micro_profile and (options.profiler is Profiler.PAPER or stream.profiles.options):
         fitted = estimate_as_in_the_paper(

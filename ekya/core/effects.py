@@ -167,6 +167,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 pooled=0 if event.pooled is None else event.pooled.labels,
                 until_us=_labelled_until_us(state, event),
                 accuracy_on_all=event.accuracy_on_all,
+                objects=event.objects,
             )
             # Without validation crops there is no new accuracy of the model. What a running retraining
             # reaches is compared with the accuracy on its own labels.

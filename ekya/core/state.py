@@ -91,6 +91,7 @@ class WindowLabels:
         until_us: stream time up to which they were drawn; None before any.
         accuracy_on_all: see ``LabelsReady``.
         pooled: number of other labels of the same scene that a retraining learns from as well.
+        objects: number of objects in the labelled frames of a stream that detects; None elsewhere.
     """
 
     training_crops: int = 0
@@ -101,6 +102,12 @@ class WindowLabels:
     pooled: int = 0
     until_us: int | None = None
     accuracy_on_all: float | None = None
+    objects: int | None = None
+
+    @property
+    def labelled_objects(self) -> int:
+        """Number of objects that have a label."""
+        return self.training_crops + self.validation_crops if self.objects is None else self.objects
 
     @property
     def learnt_crops(self) -> int:

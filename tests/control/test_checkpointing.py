@@ -248,6 +248,14 @@ def test_view_of_a_labelled_stream_offers_usual_options():
     assert seen(profiles=WindowProfiles(), labels=WindowLabels(80, 0)).retrain_options == ()
 
 
+def test_view_offers_nothing_on_few_labelled_objects():
+    assert seen(labels=WindowLabels(5, 2)).retrain_options == ()
+    assert seen(labels=WindowLabels(6, 2)).retrain_options
+    # A detector's labels are counted in frames, and it is objects that it learns from.
+    assert seen(labels=WindowLabels(40, 10, objects=7)).retrain_options == ()
+    assert seen(labels=WindowLabels(3, 1, objects=8)).retrain_options
+
+
 def test_view_of_a_labelled_stream_rises_with_accuracy():
     low, high = (
         seen(profiles=WindowProfiles(), accuracy=accuracy).retrain_options for accuracy in (0.2, 0.85)
