@@ -106,7 +106,8 @@ def compare(
 ) -> Comparison:
     """Runs the same frames under several schedulers; on virtual time the result is the same every time.
 
-    After Ctrl-C the seeds that were played to their end are compared.
+    After Ctrl-C the seeds that were played to their end are compared. On virtual time a finished run of the
+    same in ``runs`` is not played again, unless its scheduler is an object.
 
     Args:
         fleet: of recorded or rendered cameras.
