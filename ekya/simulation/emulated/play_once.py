@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import ekya
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import dump_fleet
 from ekya.config.shipped import shipped_root
-from ekya.models.golden.spec import GROUP as GOLDEN_MODELS
+from ekya.core.plug_ins import PlugInGroup, find_plug_ins
 from ekya.pipeline.costs import CostCard
-from ekya.planning.schedulers.registry import GROUP as SCHEDULERS
 from ekya.planning.schedulers.registry import scheduler_word
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.storage.run_folder import RunFolder
@@ -73,9 +71,7 @@ def _find_code() -> Iterator[Path]:
     yield Path(ekya.__file__).parent
     yield shipped_root() / "golden_models"
     packages = {
-        point.module.partition(".")[0]
-        for group in (SCHEDULERS, GOLDEN_MODELS)
-        for point in entry_points(group=group)
+        point.module.partition(".")[0] for group in PlugInGroup for point in find_plug_ins(group).values()
     }
     for spec in map(find_spec, sorted(packages)):
         if spec is not None:
