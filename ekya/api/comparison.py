@@ -131,7 +131,7 @@ def compare(
         require_world(config, one, live=live)
     if live:
         if card is not None:
-            raise UserError("--card: a live run plans with what it measures here; leave out --live")
+            raise UserError("card: a live run plans with what it measures here; leave out --live")
         return Comparison(tuple(given), _compare_live(config, given, seeds, Path(runs), console, overload))
     # Sizes are the same for all, so they leave time for trials if any scheduler of these makes them.
     profilers = {config.with_preset(name).preparation.profiler for name in given}
