@@ -21,10 +21,14 @@ _MODULES = MappingProxyType(
         "ekya.core.plan": ("Assignment", "Phase", "Plan"),
         "ekya.core.shares": ("Job", "Work"),
         "ekya.core.view": ("StreamView", "WindowView"),
+        "ekya.models.golden.detections": ("Detections", "ObjectDetector", "RunsOn"),
         "ekya.planning.schedulers.allocation": ("choices_by_stream", "fair_shares_milli"),
         "ekya.planning.schedulers.reasons": ("one_phase_plan",),
         "ekya.planning.schedulers.scheduler": ("Needs", "Scheduler"),
+        "ekya.service.answers.messages": ("Sink", "SinkSpec"),
         "ekya.simulation.trace.generate": ("generate_trace",),
+        "ekya.streams.ingest.frame": ("Frame", "StreamSource", "Truth"),
+        "ekya.streams.ingest.process": ("SourceSpec",),
     }
 )
 """Stable names by the module that has them. ``__init__.pyi`` has the same with their types."""

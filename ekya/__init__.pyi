@@ -23,11 +23,20 @@ from ekya.core.shares import Job as Job
 from ekya.core.shares import Work as Work
 from ekya.core.view import StreamView as StreamView
 from ekya.core.view import WindowView as WindowView
+from ekya.models.golden.detections import Detections as Detections
+from ekya.models.golden.detections import ObjectDetector as ObjectDetector
+from ekya.models.golden.detections import RunsOn as RunsOn
 from ekya.planning.schedulers.allocation import choices_by_stream as choices_by_stream
 from ekya.planning.schedulers.allocation import fair_shares_milli as fair_shares_milli
 from ekya.planning.schedulers.reasons import one_phase_plan as one_phase_plan
 from ekya.planning.schedulers.scheduler import Needs as Needs
 from ekya.planning.schedulers.scheduler import Scheduler as Scheduler
+from ekya.service.answers.messages import Sink as Sink
+from ekya.service.answers.messages import SinkSpec as SinkSpec
 from ekya.simulation.trace.generate import generate_trace as generate_trace
+from ekya.streams.ingest.frame import Frame as Frame
+from ekya.streams.ingest.frame import StreamSource as StreamSource
+from ekya.streams.ingest.frame import Truth as Truth
+from ekya.streams.ingest.process import SourceSpec as SourceSpec
 
 __version__: str

@@ -13,7 +13,6 @@ Labels are those that came with the data. A picture stands for 1.8 s, the time t
 joins its pictures into videos as well, and does not say at which rate.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,14 +45,14 @@ from ekya.cli.prepare import plan, show_examination
 from ekya.cli.profile import ProfileConfig, profile
 from ekya.cli.train import EdgeTrainConfig, train_
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.fleet_reading import dump_fleet, load_fleet, write_fleet
+from ekya.config.fleet_reading import load_fleet, write_fleet
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.pipeline.costs import fitted_by_card, load_card
 from ekya.results.comparison import compare_schedulers
-from ekya.results.storage.run_folder import RunFolder, plain_name
+from ekya.results.storage.run_folder import plain_name
 from ekya.results.storage.trace_file import read_trace
-from ekya.simulation.emulated.run import emulate
+from ekya.simulation.emulated.play_once import play_once
 from ekya.system.files import user_errors
 
 HELD_OUT = 2
@@ -229,19 +228,9 @@ def run_schedulers(
         def play(name: str, seed: int, fleet: FleetConfig = fleet, count: float = count) -> Path:
             who = players[name]
             own = fleet.model_copy(update={"checkpoints": who.checkpoints}).with_preset(who.spec)
-            path = out / "runs" / f"{count:g}" / plain_name(f"{name}-seed{seed}")
-            if not _is_finished(path, own):
-                with user_errors(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                folder = RunFolder.create_numbered(path.parent, path.name)
-                told.console.print(f"{name} on {count:g} GPU{'' if count == 1 else 's'}", highlight=False)
-                try:
-                    emulate(folder, own, who.spec, seed, lambda batch, step: None, costs)
-                except KeyboardInterrupt:
-                    # It has a summary, of what was played.
-                    shutil.rmtree(path)
-                    raise
-            return path
+            told.console.print(f"{name} on {count:g} GPU{'' if count == 1 else 's'}", highlight=False)
+            folder = out / "runs" / f"{count:g}"
+            return play_once(folder, plain_name(f"{name}-seed{seed}"), own, who.spec, seed, costs)
 
         runs = compare_schedulers(fleet, list(players), (seed,), play)["runs"]
         reached = {one["scheduler"]: float(one["mean_accuracy"]) for one in runs}
@@ -253,13 +242,6 @@ def run_schedulers(
                 "accuracy": accuracy,
                 "ekya_above": reached[EKYA] - accuracy,
             }
-
-
-def _is_finished(path: Path, fleet: FleetConfig) -> bool:
-    folder = RunFolder(path)
-    if not folder.summary.exists():
-        return False
-    return dump_fleet(load_fleet(folder.fleet)) == dump_fleet(fleet)
 
 
 def beside_runs(rows: Sequence[Row]) -> Iterator[Beside]:

@@ -106,7 +106,8 @@ def compare(
 ) -> Comparison:
     """Runs the same frames under several schedulers; on virtual time the result is the same every time.
 
-    After Ctrl-C the seeds that were played to their end are compared.
+    After Ctrl-C the seeds that were played to their end are compared. On virtual time a finished run of the
+    same in ``runs`` is not played again, unless its scheduler is an object.
 
     Args:
         fleet: of recorded or rendered cameras.
@@ -130,7 +131,7 @@ def compare(
         require_world(config, one, live=live)
     if live:
         if card is not None:
-            raise UserError("--card: a live run plans with what it measures here; leave out --live")
+            raise UserError("card: a live run plans with what it measures here; leave out --live")
         return Comparison(tuple(given), _compare_live(config, given, seeds, Path(runs), console, overload))
     # Sizes are the same for all, so they leave time for trials if any scheduler of these makes them.
     profilers = {config.with_preset(name).preparation.profiler for name in given}

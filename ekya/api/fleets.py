@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from ekya.config import fleet_reading
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.shipped import shipped_path
@@ -30,14 +32,15 @@ class Camera:
 
     Attributes:
         source: URL (``rtsp://``, ``http://`` or ``/dev/videoN``; ``${NAME}`` in it is an environment
-            variable), video file, or several files that are played one after the other.
+            variable), video file, several files that are played one after the other, or a ``SourceSpec`` of
+            another package.
         id: its name; None: ``cam-1`` and so on.
         weight: weight of its accuracy in the objective.
         max_age_s: maximum age of its latest result, seconds; None for no limit.
         loop: whether a recording is repeated; only the first pass is scored.
     """
 
-    source: str | Path | Sequence[str | Path]
+    source: str | Path | Sequence[str | Path] | BaseModel
     id: str | None = None
     weight: float = 1.0
     max_age_s: float | None = None
@@ -51,16 +54,18 @@ class Camera:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of a recording; none of a live camera."""
-        if self.is_live:
+        if self.is_live or isinstance(self.source, BaseModel):
             return ()
         several = [self.source] if isinstance(self.source, str | Path) else self.source
         return tuple(Path(one) for one in several)
 
     def stream_values(self, number: int) -> Mapping[str, object]:
         """Returns its keys in a fleet file, as the camera of that number."""
-        source = (
-            {"kind": "camera", "url": self.source} if self.is_live else {"kind": "video", "files": self.files}
-        )
+        source: Mapping[str, object] = {"kind": "video", "files": self.files}
+        if isinstance(self.source, BaseModel):
+            source = self.source.model_dump()
+        elif self.is_live:
+            source = {"kind": "camera", "url": self.source}
         return {
             "id": self.id or f"cam-{number}",
             "source": source,

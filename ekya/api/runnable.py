@@ -37,7 +37,7 @@ def make_runnable(
     if gpus_asked_for or options.resume is not None:
         require_capacity(fleet, options.shares)
     if options.card is not None:
-        raise UserError("--card: a live run plans with what it measures here; add --clock virtual")
+        raise UserError("card: a live run plans with what it measures here; add --clock virtual")
     if options.resume is None and not options.endless:
         require_room(options.runs, options.name or fleet.name)
     return fleet

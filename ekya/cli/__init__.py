@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from ekya.cli import (
     train,
 )
 from ekya.cli.command import Command
+from ekya.cli.options import SCHEDULER_NAMES
 from ekya.core.errors import UnwellRunError, UserError
 from ekya.streams.ingest.credentials import mask_passwords
 from ekya.system.files import require_utf8, user_errors
@@ -146,20 +148,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale may lack γ, and names of the user
             stream.reconfigure(errors="backslashreplace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with user_errors(Path()):
-            for name in (*(sys.argv[1:] if arguments is None else arguments), str(Path.cwd())):
+            for name in (*given, str(Path.cwd())):
                 require_utf8(name)
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        code = app(args=given, standalone_mode=False)
     except TyperException as error:
         return _fail(f"{error.format_message()} (ekya --help says what is possible)")
     except UserError as error:
-        return _fail(str(error))
+        return _fail(_as_option(str(error), given))
     except UnwellRunError as error:
         return _fail(str(error), UNWELL)
     except KeyboardInterrupt:
         return STOPPED
     return code if isinstance(code, int) else 0
+
+
+def _as_option(sentence: str, given: Sequence[str]) -> str:
+    """Returns a sentence with the option that was given for the argument with which it begins, if one was."""
+    argument = re.split(r"[ :]", sentence, maxsplit=1)[0]
+    names = SCHEDULER_NAMES if f"--{argument}" in SCHEDULER_NAMES else (f"--{argument.replace('_', '-')}",)
+    options = [word for word in (one.partition("=")[0] for one in given) if word in names]
+    return f"{options[0]}{sentence[len(argument) :]}" if options else sentence
 
 
 def _fail(sentence: str, code: int = USER_ERROR) -> int:

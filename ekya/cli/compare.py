@@ -44,8 +44,9 @@ class CompareConfig(opt.FleetOptions, opt.PlayOptions):
 def compare(config: CompareConfig, output: Output) -> None:
     """Run the same frames under several schedulers, and print one table.
 
-    On virtual time a result is the same every time. Live, sizes are measured in the first run and stay. Exit
-    code 3: a scheduler that retrains has adapted nothing where it had to.
+    On virtual time a result is the same every time, so finished runs of the same in the folder are not played
+    again. Live, sizes are measured in the first run and stay. Exit code 3: a scheduler that retrains has
+    adapted nothing where it had to.
     """
     compare_and_report(config, output)
 

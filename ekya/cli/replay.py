@@ -88,7 +88,7 @@ def replay(config: ReplayConfig, output: Output) -> None:
 
     A data set is checked once, as by ekya prepare: index, labels and the fleet file NAME.yaml stay in the
     working folder. What is missing or damaged is named and left out. After an interruption the same command
-    goes on. Exit code 3: as of run.
+    goes on, but for a run on virtual time, which begins again. Exit code 3: as of run.
     """
     from ekya.streams.sources import DATASETS
 

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 
 from ekya.config.fleet_sections import FleetSection
 from ekya.core.errors import UserError
 from ekya.core.objects import SURE
+from ekya.core.plug_ins import PlugInGroup, or_plug_in
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.credentials import has_password
@@ -136,7 +137,12 @@ class MqttSpec(FleetSection):
         return self
 
 
-AnySink = Annotated[JsonlSpec | WebhookSpec | MqttSpec, Field(discriminator="kind")]
+AnySink = Annotated[
+    JsonlSpec | WebhookSpec | MqttSpec,
+    Field(discriminator="kind"),
+    SerializeAsAny(),
+    or_plug_in(PlugInGroup.SINKS),
+]
 """Sinks, distinguished by the key ``kind``. Add the specification of a new sink here, and the sink to
 ``ekya/service/answers/registry.py``."""
 

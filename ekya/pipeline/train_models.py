@@ -20,7 +20,8 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
 from ekya.core.units import US_PER_S, StreamId, seconds_to_us
-from ekya.models.edge.architecture_table import CUTS, INPUT_MEAN, INPUT_SCALE, Task
+from ekya.models.edge.architecture_table import CLASSIFIERS as STUDENTS
+from ekya.models.edge.architecture_table import INPUT_MEAN, INPUT_SCALE, Task
 from ekya.models.edge.model import adapt
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.golden.class_map import class_of_each
@@ -258,7 +259,7 @@ def _deterministic(threads: int) -> Iterator[None]:
 
 
 def _make_network(fleet: FleetConfig, order: TrainingOrder, classes: tuple[str, ...]) -> TrainableNetwork:
-    known = CLASSIFIERS if order.kind == "golden" else CUTS
+    known = tuple(CLASSIFIERS) if order.kind == "golden" else STUDENTS
     if order.model not in known:
         raise UserError(
             f"--model: no {order.kind} model that classifies is called '{order.model}'; use one of "

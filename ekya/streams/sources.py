@@ -6,8 +6,9 @@ The rest of the system uses a source only through ``SourceSpec`` (``streams/inge
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
+from ekya.core.plug_ins import PlugInGroup, or_plug_in
 from ekya.streams.datasets.cityscapes import CITYSCAPES, CityscapesSpec
 from ekya.streams.datasets.dataset import Dataset
 from ekya.streams.datasets.image_folder import IMAGE_FOLDER, ImageFolderSpec
@@ -21,6 +22,8 @@ from ekya.streams.synthetic import CitySpec
 AnySource = Annotated[
     CameraSpec | CitySpec | VideoSpec | CityscapesSpec | WaymoSpec | SampleListSpec | ImageFolderSpec,
     Field(discriminator="kind"),
+    SerializeAsAny(),
+    or_plug_in(PlugInGroup.SOURCES),
 ]
 """Sources, distinguished by the key ``kind``. Add the specification of a new source here, and the source to
 ``tests/streams/test_every_source.py``."""

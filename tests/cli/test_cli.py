@@ -31,14 +31,14 @@ from ekya.core.errors import UserError
         (["run", "--dashboard", "--no-dashboard"], "--dashboard: it stands there twice"),
         (["run", "--classes", "person,person"], "classes: a value stands there twice"),
         (["run", "none.yaml"], "none.yaml: there is no such file; check the path"),
-        (["run", "--schedulers", "magic"], "scheduler: there is no 'magic'; choose one of"),
-        (["compare", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
-        (["simulate", "--generate", "1", "--schedulers", "magic"], "scheduler: there is no 'magic'"),
+        (["run", "--schedulers", "magic"], "ekya: --schedulers: there is no 'magic'; choose one of"),
+        (["compare", "--scheduler=magic"], "ekya: --scheduler: there is no 'magic'; choose one of"),
+        (["simulate", "--generate", "1", "--schedulers", "magic"], "--schedulers: there is no 'magic'"),
         (["run", "--scheduler", "ekya", "--schedulers", "thief"], "--scheduler: it stands there twice"),
-        (["run", "--scheduler", "magic"], "scheduler: there is no 'magic'; choose one of"),
+        (["run", "--scheduler", "magic"], "--scheduler: there is no 'magic'; choose one of"),
         (["run", "--scheduler", "uniform:inference=2000"], "choose 0 to 1000"),
         (["run", "--video", "caf\udce9.mp4"], "caf\\xe9.mp4: the name is not UTF-8; rename it"),
-        (["run", "--video", "a.mp4"], "video a.mp4: there is no such file; check the path"),
+        (["run", "--video", "a.mp4"], "ekya: --video a.mp4: there is no such file; check the path"),
         (["models", "fetch", "yolo"], "yolo: no model of the catalogue is called so; use one of fastestdet"),
         (
             ["run", "--camera", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"],
@@ -60,15 +60,15 @@ from ekya.core.errors import UserError
         ),
         (
             ["run", "--video", "a.mp4", "--golden", "a.onnx", "--student", "a.onnx", "--task", "classify"],
-            "student: it is a detector, and the task is classify; leave one of the two out",
+            "--student: it is a detector, and the task is classify; leave one of the two out",
         ),
         (
             ["compare", "--video", "a.mp4", "--golden", "a.onnx", "--student", "yolo=a.onnx"],
-            "student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
+            "--student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
         ),
         (
             ["record", "--out", "a", "--camera", "/dev/video9", "--golden", "a.onnx", "--student", "y=b"],
-            "student y=b: no student is called 'y'",
+            "--student y=b: no student is called 'y'",
         ),
         (
             ["run", "f.yaml", "--video", "a.mp4"],

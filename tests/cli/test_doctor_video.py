@@ -99,9 +99,9 @@ def test_doctor_looks_at_a_video_alone(tmp_path, capfd, golden):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--video", "none.avi"], "video none.avi: there is no such file"),
+        (["--video", "none.avi"], "ekya: --video none.avi: there is no such file"),
         (["--measure", "--golden", "g.onnx"], "--golden: it goes with --video"),
-        (["--measure", "--video", "none.avi"], "video none.avi: there is no such file"),
+        (["--measure", "--video", "none.avi"], "ekya: --video none.avi: there is no such file"),
         (["--measure", "--video", "yard.avi", "--offline"], STUDENT.file.url),
         (
             ["--measure", "--video", "broken.avi", "--golden", "GOLDEN", "--student", "base"],

@@ -45,7 +45,7 @@ def test_commands_that_live_cameras_do_not_allow_are_refused_at_once(
     ("name", "says"),
     [
         ("oracle", "use ekya simulate TRACE --scheduler oracle"),
-        ("cloud:up=8", "scheduler: cloud serves weights that are not trained on the GPUs here"),
+        ("cloud:up=8", "--scheduler: cloud serves weights that are not trained on the GPUs here"),
         ("reuse", "use ekya simulate TRACE --scheduler reuse"),
     ],
 )
@@ -222,7 +222,7 @@ def test_compare_with_two_seeds_prints_means(comparing, fleet, capfd):
         (["--seeds", "1,x"], "--seeds 1,x: these are not whole numbers; write them as 0,1,2"),
         (["--seeds", "1,1"], "--seeds: the same one stands there twice"),
         (["--schedulers", "thief,thief"], "--schedulers: the same one stands there twice"),
-        (["--schedulers", "thief,"], "scheduler: there is no ''"),
+        (["--schedulers", "thief,"], "--schedulers: there is no ''"),
     ],
 )
 def test_compare_with_invalid_options_is_refused(comparing, arguments, says, capfd):

@@ -24,7 +24,8 @@ def test_paper_recipe_writes_its_tables_and_goes_on_with_what_is_finished(tmp_pa
     assert first.keys() == {"ekya", "paper", "no-retrain"}
     for figure, what in ((6, "Table 3"), (7, "accuracy of paper"), (8, "without adaptive shares")):
         assert what in (out / f"paper_figure{figure}_paper.csv").read_text(encoding="utf-8")
-    monkeypatch.setattr(paper, "emulate", lambda *_: pytest.fail("it had run before"))
+    played_again = "ekya.simulation.emulated.play_once.emulate"
+    monkeypatch.setattr(played_again, lambda *_: pytest.fail("it had run before"))
     monkeypatch.setattr("ekya.pipeline.train_models.train_model", lambda *_: pytest.fail("it was trained"))
     again = play("paper")
     assert again.keys() == {"ekya", "paper"}

@@ -10,6 +10,7 @@ from optimum.bound import upper_bound
 from optimum.pareto import uniform_baselines, uniform_word
 
 from ekya.core.errors import UserError
+from ekya.core.plug_ins import PlugInGroup
 from ekya.planning.schedulers import registry
 from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.baselines import FixedConfig, Uniform
@@ -132,9 +133,8 @@ def test_scheduler_under_preset_is_the_same_scheduler(name, preset):
 )
 def test_scheduler_of_another_package_is_found_by_its_entry_point(text, says, monkeypatch):
     points = {"mine": "ekya.planning.schedulers.ekya:Ekya", "gone": "nowhere:at_all"}
-    monkeypatch.setattr(
-        registry, "entry_points", lambda group: [EntryPoint(*one, group) for one in points.items()]
-    )
+    found = {name: EntryPoint(name, value, PlugInGroup.SCHEDULERS) for name, value in points.items()}
+    monkeypatch.setattr(registry, "find_plug_ins", {PlugInGroup.SCHEDULERS: found}.get)
     if says is None:
         assert make_scheduler(text) == make_scheduler("ekya")
         return

@@ -179,6 +179,14 @@ def test_compare_schedulers_are_scored_on_same_objects(compared):
         assert stream["gain"] == pytest.approx(0.0, abs=0.03)
 
 
+def test_compare_takes_finished_runs_of_an_earlier_comparison(fleet, compared):
+    (first, never) = (Path(run["folder"]) for run in compared["runs"])
+    again = compare(fleet, ("ekya",), (SEED,), RunOptions(runs=first.parents[1]))
+    assert [run["folder"] for run in again["runs"]] == [str(first)]
+    assert sorted(first.parent.iterdir()) == sorted([first, never])
+    assert again["runs"][0]["retrainings"] == compared["runs"][0]["retrainings"]
+
+
 @pytest.mark.long
 def test_compare_runs_a_preset_in_the_windows_of_the_fleet(fleet, tmp_path):
     """The fleet's settings are the preset's, but not its windows, which all schedulers share."""

@@ -1,5 +1,6 @@
 """Tests of preparing Waymo data: missing parts, examination of every frame, and the index."""
 
+import os
 import re
 import threading
 from contextlib import closing
@@ -11,7 +12,8 @@ from waymo_sample import Segment
 
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import check_stream_name
-from ekya.streams.datasets.waymo import WaymoSpec, dataset
+from ekya.streams.datasets.waymo import WaymoSpec, catalogue, dataset
+from ekya.streams.datasets.waymo.catalogue import find_segments, segment_reader
 from ekya.streams.datasets.waymo.dataset import read_ahead
 from ekya.streams.datasets.waymo.shots import CLASSES, WaymoCamera
 from ekya.streams.sources import DATASETS
@@ -47,6 +49,38 @@ def test_waymo_survey_lists_cameras_at_locations(written):
     assert list(survey.frames) == names
     for name in names:
         check_stream_name(name)
+
+
+def test_waymo_survey_reads_only_segments_that_are_new_or_changed(written, tmp_path, monkeypatch):
+    root, _ = written
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    read = []
+
+    class Reader:
+        def __init__(self, of):
+            self.of, self.reader = of, segment_reader(of)
+
+        def read_facts(self):
+            read.append(self.of.name)
+            return self.reader.read_facts()
+
+    monkeypatch.setattr(catalogue, "segment_reader", Reader)
+    first = WAYMO.survey(root)
+    assert read == [segment.name for segment in SEGMENTS]
+    read.clear()
+    assert WAYMO.survey(root) == first
+    assert read == []
+    segment = find_segments(root)["2000_0"]
+    changed = segment.stats or segment.images
+    os.utime(changed, (1, 1))
+    assert WAYMO.survey(root) == first
+    assert read == ["2000_0"]
+    changed.write_bytes(b"")
+    damaged = WAYMO.survey(root)
+    assert str(changed) in damaged.missing[0]
+    assert WAYMO.survey(root) == damaged
+    (tmp_path / "cache" / "ekya" / "waymo-segments.json").write_text("[")
+    assert WAYMO.survey(root) == damaged
 
 
 def test_waymo_index_opens_to_same_frames(written, monkeypatch):

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
+
+from ekya.core.plug_ins import PlugInGroup, find_plug_ins, load_plug_in
 
 DEFAULT_ARCHITECTURE = "resnet18"
 """Architecture of a stream's model unless the fleet file names another."""
@@ -122,8 +125,24 @@ DETECTORS: Mapping[str, tuple[str, ...]] = {
 }
 """Detectors that are edge models, and the names of their blocks; the heads follow."""
 
-NAMES = (*CUTS, *DETECTORS)
+STUDENTS = find_plug_ins(PlugInGroup.STUDENTS)
+"""Classifiers of other packages."""
+
+CLASSIFIERS = (*CUTS, *(name for name in STUDENTS if name not in CUTS and name not in DETECTORS))
+"""Every edge model that classifies."""
+
+NAMES = (*CLASSIFIERS, *DETECTORS)
 """Every edge model."""
+
+
+def build_student(name: str) -> tuple[Mapping[str, Any], int]:
+    """Returns the blocks of another package's classifier, modules of torch, and the last one's channels.
+
+    Raises:
+        UserError: that package cannot be loaded.
+    """
+    made: tuple[Mapping[str, Any], int] = load_plug_in(STUDENTS[name], lambda build: build())
+    return made
 
 
 def task_of(architecture: str) -> Task:
@@ -133,7 +152,9 @@ def task_of(architecture: str) -> Task:
 
 def block_names(architecture: str) -> tuple[str, ...]:
     """Returns the names of an architecture's blocks, from the input on."""
-    return DETECTORS[architecture] if architecture in DETECTORS else tuple(CUTS[architecture].blocks)
+    if architecture in DETECTORS:
+        return DETECTORS[architecture]
+    return tuple(CUTS[architecture].blocks if architecture in CUTS else build_student(architecture)[0])
 
 
 INPUT_MEAN = 0.45

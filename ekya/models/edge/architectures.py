@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ekya.models.edge.architecture_table import CUTS, FASTESTDET, SSDLITE, Cut
+from ekya.models.edge.architecture_table import CUTS, FASTESTDET, SSDLITE, STUDENTS, Cut, build_student
 from ekya.models.edge.detection import fastestdet, ssdlite
 from ekya.models.edge.detection.detector import DetectorHeads
 
@@ -208,7 +208,12 @@ def _of_ssdlite() -> Trunk:
     return Trunk(ssdlite.blocks(), ssdlite.FEATURES, ssdlite.SsdLite())
 
 
+def _of_student(name: str) -> Trunk:
+    return Trunk(*build_student(name))
+
+
 EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {
+    **{name: partial(_of_student, name) for name in STUDENTS},
     **{name: partial(_fresh_trunk, name) for name in CUTS},
     FASTESTDET: _of_fastestdet,
     SSDLITE: _of_ssdlite,

@@ -7,10 +7,11 @@ from types import MappingProxyType
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from ekya.models.edge.architecture_table import (
-    CUTS,
+    CLASSIFIERS,
     DEFAULT_ARCHITECTURE,
     DETECTORS,
     FASTESTDET,
+    NAMES,
     SSDLITE,
     Task,
     block_names,
@@ -25,7 +26,7 @@ SIDE_STEP = 32
 
 LEAST_FRAME_SIDE = 96
 
-_OF_TASK = {Task.CLASSIFY: tuple(CUTS), Task.DETECT: tuple(DETECTORS)}
+_OF_TASK = {Task.CLASSIFY: CLASSIFIERS, Task.DETECT: tuple(DETECTORS)}
 _CALLED = {Task.CLASSIFY: "classifier", Task.DETECT: "detector"}
 
 
@@ -61,8 +62,8 @@ class EdgeSpec(BaseModel):
     @field_validator("model")
     @classmethod
     def _does_the_task(cls, model: str, info: ValidationInfo) -> str:
-        if model not in CUTS and model not in DETECTORS:
-            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join((*CUTS, *DETECTORS))}")
+        if model not in NAMES:
+            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join(NAMES)}")
         # A task that is not valid is missing here, and has an error of its own.
         does, task = task_of(model), info.data.get("task", task_of(model))
         if does is not task:

@@ -24,6 +24,7 @@ from ekya.models.golden.spec import (
     GoldenSpec,
     detector_of,
     imported,
+    is_of_torchvision,
 )
 
 if TYPE_CHECKING:
@@ -196,8 +197,7 @@ def require_known_classes(spec: GoldenSpec, classes: tuple[str, ...]) -> None:
     """
     name = detector_of(spec)
     if name is not None:
-        is_file = DETECTORS[name] == DETECTORS[ONNX]
-        names = open_detector_of(spec, GOLDEN_SCORE).names if is_file else coco_names()
+        names = coco_names() if is_of_torchvision(name) else open_detector_of(spec, GOLDEN_SCORE).names
         class_of_each(classes, names, _class_map(spec, names), "the golden detector")
 
 

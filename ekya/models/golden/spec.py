@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ekya.core.plug_ins import PlugInGroup, find_plug_ins
 
 RESNEXT29 = "resnext29"
 """The shipped golden model, for the synthetic city."""
@@ -61,11 +62,8 @@ CLASSIFIERS: Mapping[str, ClassifierEntry] = {
 }
 """Golden models that classify. The two ResNeXt-101 have ImageNet weights, from torchvision."""
 
-GROUP = "ekya.golden_models"
-"""Entry points of other packages' golden detectors: functions as in ``DETECTORS``."""
-
 DETECTORS: Mapping[str, str] = {
-    **{point.name: point.value for point in entry_points(group=GROUP)},
+    **{point.name: point.value for point in find_plug_ins(PlugInGroup.GOLDEN_MODELS).values()},
     "fastestdet": f"{_GOLDEN}.onnx_detector:open_onnx",
     ONNX: f"{_GOLDEN}.onnx_detector:open_onnx",
     "fasterrcnn_resnet50_fpn_v2": f"{_GOLDEN}.torchvision_models:TorchvisionDetector",
@@ -107,6 +105,11 @@ def layout_words(layout: str) -> dict[str, str]:
         if said.setdefault(kind, word) != word:
             raise ValueError(f"layout has both {said[kind]} and {word}; keep the right one")
     return said
+
+
+def is_of_torchvision(detector: str) -> bool:
+    """Returns whether a golden detector has COCO's classes, and takes seconds to load."""
+    return DETECTORS[detector].startswith(f"{_GOLDEN}.torchvision_models:")
 
 
 def imported(opener: str) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
+from ekya.core.plug_ins import PlugInGroup, find_plug_ins, load_plug_in
 from ekya.core.profile import Profiler
 from ekya.planning.schedulers.baselines import (
     FixedConfig,
@@ -53,11 +53,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 
 All else, such as packing, checkpoints and answers to drifts, is the run's: two schedulers of one comparison
 differ in what they decide."""
-
-
-GROUP = "ekya.schedulers"
-"""Entry points of other packages' schedulers: each names a class, or a function, that is called without
-arguments and returns a ``Scheduler``."""
 
 
 def preset_of(text: str) -> Preset | None:
@@ -134,13 +129,14 @@ def make_scheduler(given: str | Scheduler, offered: Collection[RetrainConfig] | 
     if name in PRESETS:
         raise UserError(f"scheduler: {name} is a preset and has no options; write {name} alone")
     if name not in SCHEDULERS:
-        others = {point.name: point for point in entry_points(group=GROUP)}
+        others = find_plug_ins(PlugInGroup.SCHEDULERS)
         if name not in others:
             known = ", ".join(sorted({*SCHEDULERS, *PRESETS, *others}))
             raise UserError(f"scheduler: there is no {name!r}; choose one of {known}")
         if words:
             raise UserError(f"scheduler: {name} takes no options; write {name} alone")
-        return _load(others[name])
+        made: Scheduler = load_plug_in(others[name], lambda scheduler: scheduler())
+        return made
     options = _read_options(text, name, words)
     gamma: RetrainConfig | None = getattr(options, "gamma", None)
     if offered is not None and gamma is not None and gamma not in offered:
@@ -150,18 +146,6 @@ def make_scheduler(given: str | Scheduler, offered: Collection[RetrainConfig] | 
             f"choose one of {there}"
         )
     return SCHEDULERS[name].make(options)
-
-
-def _load(point: EntryPoint) -> Scheduler:
-    try:
-        made: Scheduler = point.load()()
-    except Exception as error:  # whatever the code of others raises
-        package = point.dist.name if point.dist else point.value
-        raise UserError(
-            f"scheduler: {point.name} of {package} cannot be loaded ({type(error).__name__}: {error}); "
-            "correct or remove that package"
-        ) from error
-    return made
 
 
 def _read_options(text: str, name: str, words: Sequence[str]) -> SchedulerOptions:

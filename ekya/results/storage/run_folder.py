@@ -106,6 +106,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def inputs(self) -> Path:
+        """SHA-256 of what a finished run of a comparison was made of; see ``play_once``."""
+        return self.path / "inputs.sha256"
+
+    @property
     def figures(self) -> Path:
         """Folder of the figures."""
         return self.path / "figures"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Literal, NotRequired, Protocol, TypedDict
 
 import numpy as np
@@ -177,3 +178,24 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Releases everything; the sink may be used again."""
+
+
+class SinkSpec(Protocol):
+    """Section of a fleet file of another package's sink: a pydantic model, whose name is an entry point.
+
+    Attributes:
+        kind: the same name.
+        name: of the sink, which can be a file's; no two of a fleet have the same.
+        min_confidence: of a detector's boxes, those with less confidence are not sent.
+    """
+
+    kind: str
+    name: str
+    min_confidence: float
+
+    def open(self, folder: Path) -> Sink:
+        """Returns the sink.
+
+        Args:
+            folder: for its files, that of what the service's sinks have confirmed.
+        """

@@ -1,12 +1,12 @@
 """All kinds of sinks of the fleet file, by ``kind``."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ekya.config.answer_sinks import AnySink, JsonlSpec, MqttSpec, WebhookSpec
 from ekya.results.storage.run_folder import RunFolder
 from ekya.service.answers.jsonl_sink import JsonlSink
-from ekya.service.answers.messages import Sink
+from ekya.service.answers.messages import Sink, SinkSpec
 from ekya.service.answers.mqtt_sink import Broker, MqttSink
 from ekya.service.answers.webhook_sink import WebhookSink
 from ekya.streams.ingest.credentials import fill_in_url, fill_in_variables
@@ -24,7 +24,9 @@ def make_sink(spec: AnySink, folder: RunFolder) -> Sink:
     Raises:
         UserError: an environment variable that it names is not set.
     """
-    return SINKS[spec.kind](spec, folder)
+    if spec.kind in SINKS:
+        return SINKS[spec.kind](spec, folder)
+    return cast(SinkSpec, spec).open(folder.answers_folder)
 
 
 def _jsonl(spec: JsonlSpec, folder: RunFolder) -> Sink:

@@ -1,6 +1,5 @@
 """`ekya compare`: runs several schedulers on the same frames, on virtual time."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,8 @@ from ekya.pipeline.first_look import warn_before_run
 from ekya.planning.schedulers.registry import scheduler_word
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.comparison import compare_schedulers
-from ekya.results.storage.run_folder import RunFolder, plain_name
-from ekya.simulation.emulated.run import emulate
-from ekya.system.files import write_bytes_atomic
-
-_LOG = logging.getLogger(__name__)
+from ekya.results.storage.run_folder import plain_name
+from ekya.simulation.emulated.play_once import play_once
 
 
 def compare(
@@ -25,7 +21,8 @@ def compare(
 ) -> dict[str, Any]:
     """Runs every scheduler with every seed in the emulated world, each under its own preset.
 
-    All have the windows of the fleet, since their results are compared window by window.
+    All have the windows of the fleet, since their results are compared window by window. Finished runs of an
+    earlier comparison with the same inputs are taken from it, since they would be the same.
 
     Returns:
         As ``compare_schedulers``.
@@ -37,18 +34,7 @@ def compare(
     root = options.runs / (options.name or f"compare-{fleet.name}")
 
     def play(scheduler: str, seed: int) -> Path:
-        folder = RunFolder.create_numbered(root, plain_name(f"{scheduler}-seed{seed}"))
-        _reuse_references(fleet, root, folder)
-        _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folder.path)
-        emulate(folder, fleet.with_preset(scheduler), given[scheduler], seed, lambda batch, step: None, card)
-        return folder.path
+        name = plain_name(f"{scheduler}-seed{seed}")
+        return play_once(root, name, fleet.with_preset(scheduler), given[scheduler], seed, card)
 
     return compare_schedulers(fleet, tuple(given), seeds, play)
-
-
-def _reuse_references(fleet: FleetConfig, root: Path, folder: RunFolder) -> None:
-    """Copies the golden detector's labels of whole videos from an earlier run; they are the same for all."""
-    for stream in fleet.streams:
-        made = sorted(root.glob(f"*/reference/{stream.id}.parquet"))
-        if made and not stream.source.gives_truth:
-            write_bytes_atomic(folder.reference(stream.id), made[0].read_bytes())

@@ -1,9 +1,11 @@
 """Catalogue of the segments of either version in a folder, and the index of a stream's segments.
 
-A source with an index need not read location and time from the segments again.
+A source with an index need not read location and time from the segments again, and a survey not those of
+files that are as they were: what was read of a folder's segments is kept in the user's cache.
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,7 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.waymo.shots import LostShot, SegmentFacts, SegmentFiles, Shot, WaymoCamera
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import cache_folder, user_errors, write_bytes_atomic, write_text_atomic
+
+_LOG = logging.getLogger(__name__)
 
 _BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
 
@@ -137,15 +141,54 @@ def describe_segments(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
 
 
 def describe_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
-    """Returns a folder's readable segments in chronological order, and a sentence for each of the others."""
+    """Returns a folder's readable segments in chronological order, and a sentence for each of the others.
+
+    Only segments that are new or changed since the last call are read.
+    """
+    file = cache_folder() / "waymo-segments.json"
+    kept, read_now = _read_kept(file), dict[str, _KeptFacts]()
     segments: list[Segment] = []
     problems: list[str] = []
     for files in find_segments(root).values():
+        read = files.stats or files.images
+        path = str(read.resolve())
         try:
-            segments.extend(describe_segments([files]))
+            with user_errors(read):
+                state = read.stat()
+            size, changed_ns, facts = kept.get(path, (0, 0, None))
+            if facts is None or (size, changed_ns) != (state.st_size, state.st_mtime_ns):
+                facts = segment_reader(files).read_facts()
+                read_now[path] = state.st_size, state.st_mtime_ns, facts
         except UserError as error:
             problems.append(str(error))
+        else:
+            segments.append(Segment(files, facts))
+    if read_now:
+        _keep(file, {path: facts for path, facts in (kept | read_now).items() if Path(path).exists()})
     return tuple(sorted(segments, key=lambda one: one.order)), tuple(problems)
+
+
+_KeptFacts = tuple[int, int, SegmentFacts]
+"""Size and time of change of the file that was read, and what was read."""
+
+_KEPT = TypeAdapter(dict[str, _KeptFacts])
+
+
+def _read_kept(file: Path) -> dict[str, _KeptFacts]:
+    """Returns what is kept, by path; nothing if there is no such file, or it is damaged."""
+    try:
+        return _KEPT.validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return {}
+
+
+def _keep(file: Path, known: dict[str, _KeptFacts]) -> None:
+    try:
+        with user_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomic(file, _KEPT.dump_json(known))
+    except UserError as error:
+        _LOG.info("what was read of the segments is not kept: %s", error)
 
 
 def usable_segments(

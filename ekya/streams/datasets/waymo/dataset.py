@@ -345,7 +345,7 @@ def _cameras(segments: tuple[Segment, ...]) -> tuple[WaymoCamera, ...]:
         if len(there) == len(WaymoCamera):
             break
         with suppress(UserError):
-            there |= set(segment_reader(segment.files).read_cameras())
+            there |= set(segment.facts.cameras or segment_reader(segment.files).read_cameras())
     return tuple(camera for camera in WaymoCamera if camera in there)
 
 

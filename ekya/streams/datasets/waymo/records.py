@@ -187,7 +187,13 @@ class RecordsReader:
             UserError: no record can be read, or it belongs to another segment.
         """
         first = self._first()
-        return SegmentFacts(first.location, first.time_of_day, first.timestamp_us, weather=first.weather)
+        return SegmentFacts(
+            first.location,
+            first.time_of_day,
+            first.timestamp_us,
+            weather=first.weather,
+            cameras=tuple(camera for camera in WaymoCamera if first.image(camera)),
+        )
 
     def read_cameras(self) -> tuple[WaymoCamera, ...]:
         """Returns the cameras with a picture in the first readable record.
@@ -195,8 +201,7 @@ class RecordsReader:
         Raises:
             UserError: as ``read_facts``.
         """
-        first = self._first()
-        return tuple(camera for camera in WaymoCamera if first.image(camera))
+        return self.read_facts().cameras
 
     def require_camera(self, camera: WaymoCamera) -> None:
         """Checks that the first readable record has a picture and labels of the camera.

@@ -55,6 +55,7 @@ class SegmentFacts:
         first_us: time of the first frame, microseconds since 1970.
         frames: upper bound on the number of frames; None if that takes reading the whole segment.
         weather: ``sunny`` or ``rain``; empty if not given.
+        cameras: with pictures; empty if that takes reading another file.
     """
 
     location: str
@@ -62,6 +63,7 @@ class SegmentFacts:
     first_us: int
     frames: int | None = None
     weather: str = ""
+    cameras: tuple[WaymoCamera, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
