@@ -68,8 +68,6 @@ class PreparationConfig(FleetSection):
         streams: number of streams that are labelled and profiled per window, round robin; None for all.
         frames: frames of a window that are used.
         profiler: how γ are estimated: ``ekya``, or ``paper`` for the paper's plain version.
-        doses: number of equal parts in which the labels of a window are made, spread over it: the first when
-            it opens, and each later one of frames since.
     """
 
     share_milli: int = Field(default=900, ge=1)
@@ -77,7 +75,6 @@ class PreparationConfig(FleetSection):
     streams: int | None = Field(default=None, ge=1)
     frames: KeptFrames = KeptFrames.DRAWN
     profiler: Profiler = Profiler.EKYA
-    doses: int = Field(default=1, ge=1)
 
 
 class ShadowGateConfig(FleetSection):
@@ -105,8 +102,7 @@ class DriftConfig(FleetSection):
         react: whether a stream that has drifted is labelled and retrained in the same window, on frames since
             the change. Without ``notice`` there is nothing to answer.
         pool: whether retrainings learn from other labels of the same scene, too: earlier ones, and those of
-            streams that drifted together. Without ``notice`` only where ``preparation.doses`` is above 1, as
-            later doses show drifts, too.
+            streams that drifted together. Not without ``notice``.
     """
 
     notice: bool = True

@@ -63,7 +63,6 @@ class LoopOptions:
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
         pools_labels: retrainings learn from other labels of the same scene, too.
-        doses: number of equal doses in which a window's labels are made.
     """
 
     window_us: int
@@ -92,7 +91,6 @@ class LoopOptions:
     prepared_streams: int | None = None
     reacts_to_drift: bool = False
     pools_labels: bool = False
-    doses: int = 1
     readmit_after_us: int | None = None
     trainer_milli: int = FULL_GPU_MILLI
 

@@ -13,7 +13,6 @@ from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamSt
 from ekya.core.stream_faults import Status
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.core.weights import WHOLE
 from ekya.planning.granting.regrant import regrant_plan
 from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack_shares
@@ -153,7 +152,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
 def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:
     profiled_in = window if asked.inference else stream.inference_profiled_in
     prepared = replace(stream, prepared_in=window, inference_profiled_in=profiled_in)
-    if asked.since_us is None or asked.dose != WHOLE:
+    if asked.since_us is None:
         return prepared
     is_new = asked.since_us != stream.labels.since_us
     return replace(prepared, relabelling=is_new, reactions=stream.reactions + 1)

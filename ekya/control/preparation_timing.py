@@ -1,4 +1,4 @@
-"""Decides which streams are labelled and profiled, and when: with a window, in doses, and after a drift."""
+"""Decides which streams are labelled and profiled, and when: with a window, and after a drift."""
 
 from dataclasses import replace
 from math import ceil
@@ -12,7 +12,7 @@ from ekya.core.state import FleetState, StreamState
 from ekya.core.stream_faults import Status
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.core.view import WindowView
-from ekya.core.weights import WHOLE, Dose, SceneOf
+from ekya.core.weights import SceneOf
 from ekya.planning.adaptation.label_pooling import same_scene
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.preparation.steps import next_prepared
@@ -92,7 +92,6 @@ def window_preparation(
                 ),
                 families=_families(fleet, histories, stream.stream, options, needs),
                 scenes=_scenes(fleet, stream, options),
-                dose=Dose(options.doses),
                 labels=needs.labels,
                 inference_first=first[stream.stream] or not needs.labels,
             )
@@ -132,36 +131,30 @@ def may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bo
 
 
 def plan_mid_window_preparation(
-    fleet: FleetState,
-    histories: Histories,
-    now_us: int,
-    options: LoopOptions,
-    needs: Needs,
-    dose_due: bool = False,
+    fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
 ) -> cmd.BeginPreparation | None:
     """Returns a preparation inside the window; None without a stream that wants one and has time for it.
 
-    It is of the streams that have drifted and, where a dose is due, of the others after them. One at a time
-    runs; what drifts meanwhile is prepared after it, and what drifts while the micro-profiler loads is
-    prepared as soon as that is done. A drift without a preparation is labelled with the next
-    window, or after its preparation if that labels mostly the scene before.
+    It is of the streams that have drifted. One at a time runs; what drifts meanwhile is prepared after it,
+    and what drifts while the micro-profiler loads is prepared as soon as that is done. A drift without a
+    preparation is labelled with the next window, or after its preparation if that labels mostly the scene
+    before.
     """
     if not needs.labels or fleet.preparing or fleet.profiler_down or fleet.window < 0:
         return None
-    serving = [stream for stream in fleet.streams if _may_learn(stream)]
-    new_scenes = [
+    waiting = [
         stream
-        for stream in serving
-        if (stream.requested and more_labels_us(stream, options) is None)
-        or (options.reacts_to_drift and stream.drifted_us is not None and stream.reactions < MOST_REACTIONS)
+        for stream in fleet.streams
+        if _may_learn(stream)
+        and (
+            (stream.requested and more_labels_us(stream, options) is None)
+            or (
+                options.reacts_to_drift
+                and stream.drifted_us is not None
+                and stream.reactions < MOST_REACTIONS
+            )
+        )
     ]
-    # A new scene that is to be labelled again soon needs no dose before that.
-    same_scenes = [
-        stream
-        for stream in serving
-        if dose_due and stream not in new_scenes and more_labels_us(stream, options) is None
-    ]
-    waiting = [*new_scenes, *same_scenes]
     if not waiting:
         return None
     share_milli = _share_milli(fleet, histories, now_us, options, needs)
@@ -174,9 +167,8 @@ def plan_mid_window_preparation(
             stream.stream,
             (),
             _families(fleet, histories, stream.stream, options, needs),
-            _since_us(fleet, stream, stream in new_scenes),
+            _since_us(fleet, stream),
             _scenes(fleet, stream, options),
-            WHOLE if stream in new_scenes else Dose(options.doses, stream.accuracy),
         )
         for stream in (*answered, *others[: _places(len(others), share_milli, options)])
     ]
@@ -207,15 +199,10 @@ def _may_learn(stream: StreamState) -> bool:
     return stream.status is Status.SERVING and not stream.frozen
 
 
-def _since_us(fleet: FleetState, stream: StreamState, is_new_scene: bool) -> int:
+def _since_us(fleet: FleetState, stream: StreamState) -> int:
     """Returns the stream time since which frames are labelled inside a window."""
-    if is_new_scene and stream.drifted_us is not None:
+    if stream.drifted_us is not None:
         return stream.drifted_us
-    return _labelled_until_us(fleet, stream)
-
-
-def _labelled_until_us(fleet: FleetState, stream: StreamState) -> int:
-    """Returns the stream time since which no labels of the open window show a stream's scene."""
     return max(fleet.window_open_us, stream.labels.until_us or 0, stream.scene_us or 0)
 
 

@@ -71,7 +71,6 @@ PLANNED_AGAIN_AFTER = (
 PREPARED_AGAIN_AFTER = (
     ev.DriftDetected,
     ev.MoreLabelsDue,
-    ev.DoseDue,
     ev.LabelsReady,
     rq.LabelsRequested,
 )
@@ -112,11 +111,10 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
             matters = falls_behind(new, options) and not falls_behind(old, options)
         plan_again = plan_again or matters
     asks = plan_again or any(isinstance(event, PREPARED_AGAIN_AFTER) for event in batch.events)
-    dose_due = any(isinstance(event, ev.DoseDue) for event in batch.events)
     # Again: events of this batch may be requests that change them.
     options = as_asked(options, state.fleet)
     answer = (
-        plan_mid_window_preparation(state.fleet, state.histories, batch.now_us, options, needs, dose_due)
+        plan_mid_window_preparation(state.fleet, state.histories, batch.now_us, options, needs)
         if asks
         else None
     )
@@ -166,8 +164,6 @@ def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
 def loop_events_due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
     """Returns the loop's own events: borders of windows, the time limit of preparation, further labels.
 
-    A dose is due when no preparation runs; of those that are due by then only the last.
-
     Once every stream has ended or was set aside, no further window opens and the run ends, unless another
     stream may still join. A lost camera may come back, so the run waits for it.
     """
@@ -188,15 +184,11 @@ def loop_events_due(state: FleetState, now_us: int, options: LoopOptions) -> tup
         return (closed, opened, *_readmitted(state, options))
     if state.preparation is not None and now_us >= next_due_us(state, options):
         return (ev.PreparationEnded(now_us, state.window, state.preparation.round),)
-    more = tuple(
+    return tuple(
         ev.MoreLabelsDue(now_us, stream.stream, state.window)
         for stream in state.streams
         if (due_us := more_labels_us(stream, options)) is not None and due_us <= now_us
     )
-    is_due = state.preparation is None and not state.profiler_down and _next_dose_us(state, options) <= now_us
-    passed = (now_us - state.window_open_us) * options.doses
-    dose = passed // (state.window_end_us - state.window_open_us)
-    return (*more, ev.DoseDue(now_us, state.window, dose)) if is_due else more
 
 
 def _readmitted(state: FleetState, options: LoopOptions) -> Iterator[ev.StreamReadmitted]:
@@ -209,13 +201,6 @@ def _readmitted(state: FleetState, options: LoopOptions) -> Iterator[ev.StreamRe
             yield ev.StreamReadmitted(state.window_end_us, stream.stream)
 
 
-def _next_dose_us(state: FleetState, options: LoopOptions) -> int:
-    """Returns the time of the window's next dose; its end without one."""
-    length_us = state.window_end_us - state.window_open_us
-    # Rounded up: at this time loop_events_due, which rounds down, has come to this dose.
-    return state.window_open_us - -length_us * (state.dose + 1) // options.doses
-
-
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
     """Returns the time of the loop's own next event."""
     options = as_asked(options, state)
@@ -224,8 +209,7 @@ def next_due_us(state: FleetState, options: LoopOptions) -> int:
         return min(state.preparation.began_us + limit_us, state.window_end_us)
     labelled = (more_labels_us(stream, options) for stream in state.streams)
     known = (due_us for due_us in labelled if due_us is not None)
-    dose_us = state.window_end_us if state.profiler_down else _next_dose_us(state, options)
-    return min((state.window_end_us, dose_us, *known))
+    return min((state.window_end_us, *known))
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:

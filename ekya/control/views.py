@@ -121,10 +121,10 @@ def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> in
 
     A quantum for each serving stream must remain, and what the next preparation needs, over all GPUs, and
     with home GPUs also on that of the guests. That is its share, if it begins with the next window, before
-    ``until_us``. One that a drift or a dose may cause in this window takes what guests leave, and at least a
+    ``until_us``. One that a drift may cause in this window takes what guests leave, and at least a
     quantum.
     """
-    may_react = (options.reacts_to_drift or options.doses > 1) and not state.preparing
+    may_react = options.reacts_to_drift and not state.preparing
     prepares_milli = 0
     if until_us > state.window_end_us:
         prepares_milli = options.preparation_share_milli

@@ -13,7 +13,7 @@ from ekya.core.plan import Plan
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import WHOLE, Dose, Elsewhere, LabelBudget, SceneOf
+from ekya.core.weights import Elsewhere, LabelBudget, SceneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,10 @@ class PrepareStream:
     Attributes:
         inference: λ to profile; empty for none.
         families: families of γ to micro-profile, the most promising first.
-        since_us: stream time of a drift, or of the labels before a later dose; labels are drawn from frames
-            since then, and not from the window before. None for the window's own preparation.
+        since_us: stream time of a drift; labels are drawn from frames since then, and not from the window
+            before. None for the window's own preparation.
         scenes: streams whose labels since then are tried beside its newest ones: itself, and those that
             drifted together with it.
-        dose: part of the window's labels that is made; an answer to a drift has all of them.
         labels: whether it is labelled at all.
         inference_first: λ are profiled before anything is labelled, or nothing is.
     """
@@ -37,7 +36,6 @@ class PrepareStream:
     families: tuple[Family, ...]
     since_us: int | None = None
     scenes: tuple[SceneOf, ...] = ()
-    dose: Dose = WHOLE
     labels: bool = True
     inference_first: bool = False
 
@@ -49,8 +47,7 @@ class BeginPreparation:
     GPU-seconds of trials, like those of retrainings, are converted by ``training_speed``.
 
     Attributes:
-        round: number within the window: 0 is the window's own preparation, the others answer drifts or make
-            later doses of labels.
+        round: number within the window: 0 is the window's own preparation, the others answer drifts.
         budget: of the labels of each stream, where it has changed since the run began.
     """
 

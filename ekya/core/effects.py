@@ -60,7 +60,6 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
                 ),
                 forgotten=_with_forgotten(state),
                 rounds=0,
-                dose=0,
                 window=event.index,
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
@@ -75,8 +74,6 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
             return state
         case ev.ProfilerDown() | ev.ProfilerBack():
             return replace(state, profiler_down=isinstance(event, ev.ProfilerDown))
-        case ev.DoseDue():
-            return replace(state, dose=event.dose) if event.window == state.window else state
         case ev.CapacityLent():
             return replace(state, lent_milli=event.share_milli)
         case rq.MinAccuracyChanged():
@@ -169,11 +166,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 accuracy_on_all=event.accuracy_on_all,
                 objects=event.objects,
             )
-            # Without validation crops there is no new accuracy of the model. What a running retraining
-            # reaches is compared with the accuracy on its own labels.
-            later_dose = event.probe is not None and not event.of_new_scene
-            is_news = event.validation_crops and not (later_dose and stream.job is not None)
-            accuracy = event.serving_accuracy if is_news else stream.accuracy
+            # Without validation crops there is no new accuracy of the model.
+            accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
             labelled = replace(
                 stream,
                 labels=labels,
@@ -181,11 +175,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 # Labels of the window before do not show what was asked for since.
                 requested=stream.requested and event.since_us is None and stream.drifted_us is not None,
             )
-            if event.since_us is None:
-                return labelled
-            if not event.of_new_scene:
-                return _of_same_scene(labelled)
-            return _of_new_scene(labelled, event, stream.requested)
+            return _of_new_scene(labelled, event, stream.requested) if event.of_new_scene else labelled
         case ev.DriftDetected():
             # The labels of a first scene were no answer to a drift.
             reactions = 0 if stream.scene_us is None else stream.reactions
@@ -260,12 +250,6 @@ def _labelled_until_us(state: FleetState, event: ev.LabelsReady) -> int:
     return event.t_us if state.preparation is None else state.preparation.began_us
 
 
-def _of_same_scene(stream: StreamState) -> StreamState:
-    """Returns the stream after a later dose of labels, with which it may be retrained again."""
-    profiles = WindowProfiles(did_not_fit=stream.profiles.did_not_fit)
-    return replace(stream, profiles=profiles, finished=None)
-
-
 def _of_new_scene(stream: StreamState, event: ev.LabelsReady, requested: bool) -> StreamState:
     """Returns the stream without what is known of the scene before its new labels.
 
@@ -275,7 +259,7 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady, requested: bool) -
     since_us = event.since_us or 0
     newer = stream.drifted_us is not None and stream.drifted_us > since_us
     # Cameras that begin together need not show the same, so this is no scene whose labels are pooled.
-    is_first = stream.scene_us is None and not requested and event.probe is None
+    is_first = stream.scene_us is None and not requested
     enough_us = FIRST_AGAIN_US if is_first else ENOUGH_SCENE_US
     again_us = None if newer or (is_first and _shows_well(event)) else shown_enough_us(event, enough_us)
     return replace(

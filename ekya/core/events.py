@@ -9,7 +9,6 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import GpuUse
 from ekya.core.preparation_events import (
     AccuracyAudited,
-    DoseDue,
     DriftDetected,
     InferenceProfiled,
     LabelsReady,
@@ -38,7 +37,6 @@ from ekya.core.view import InferenceOption
 
 __all__ = [
     "AccuracyAudited",
-    "DoseDue",
     "DriftDetected",
     "InferenceProfiled",
     "LabelsReady",
@@ -291,7 +289,6 @@ Event = (
     | FramesCounted
     | DriftDetected
     | MoreLabelsDue
-    | DoseDue
     | Warned
     | GpuMeasured
     | ShareResized

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import Compared, DoseProbe, PooledLabels
+from ekya.core.weights import Compared, PooledLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class LabelsReady:
             count them.
         objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
         since_us: stream time from which on the sample was taken, where it is of the open window.
-        probe: of a later dose, what it says of the serving model; None for other labels.
         accuracy_on_all: of the serving model on all labels, with less chance in it than in the few that
             validate; None where it may have learnt from them, or the world does not measure it.
         pooled: other labels of the same scene that retrainings learn from as well; None without any.
@@ -45,14 +44,13 @@ class LabelsReady:
     golden_calls: int = 0
     objects: int | None = None
     since_us: int | None = None
-    probe: DoseProbe | None = None
     accuracy_on_all: float | None = None
     pooled: PooledLabels | None = None
 
     @property
     def of_new_scene(self) -> bool:
         """True if the sample shows a scene that labels before did not, or more of it."""
-        return self.since_us is not None and (self.probe is None or self.probe.shows_drift)
+        return self.since_us is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +135,6 @@ class MoreLabelsDue:
     t_us: int
     stream: StreamId
     window: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoseDue:
-    """Streams may be labelled again with the next part of the window's labels.
-
-    Attributes:
-        dose: number within the window; that of the window's own preparation is 0.
-    """
-
-    t_us: int
-    window: int
-    dose: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,6 @@ class FleetState:
         window: index of the open window; -1 before the first.
         preparation: makes labels and profiles of this window; None if none is running.
         rounds: number of preparations of this window after its own.
-        dose: number of its newest dose of labels.
         profiler_down: the micro-profiler is loading its models.
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
         min_accuracy: a_MIN, where it has changed since the run began.
@@ -268,7 +267,6 @@ class FleetState:
     window_end_us: int = 0
     preparation: RunningPreparation | None = None
     rounds: int = 0
-    dose: int = 0
     profiler_down: bool = False
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0

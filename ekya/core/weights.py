@@ -3,14 +3,10 @@
 Also what a service shows of a comparison: what the weights before and after a retraining answered.
 """
 
-import math
 from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import StreamId
-
-FEWEST_LABELS = 8
-"""Least number of labels in a dose: fewer show nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +59,6 @@ class PooledLabels:
 
 
 @dataclass(frozen=True, slots=True)
-class Dose:
-    """Part of a window's labels that is made at a time.
-
-    Attributes:
-        parts: number of equal doses of a window.
-        known: accuracy of the serving model before a later dose; None for the first one, and while unknown.
-    """
-
-    parts: int = 1
-    known: float | None = None
-
-    def label_count(self, most: int) -> int:
-        """Returns the dose of an upper bound on the labels of a window."""
-        return min(max(most // self.parts, FEWEST_LABELS), most)
-
-
-WHOLE = Dose()
-"""All labels of a window at once."""
-
-
-@dataclass(frozen=True, slots=True)
 class LabelBudget:
     """How much of a stream's window is labelled.
 
@@ -94,39 +69,6 @@ class LabelBudget:
 
     labels: int
     gpu_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DoseProbe:
-    """Accuracy of the serving model on all labels of a later dose, which has not learnt from them.
-
-    Attributes:
-        accuracy: on these labels.
-        objects: number of different objects.
-        known: accuracy before the dose; None if it was unknown.
-    """
-
-    accuracy: float
-    objects: int
-    known: float | None
-
-    @property
-    def shows_drift(self) -> bool:
-        """True if the model does worse than was known by more than chance explains.
-
-        The margin is two standard errors of an accuracy of one half on as many objects.
-        """
-        known = 0.0 if self.known is None else self.known
-        return self.objects > 0 and self.accuracy < known - 1.0 / math.sqrt(self.objects)
-
-    @property
-    def reason(self) -> str:
-        """The evidence for a drift, in one sentence."""
-        known = 0.0 if self.known is None else self.known
-        return (
-            f"of {self.objects} objects labelled since, the model gets {self.accuracy:.1%} right, "
-            f"and {known:.1%} was known"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ekya.core.areas import WHOLE_PICTURE, Areas
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import Detections, FramePlace, GoldenObjects, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
@@ -101,14 +100,12 @@ class WindowMaterial:
     Attributes:
         window: of the frames.
         since_us: stream time from which on they were kept, where the window is still open.
-        dose: part of a window's labels that is made of them.
     """
 
     window: int
     sample: tuple[CollectedFrame, ...]
     burst: tuple[CollectedFrame, ...]
     since_us: int | None = None
-    dose: Dose = WHOLE
 
     @property
     def used_in(self) -> int:
@@ -229,10 +226,9 @@ class WindowCollector:
         shown = [kept for kept in sample if kept.t_us >= since_us]
         return WindowMaterial(window, self._chosen(shown), (), since_us)
 
-    def material(self, window: int, since_us: int | None, dose: Dose = WHOLE) -> WindowMaterial:
+    def material(self, window: int, since_us: int | None) -> WindowMaterial:
         """Returns the frames of which a window's labels are made: of the window before, or since a time."""
-        kept = self.close(window - 1) if since_us is None else self.recent_material(window, since_us)
-        return replace(kept, dose=dose)
+        return self.close(window - 1) if since_us is None else self.recent_material(window, since_us)
 
     def forget_material(self) -> None:
         """Drops what was kept of the last past window, a megabyte a frame."""

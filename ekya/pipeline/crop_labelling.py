@@ -40,10 +40,10 @@ class CropLabelling:
     def select(self, given: LabellingInputs) -> Selection:
         """Returns the objects to label: a random choice within the budget."""
         settings, material = given.settings, given.material
-        dose, one_gpu_s = material.dose, _one_gpu_s(given, material.sample)
-        left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s / dose.parts
+        one_gpu_s = _one_gpu_s(given, material.sample)
+        left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
         by_box = given.golden.background is None
-        most = dose.label_count(settings.labels_per_window if by_box else LABELLED_PICTURES)
+        most = settings.labels_per_window if by_box else LABELLED_PICTURES
         count = affordable_count(left_gpu_s, one_gpu_s, most)
         warn_if_none(given, count, one_gpu_s)
         return (choose if by_box else choose_pictures)(material, count, settings.seed)
@@ -56,7 +56,7 @@ class CropLabelling:
             asked,
             given.golden,
             settings.side,
-            given.material.dose.label_count(settings.labels_per_window),
+            settings.labels_per_window,
             settings.seed,
         )
 
@@ -87,17 +87,15 @@ class CropLabelling:
             for at, (frame, truth) in enumerate(labelled)
         ]
 
-    def to_compare(
-        self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
-    ) -> tuple[Examples, int] | None:
+    def to_compare(self, given: LabellingInputs, labels: StreamLabels) -> tuple[Examples, int] | None:
         """Returns the newest crop of each object, and their number; None if there are too few."""
         labelled = labels.examples
         assert isinstance(labelled, LabelledCrops)
         objects = labelled.select_rows(np.flatnonzero(labelled.classes != given.golden.background))
-        if len(objects) < least:
+        if len(objects) < LEAST_OBJECTS:
             return None
         newest = objects.select_rows(few_of_each(objects.classes, objects.tracks, 1))
-        return (newest, len(newest)) if len(newest) >= least else None
+        return (newest, len(newest)) if len(newest) >= LEAST_OBJECTS else None
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of compared crops: one of each object."""

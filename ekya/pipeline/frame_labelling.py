@@ -71,13 +71,12 @@ class FrameLabelling:
     def select(self, given: LabellingInputs) -> ChosenFrames:
         """Returns all answered frames, and others that are spread over the window, within the budget."""
         settings, sample = given.settings, given.material.sample
-        dose, budget_gpu_s = given.material.dose, settings.label_gpu_s
-        wanted = dose.label_count(settings.frames_per_window)
+        wanted, budget_gpu_s = settings.frames_per_window, settings.label_gpu_s
         answered = [frame for frame in sample if frame.answer is not None]
         others = [frame for frame in sample if frame.answer is None]
         one_gpu_s = _one_gpu_s(given, others)
         if budget_gpu_s is not None:
-            budget_gpu_s *= SAMPLE_PART / dose.parts
+            budget_gpu_s *= SAMPLE_PART
         count = affordable_count(budget_gpu_s, one_gpu_s, min(max(wanted - len(answered), 0), len(others)))
         if others and not answered:
             warn_if_none(given, count, one_gpu_s)
@@ -124,13 +123,11 @@ class FrameLabelling:
             labelled = _labelled(given.golden, asked)
         return measure_burst(given.serving, configs, labelled, scopes)
 
-    def to_compare(
-        self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
-    ) -> tuple[Examples, int] | None:
+    def to_compare(self, given: LabellingInputs, labels: StreamLabels) -> tuple[Examples, int] | None:
         """Returns all labelled frames, and the number of distinct objects; None if there are too few."""
         labelled = _frames_of(labels)
         objects = distinct_objects(labelled)
-        return (labelled, objects) if objects >= least else None
+        return (labelled, objects) if objects >= LEAST_OBJECTS else None
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of compared frames: all."""

@@ -15,7 +15,6 @@ from ekya.pipeline.device_scopes import DeviceScopes
 from ekya.pipeline.inference import Serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.profiling.inference_profile import BurstFrame
 
 _LOG = logging.getLogger(__name__)
@@ -64,9 +63,7 @@ class Labelling(Protocol):
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
 
-    def to_compare(
-        self, given: LabellingInputs, labels: StreamLabels, least: int = LEAST_OBJECTS
-    ) -> tuple[Examples, int] | None:
+    def to_compare(self, given: LabellingInputs, labels: StreamLabels) -> tuple[Examples, int] | None:
         """Returns labels on which models are compared, and their distinct objects; None if those are few."""
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:

@@ -69,8 +69,7 @@ def loop_options(
         roll_back_margin=fleet.shadow_gate.roll_back,
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.reacts,
-        pools_labels=fleet.drift.pools or (fleet.drift.pool and fleet.preparation.doses > 1),
-        doses=fleet.preparation.doses,
+        pools_labels=fleet.drift.pools,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 
@@ -184,7 +183,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
             task=fleet.edge.task,
             frames_per_window=fleet.golden.frames_per_window,
-            keeps_newest=fleet.drift.reacts or fleet.preparation.doses > 1,
+            keeps_newest=fleet.drift.reacts,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, FamilyCurve
-from ekya.core.weights import WHOLE, Compared, DoseProbe
+from ekya.core.weights import Compared
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -98,15 +98,6 @@ class StreamPreparation(LabellingInputs):
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of images that each model analysed for what ``compare`` returned."""
         return self._labelling.compared_images(labels, compared)
-
-    def probe(self, labels: StreamLabels) -> DoseProbe | None:
-        """Returns what all labels of a later dose say of the serving model; None for other labels."""
-        dose = self.material.dose
-        if self.material.since_us is None or dose == WHOLE:
-            return None
-        shown = self._labelling.to_compare(self, labels, 1)
-        newest, objects = (labels.training.examples, 0) if shown is None else shown
-        return DoseProbe(_right(self.serving, newest) if objects else 0.0, objects, dose.known)
 
     def after_rollback(self, compared: Compared | None) -> "StreamPreparation":
         """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""

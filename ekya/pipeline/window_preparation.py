@@ -17,7 +17,7 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared, DoseProbe, PooledLabels, SceneOf
+from ekya.core.weights import Compared, PooledLabels, SceneOf
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import calls_for
@@ -123,7 +123,6 @@ class LabelledStream:
         labels: the labels.
         accuracy: of these weights on the validation part.
         compared: what the shadow gate compared.
-        probe: what a later dose says of these weights.
         work: that it took.
         accuracy_on_all: see ``LabelsReady``.
         pooled: see ``LabelsReady``.
@@ -134,7 +133,6 @@ class LabelledStream:
     labels: StreamLabels
     accuracy: float
     compared: Compared | None
-    probe: DoseProbe | None
     work: StepWork
     accuracy_on_all: float | None = None
     pooled: PooledLabels | None = None
@@ -158,7 +156,6 @@ class LabelledStream:
             golden_calls=calls_for(prepared.golden, self.work.questions),
             objects=labels.objects_in_frames,
             since_us=prepared.material.since_us,
-            probe=self.probe,
             accuracy_on_all=self.accuracy_on_all,
             pooled=self.pooled,
         )
@@ -179,11 +176,8 @@ def _compare_on(prepared: StreamPreparation, asked: Asked, labels: StreamLabels)
     if compared is not None:
         images.append(2 * prepared.compared_images(labels, compared))
     settled = replace(prepared.after_rollback(compared), earlier=None)
-    probe = settled.probe(labels)
-    if probe is not None:
-        images.append(labels.count)
     work = StepWork(asked.questions, tuple((count, prepared.settings.side) for count in images))
-    return LabelledStream(settled, labels, settled.serving_accuracy(labels), compared, probe, work)
+    return LabelledStream(settled, labels, settled.serving_accuracy(labels), compared, work)
 
 
 def measure_on_all(made: LabelledStream, stream: StreamId, pool: LabelPool) -> LabelledStream:

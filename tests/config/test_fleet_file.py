@@ -98,7 +98,7 @@ def test_load_fleet_reads_scheduler_and_placement(folder):
 
 def test_fleet_under_preset_changes_the_profiler_and_an_open_window_alone(folder):
     """So schedulers that are compared differ in what they decide."""
-    fleet = load(folder, fleet_dict(), placement="best-fit", preparation={"doses": 3}, window_s=30)
+    fleet = load(folder, fleet_dict(), placement="best-fit", preparation={"streams": 3}, window_s=30)
     under = fleet.with_preset("paper")
     assert under.preparation.profiler is Profiler.PAPER
     assert under.model_copy(update={"preparation": fleet.preparation}) == fleet

@@ -33,9 +33,7 @@ from ekya.core import requests as rq
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
-from ekya.core.weights import WHOLE, DoseProbe, PooledLabels
-
-OBJECTS_IN_DOSE = 40
+from ekya.core.weights import PooledLabels
 
 
 class ScriptedFleet:
@@ -327,9 +325,6 @@ class ScriptedFleet:
 
     def _labels(self, camera: Camera, window: int, asked: cmd.PrepareStream) -> ev.LabelsReady:
         camera.labelled = window
-        probe = None
-        if asked.since_us is not None and asked.dose != WHOLE:
-            probe = DoseProbe(camera.accuracy, OBJECTS_IN_DOSE, asked.dose.known)
         return ev.LabelsReady(
             self.now_us,
             camera.stream,
@@ -340,7 +335,6 @@ class ScriptedFleet:
             False,
             LABEL_GPU_S,
             since_us=asked.since_us,
-            probe=probe,
             accuracy_on_all=camera.accuracy if asked.since_us is None else None,
             pooled=self._pooled(asked),
         )

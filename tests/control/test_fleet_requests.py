@@ -14,7 +14,7 @@ from ekya.core.weights import LabelBudget
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import decode_fact, encode_fact
 
-SPARING = replace(OPTIONS, reacts_to_drift=True, doses=2)
+SPARING = replace(OPTIONS, reacts_to_drift=True)
 """The default of a fleet, where preparations are small and come several times a window."""
 
 TIMES_US = st.integers(0, 119).map(lambda at_s: at_s * S)

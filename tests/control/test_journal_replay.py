@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from script import MISFORTUNES, OPTIONS, TRIALS
 from whole_runs import DRIFTS, assert_journal_replays, run
 
@@ -36,9 +35,9 @@ def test_replay_of_read_journal_gives_same_commands(name, tmp_path):
 
 
 @settings(max_examples=6)
-@given(doses=st.integers(1, 9), drifts=DRIFTS)
-def test_replay_of_doses_and_drifts_gives_same_commands(tmp_path_factory, doses, drifts):
-    options = replace(OPTIONS, doses=doses, reacts_to_drift=True, pools_labels=True)
+@given(drifts=DRIFTS)
+def test_replay_of_drifts_gives_same_commands(tmp_path_factory, drifts):
+    options = replace(OPTIONS, reacts_to_drift=True, pools_labels=True)
     path = tmp_path_factory.mktemp("run") / "journal.jsonl"
     done = run("thief", options=options, misfortunes=(*MISFORTUNES, *drifts), path=path)
     assert_journal_replays(done, path)

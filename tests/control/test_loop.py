@@ -38,9 +38,9 @@ def test_loop_state_agrees_with_fleet_after_each_step(name, misfortunes):
 @every_scheduler
 @either_luck
 @settings(max_examples=5)
-@given(doses=st.integers(1, 9), drifts=DRIFTS, pools=st.booleans())
-def test_loop_state_agrees_with_doses_and_drifts(name, misfortunes, doses, drifts, pools):
-    options = replace(OPTIONS, doses=doses, reacts_to_drift=True, pools_labels=pools)
+@given(drifts=DRIFTS, pools=st.booleans())
+def test_loop_state_agrees_with_drifts(name, misfortunes, drifts, pools):
+    options = replace(OPTIONS, reacts_to_drift=True, pools_labels=pools)
     run(name, options=options, misfortunes=(*misfortunes, *drifts), after_turn=check_turn)
 
 

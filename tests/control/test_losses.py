@@ -234,16 +234,6 @@ def test_window_that_a_loading_profiler_refused_has_its_lambdas_on_return(labels
     assert [(asked.labels, bool(asked.inference)) for asked in begun.streams] == 2 * [(labels, True)]
 
 
-def test_dose_that_falls_due_while_the_profiler_loads_is_made_on_return():
-    hand = started(options=replace(OPTIONS, doses=2))
-    hand.give(40 * S, ev.ProfilerDown(40 * S))
-    assert next_due_us(hand.state.fleet, hand.options) == 100 * S
-    assert loop_events_due(hand.state.fleet, 60 * S, hand.options) == ()
-    hand.give(61 * S, ev.ProfilerBack(61 * S))
-    assert next_due_us(hand.state.fleet, hand.options) == 50 * S
-    assert loop_events_due(hand.state.fleet, 61 * S, hand.options) == (ev.DoseDue(61 * S, 0, 1),)
-
-
 def test_returned_profiler_skips_labelled_or_late_window():
     for hand, back_us in ((started(), 20 * S), (retraining(), 140 * S), (unlabelled(), 185 * S)):
         assert only(cmd.BeginPreparation, hand.give(back_us, ev.ProfilerBack(back_us))) == []

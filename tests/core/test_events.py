@@ -39,7 +39,6 @@ def one_of_each(t_us):
         ev.FramesCounted(t_us, A, 0, 50, 49),
         ev.DriftDetected(t_us, A, 0, t_us - 2, "why"),
         ev.MoreLabelsDue(t_us, A, 0),
-        ev.DoseDue(t_us, 0, 1),
         ev.Warned(t_us, "inference/A", "why"),
         ev.ProfilerDown(t_us),
         ev.ProfilerBack(t_us),

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from street import SIDE, collected
 
-from ekya.core.weights import WHOLE, Dose
 from ekya.models.golden.detections import ON_CPU, Detections
 from ekya.models.golden.golden_model import calls_for
 from ekya.pipeline.collector import WindowMaterial
@@ -81,26 +80,6 @@ def test_label_budget_ignores_pictures_with_detections():
     seen, unlimited = prepared(0.001, Golden(1), 6, seen=True), prepared(None, Golden(1), 6, seen=True)
     assert len(seen.select().questions) == len(unlimited.select().questions) == 30
     assert len(seen.burst_questions()) == 11
-
-
-@pytest.mark.parametrize(("background", "whole", "part"), [(None, 96, 32), (1, 12, 8)])
-def test_dose_is_a_part_of_the_labels(background, whole, part):
-    """Of a detector it is a part of the pictures, but no fewer than show something."""
-
-    def asked(dose):
-        one = prepared(None, Golden(background), 9)
-        return replace(one, material=replace(one.material, dose=dose)).select().questions
-
-    of_boxes = background is None
-    for dose, most in ((WHOLE, whole), (Dose(3), part)):
-        count = sum(len(item.boxes) for item in asked(dose)) if of_boxes else len(asked(dose))
-        assert count == most
-
-
-def test_dose_has_its_part_of_the_budget():
-    one = prepared(0.4, Golden(), 9)
-    third = replace(one, material=replace(one.material, dose=Dose(3)))
-    assert sum(len(item.boxes) for item in third.select().questions) == 10
 
 
 def test_label_budget_free_golden_model_is_not_limited():

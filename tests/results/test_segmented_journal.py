@@ -23,7 +23,7 @@ from ekya.results.storage.segmented_journal import (
     segment_state,
 )
 
-ALL = replace(OPTIONS, reacts_to_drift=True, pools_labels=True, doses=2, windows=6)
+ALL = replace(OPTIONS, reacts_to_drift=True, pools_labels=True, windows=6)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_service_that_goes_on_begins_a_segment_with_its_options(folder):
     done = recorded(folder, segment_bytes=1 << 30)
     snapshot = read_snapshot(folder)
     cut_to(folder, snapshot)
-    other = replace(OPTIONS, doses=3)
+    other = replace(OPTIONS, prepared_streams=3)
     journal = SegmentedJournal(folder, "thief", other, 1 << 30, snapshot.state)
     assert read_header(folder.journal_segment(1)) == ("thief", other)
     assert segment_state(folder.journal_segment(1)) == snapshot.state == done.states[opening(done) - 1]

@@ -21,7 +21,7 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion
-from ekya.core.weights import WHOLE, Dose, Elsewhere, LabelBudget
+from ekya.core.weights import Elsewhere, LabelBudget
 from ekya.runtime.driver.executor import StoppedEarlyError
 
 CAM, S = "cam", 1_000_000
@@ -147,10 +147,10 @@ def test_preparation_inside_a_window_hands_in_frames_since_a_time(executor, acto
     executor.execute_commands([prepare(1)])
     events_of(executor, actors)
     executor.execute_commands([cmd.EndPreparation(1)])
-    asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S, dose=Dose(3, 0.5))
+    asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S)
     executor.execute_commands([cmd.BeginPreparation(1, 500, (asked,), round=1)])
     events_of(executor, actors)
-    assert actors.arguments("window_material") == [(CAM, 1, None, WHOLE), (CAM, 1, 7 * S, Dose(3, 0.5))]
+    assert actors.arguments("window_material") == [(CAM, 1, None), (CAM, 1, 7 * S)]
     first, second = actors.calls("hand_in")
     assert (first.named["round"], second.named["round"]) == (0, 1)
     executor.execute_commands([cmd.EndPreparation(1, 1)])

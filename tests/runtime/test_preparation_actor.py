@@ -33,7 +33,7 @@ from ekya.core.profile import Family, FamilyCost
 from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.weights import Dose, LabelBudget
+from ekya.core.weights import LabelBudget
 from ekya.gpu.backends.backend import Measured, Resized
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import to_bytes
@@ -166,27 +166,6 @@ def test_second_round_of_a_window_replaces_the_labels_of_its_stream(actor, good,
     assert (told.window, told.since_us) == (1, since_us)
     assert events[-1] == ev.PreparationEnded(events[-1].t_us, 1, 1)
     assert actor.newest_labels(1, CAM) is not first
-
-
-def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(actor, good, materials):
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
-    whole = prepare(actor, materials, 1, BASE_VERSION, None)
-    dose = Dose(4, known=0.9)
-    asked = cmd.PrepareStream(CAM, (), (HEAD,), 5, dose=dose)
-    actor.start_preparation(cmd.BeginPreparation(1, 500, (asked,), round=1), 2)
-    newer = replace(materials[1], since_us=5, dose=dose)
-    actor.hand_in(1, CAM, SETTINGS, newer, BASE_VERSION, unheard_of, None, round=1)
-    events = []
-    while not any(isinstance(event, ev.PreparationEnded) for event in events):
-        events.extend(actor.poll(5.0))
-    (told,) = (event for event in events if isinstance(event, ev.LabelsReady))
-    assert whole.probe is None
-    assert told.probe.known == 0.9
-    assert told.probe.accuracy > 0.8
-    assert told.probe.objects > 0
-    assert not told.of_new_scene
-    most = dose.label_count(SETTINGS.labels_per_window)
-    assert 0 < told.training_crops + told.validation_crops <= most < SETTINGS.labels_per_window
 
 
 def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before(actor, good, materials):

@@ -30,7 +30,7 @@ from ekya.core.trace import (
 )
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
-from ekya.core.weights import Dose, DoseProbe, Elsewhere
+from ekya.core.weights import Elsewhere
 from ekya.planning.schedulers.objective import evaluate_phases
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
@@ -279,22 +279,6 @@ def test_trace_preparation_is_charged_at_its_share():
     assert [(o.config, o.accuracy_after, o.gpu_s) for o in told[1].options] == [
         (GAMMA, pytest.approx(0.8), 8.0)
     ]
-
-
-def test_trace_doses_together_cost_as_much_as_all_labels():
-    executor = executor_of()
-    executor.wait(20 * S)
-    first = cmd.PrepareStream(CAM, (), (), dose=Dose(2))
-    executor.execute_commands([cmd.BeginPreparation(1, 500, (first,))])
-    labels, ended = events_until(executor, 30 * S)
-    executor.execute_commands([cmd.EndPreparation(1)])
-    assert (labels.gpu_s, labels.t_us, labels.probe) == (0.5, 21 * S, None)
-    later = cmd.PrepareStream(CAM, (), (), 20 * S, dose=Dose(2, known=0.35))
-    executor.execute_commands([cmd.BeginPreparation(1, 500, (later,), round=1)])
-    labels, ended = events_until(executor, 40 * S)
-    assert (labels.gpu_s, labels.since_us) == (0.5, 20 * S)
-    assert labels.probe == DoseProbe(0.35, 50, 0.35)
-    assert ended.round == 1
 
 
 def test_trace_preparation_ended_early_drops_the_rest():

@@ -123,7 +123,7 @@ class HealthFollower:
                 return
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return
-            case ev.PreparationEnded() | ev.ProfilerDown() | ev.ProfilerBack() | ev.DoseDue():
+            case ev.PreparationEnded() | ev.ProfilerDown() | ev.ProfilerBack():
                 return
             case _ if event.stream not in self._removed:
                 self._of(event.stream, event.t_us).follow_event(event)

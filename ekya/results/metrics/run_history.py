@@ -8,7 +8,6 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.commands import StepRecord
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
-from ekya.core.weights import DoseProbe
 from ekya.results.metrics.promises import CheckedPromise, check_promises
 from ekya.results.metrics.retrainings import FAILED, FINISHED, RetrainRun, retrainings_of
 
@@ -165,7 +164,7 @@ class RunHistory:
         validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
-        drifts: changes of scenes that inference noticed, or that a later dose of labels shows, in order.
+        drifts: changes of scenes that inference noticed, in order.
         pooled: labels with others of the same scene, in order.
         promises: gains that were promised and checked, in order.
         golden_gpu_s: part of both that the golden model took.
@@ -262,7 +261,7 @@ def summarize_steps(steps: Sequence[StepRecord]) -> RunHistory:
             event.training_crops + event.validation_crops if event.objects is None else event.objects
             for event in labelled
         ),
-        drifts=tuple(_drifts(events)),
+        drifts=tuple(event for event in events if isinstance(event, ev.DriftDetected)),
         pooled=tuple(event for event in labelled if event.pooled),
         promises=tuple(check_promises(steps)),
     )
@@ -292,15 +291,6 @@ def profile_rows(history: RunHistory) -> list[dict[str, Any]]:
         }
         for run in history.retrainings
     ]
-
-
-def _drifts(events: Sequence[ev.Event]) -> Iterator[ev.DriftDetected]:
-    for event in events:
-        match event:
-            case ev.DriftDetected():
-                yield event
-            case ev.LabelsReady(probe=DoseProbe(shows_drift=True) as probe, since_us=int(since_us)):
-                yield ev.DriftDetected(event.t_us, event.stream, event.window, since_us, probe.reason)
 
 
 def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:

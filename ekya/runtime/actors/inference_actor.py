@@ -11,7 +11,6 @@ import cv2
 
 from ekya.core.events import Event
 from ekya.core.units import BASE_VERSION, StreamId
-from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
@@ -149,11 +148,9 @@ class InferenceActor:
             _LOG.critical("%s: its inference hangs, so its process ends", stream)
             self._end_process_for(stream)
 
-    def window_material(
-        self, stream: StreamId, window: int, since_us: int | None, dose: Dose
-    ) -> WindowMaterial:
+    def window_material(self, stream: StreamId, window: int, since_us: int | None) -> WindowMaterial:
         """Returns the frames of which a stream's labels in a window are made; see ``WindowCollector``."""
-        return self.streams[stream].window_material(window, since_us, dose)
+        return self.streams[stream].window_material(window, since_us)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first.

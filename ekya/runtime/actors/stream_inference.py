@@ -14,7 +14,6 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.objects import BACKGROUND, SURE
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion
-from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import from_bytes
@@ -199,9 +198,9 @@ class StreamInference:
         prepared = self._process.models.prepare_weights(self._stream.id, model, event.version)
         self._process.models.serve_next(self._stream.id, prepared, event)
 
-    def window_material(self, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
+    def window_material(self, window: int, since_us: int | None) -> WindowMaterial:
         """Returns the frames of which a window's labels are made; see ``WindowCollector``."""
-        return self._steps.collector.material(window, since_us, dose)
+        return self._steps.collector.material(window, since_us)
 
     def drain_audit_frames(self) -> DrawnFrames:
         """Returns the frames that were drawn for an audit since the last time."""

@@ -94,9 +94,7 @@ class ProfilerCalls:
                 preparation.hand_in_failed.remote(command.window, asked.stream, round=command.round)
                 continue
             own = self._actors.streams[asked.stream]
-            material = own.inference.window_material.remote(
-                asked.stream, command.window, asked.since_us, asked.dose
-            )
+            material = own.inference.window_material.remote(asked.stream, command.window, asked.since_us)
             settings = self._ready[asked.stream].settings.with_label_budget(command.budget)
             earlier = self._weights.record_evaluation(asked.stream)
             weights = partial(ray.get, own.newest_weights)

@@ -13,7 +13,6 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCurve
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import US_PER_S, StreamId
-from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -136,7 +135,7 @@ class PreparingWindows:
             if asked.since_us is None:
                 camera.labels = None
             camera.snapshot_serving()
-            prepared = self.preparation_inputs(camera, command.window, now_us, asked.since_us, asked.dose)
+            prepared = self.preparation_inputs(camera, command.window, now_us, asked.since_us)
             settings = prepared.settings.with_label_budget(command.budget)
             self.streams[asked.stream] = replace(prepared, settings=settings)
         speed = self._speed.speed_at(command.share_milli)
@@ -156,12 +155,11 @@ class PreparingWindows:
         window: int,
         now_us: int,
         since_us: int | None = None,
-        dose: Dose = WHOLE,
     ) -> StreamPreparation:
         """Returns the inputs of preparing a camera's window, or of labelling it again since a time."""
         return StreamPreparation(
             camera.settings,
-            camera.inference.material(window, now_us, since_us, dose),
+            camera.inference.material(window, now_us, since_us),
             camera.inference.serving,
             self._golden,
             exemplars=camera.memory.size,

@@ -10,7 +10,6 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.events import DriftDetected
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.model import EdgeModel
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
@@ -143,12 +142,10 @@ class EmulatedStream:
         used, self._used_gpu_s = self._used_gpu_s, 0.0
         return used
 
-    def material(
-        self, window: int, now_us: int, since_us: int | None = None, dose: Dose = WHOLE
-    ) -> WindowMaterial:
+    def material(self, window: int, now_us: int, since_us: int | None = None) -> WindowMaterial:
         """Returns the material of which a window's labels are made at ``now_us``."""
         self.advance(now_us)
-        return self._steps.collector.material(window, since_us, dose)
+        return self._steps.collector.material(window, since_us)
 
     def forget_material(self) -> None:
         """Drops the material of the last closed window."""

@@ -22,7 +22,6 @@ from ekya.core.shares import ShareHolder, inference_holder
 from ekya.core.trace import StreamWindow, Trace
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import DoseProbe
 from ekya.planning.preparation.steps import (
     InferenceStep,
     Labelled,
@@ -173,7 +172,7 @@ class TraceWorld:
         window = self._window_of(step.stream)
         match step:
             case LabelStep():
-                return window.labelling_gpu_s / self._asked[step.stream].dose.parts
+                return window.labelling_gpu_s
             case _ if self._estimates.exact:
                 return 0.0
             case InferenceStep():
@@ -188,10 +187,6 @@ class TraceWorld:
             case LabelStep():
                 accuracy = reported_accuracy(stream.standing(window.window), self._estimates.exact)
                 asked = self._asked[step.stream]
-                crops = window.training_crops + window.validation_crops
-                probe = None
-                if asked.since_us is not None:
-                    probe = DoseProbe(accuracy, asked.dose.label_count(crops), asked.dose.known)
                 can_train = min(window.training_crops, window.validation_crops) > 0
                 labelled[step.stream] = Labelled(accuracy, can_train)
                 return ev.LabelsReady(
@@ -204,7 +199,6 @@ class TraceWorld:
                     new_classes=False,
                     gpu_s=self._gpu_s(step),
                     since_us=asked.since_us,
-                    probe=probe,
                     class_histogram=labelled_histogram(stream.trace, window.window),
                 )
             case InferenceStep():
