@@ -12,7 +12,7 @@ from ekya.config.shipped import (
     shipped_root,
 )
 from ekya.core.errors import UserError
-from ekya.models.edge.architecture_table import FASTESTDET, Task
+from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.checkpoints import from_torchvision, is_edge_model, load_model
 from ekya.models.edge.detection.weights import is_same_network, open_detector_weights
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model
@@ -51,7 +51,7 @@ def weights_of(fleet: FleetConfig) -> Path:
     """
     if fleet.edge.weights is not None:
         return verified(fleet.edge.weights)
-    if fleet.edge.model == FASTESTDET and (shipped_root() / DETECTOR_BASE).is_file():
+    if (shipped_root() / DETECTOR_BASE).is_file():
         return verified(shipped_detector())
     raise UserError(
         f"key 'edge.weights': a {fleet.edge.model} starts from trained weights and none are named; name its "
@@ -76,7 +76,7 @@ def teacher_warnings(fleet: FleetConfig) -> Iterator[str]:
             yield describe_base(fleet.edge)
         return
     rendered = all(stream.source.gives_truth for stream in fleet.streams)
-    if fleet.edge.weights is None and fleet.edge.model == FASTESTDET and not rendered:
+    if fleet.edge.weights is None and not rendered:
         yield (
             "edge.weights: none are named, and the shipped base knows rendered frames only: it finds next to "
             "nothing before its first retraining; name COCO weights there, or with --student FILE"

@@ -199,7 +199,7 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
             "edge.model",
             "resnet50",
             "there is no edge model 'resnet50'; use one of resnet18, mobilenet_v3_small, "
-            "shufflenet_v2_x1_0, efficientnet_b0, resnet101, fastestdet, ssdlite320_mobilenet_v3_large",
+            "shufflenet_v2_x1_0, efficientnet_b0, resnet101, fastestdet",
         ),
         (
             "edge.model",
@@ -365,7 +365,7 @@ NO_SIDE = "is no side of a detector's input; use multiples of 32 of edge.resolut
             "edge.model",
             "resnet18",
             "resnet18 is a classifier, and edge.task is detect; write edge.task: classify, or use one of "
-            "fastestdet, ssdlite320_mobilenet_v3_large",
+            "fastestdet",
         ),
         ("edge.resolution", 100, "100 is no side of a detector's input; use a multiple of 32 from 96 on"),
         ("edge.resolution", 704, "704 is too large; use at most 640"),
@@ -579,8 +579,6 @@ def test_fleet_from_videos_with_a_student_detects(folder):
     for name in (str(student), f"fastestdet={student}"):
         edge = make_fleet(videos, golden, student=name).edge
         assert (edge.task, edge.model, edge.weights) == (Task.DETECT, "fastestdet", student)
-    edge = make_fleet(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
-    assert (edge.model, edge.resolution) == ("ssdlite320_mobilenet_v3_large", 320)
     assert make_fleet(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
 
 
@@ -609,10 +607,10 @@ def test_fleet_from_videos_lets_the_golden_detector_answer_too(folder):
 
 def test_fleet_from_videos_takes_a_student_of_the_model_that_it_names(folder):
     own, odd = folder / "own.safetensors", folder / "a=b.onnx"
-    save_file({"w": np.zeros(1)}, own, {"architecture": "ssdlite320_mobilenet_v3_large"})
+    save_file({"w": np.zeros(1)}, own, {"architecture": "fastestdet"})
     odd.touch()
     golden, videos = folder / "golden.safetensors", [Camera(folder / "a.mp4")]
-    assert make_fleet(videos, golden, student=str(own)).edge.model == "ssdlite320_mobilenet_v3_large"
+    assert make_fleet(videos, golden, student=str(own)).edge.model == "fastestdet"
     assert make_fleet(videos, golden, student=str(odd)).edge.weights == odd
 
 

@@ -70,12 +70,6 @@ def test_base_model_without_weights_is_the_shipped_detector(tmp_path):
     assert (model.architecture, "car" in model.classes) == (FASTESTDET, True)
 
 
-def test_base_model_of_an_unshipped_detector_needs_weights(tmp_path):
-    edge = {"task": "detect", "model": "ssdlite320_mobilenet_v3_large", "resolution": 320}
-    with pytest.raises(UserError, match=r"^key 'edge\.weights': .*--student FILE"):
-        base_model(fleet_of(tmp_path, None, classes=["car"], edge=edge), seed=0)
-
-
 def test_base_model_that_lacks_a_class_is_refused(tmp_path, own):
     with pytest.raises(UserError, match=r"student\.safetensors: this detector does not find 'bus'"):
         base_model(fleet_of(tmp_path, own, classes=["bus"]), seed=0)

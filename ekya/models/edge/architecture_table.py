@@ -117,11 +117,8 @@ CUTS: Mapping[str, Cut] = {
 FASTESTDET = "fastestdet"
 """Architecture of a stream's detector unless the fleet file names another."""
 
-SSDLITE = "ssdlite320_mobilenet_v3_large"
-
 DETECTORS: Mapping[str, tuple[str, ...]] = {
     FASTESTDET: ("stem", "stage2", "stage3", "stage4", "spp"),
-    SSDLITE: ("stem", "stage1", "stage2", "stage3", "stage4", "stage5", "extra"),
 }
 """Detectors that are edge models, and the names of their blocks; the heads follow."""
 

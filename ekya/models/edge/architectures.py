@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ekya.models.edge.architecture_table import CUTS, FASTESTDET, SSDLITE, STUDENTS, Cut, build_student
-from ekya.models.edge.detection import fastestdet, ssdlite
+from ekya.models.edge.architecture_table import CUTS, FASTESTDET, STUDENTS, Cut, build_student
+from ekya.models.edge.detection import fastestdet
 from ekya.models.edge.detection.detector import DetectorHeads
 
 _IMAGENET_CLASSES = 1000
@@ -204,10 +204,6 @@ def _of_fastestdet() -> Trunk:
     return Trunk(fastestdet.blocks(), fastestdet.FEATURES, fastestdet.FastestDet())
 
 
-def _of_ssdlite() -> Trunk:
-    return Trunk(ssdlite.blocks(), ssdlite.FEATURES, ssdlite.SsdLite())
-
-
 def _of_student(name: str) -> Trunk:
     return Trunk(*build_student(name))
 
@@ -216,7 +212,6 @@ EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {
     **{name: partial(_of_student, name) for name in STUDENTS},
     **{name: partial(_fresh_trunk, name) for name in CUTS},
     FASTESTDET: _of_fastestdet,
-    SSDLITE: _of_ssdlite,
 }
 """Builders of trunks with fresh weights, by name of the architecture."""
 

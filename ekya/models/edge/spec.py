@@ -12,13 +12,12 @@ from ekya.models.edge.architecture_table import (
     DETECTORS,
     FASTESTDET,
     NAMES,
-    SSDLITE,
     Task,
     block_names,
     task_of,
 )
 
-FRAME_SIDES: Mapping[str, int] = MappingProxyType({FASTESTDET: 352, SSDLITE: 320})
+FRAME_SIDES: Mapping[str, int] = MappingProxyType({FASTESTDET: 352})
 """Side in pixels of each detector's input unless the fleet file sets another: that of published weights."""
 
 SIDE_STEP = 32

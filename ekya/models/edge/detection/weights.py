@@ -3,8 +3,6 @@
 They are published weights, those of an ONNX file, or a model of Ekya's.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,8 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from ekya.core.errors import UserError
-from ekya.models.edge.architecture_table import FASTESTDET, SSDLITE
 from ekya.models.edge.checkpoints import is_edge_model, load_model
-from ekya.models.edge.detection import fastestdet, ssdlite
+from ekya.models.edge.detection import fastestdet
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import prepared
@@ -28,40 +25,11 @@ _ROUNDING = 1e-3
 """Largest difference of equal weights, relative to the largest of a kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Published weights of a detector.
+_CLASS_BIAS = "head.classes.4.bias"
+"""Name of the weight with one value for each class."""
 
-    Attributes:
-        renamed: returns them under the names of an ``EdgeModel``.
-        class_bias: name of the weight with one value for each class, of each box of a cell.
-        boxes_of_cell: number of boxes.
-        background: True if the first class is background.
-        onnx: True if the weights can be read from an ONNX file too.
-        first: name of the first kernel, which is for BGR; None if it is for RGB.
-    """
-
-    renamed: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    class_bias: str
-    boxes_of_cell: int = 1
-    background: bool = False
-    onnx: bool = False
-    first: str | None = None
-
-    def classes(self, state: Mapping[str, Tensor]) -> int:
-        """Returns the number of classes of weights under the names of an ``EdgeModel``."""
-        return len(state[self.class_bias]) // self.boxes_of_cell - self.background
-
-
-PUBLISHED: Mapping[str, Published] = {
-    FASTESTDET: Published(
-        fastestdet.renamed, "head.classes.4.bias", onnx=True, first="blocks.0.first.0.weight"
-    ),
-    SSDLITE: Published(
-        ssdlite.renamed, "head.classes.module_list.0.1.bias", ssdlite.ANCHORS, background=True
-    ),
-}
-"""Detectors whose published weights can be read."""
+_FIRST_KERNEL = "blocks.0.first.0.weight"
+"""Name of the kernel that is for BGR in published files, and for RGB here."""
 
 
 def open_detector_weights(
@@ -81,22 +49,15 @@ def open_detector_weights(
     is_onnx = path.suffix.lower() == ".onnx"
     if not is_onnx and is_edge_model(path):
         return _own(path, architecture, fleet)
-    published = PUBLISHED[architecture]
-    if is_onnx and not published.onnx:
-        raise UserError(
-            f"{path}: a {architecture} cannot be trained from an ONNX file, named by the key 'edge.weights'; "
-            "give its weights as safetensors or a state dict."
-        )
-    state = _of_onnx(path, architecture) if is_onnx else published.renamed(read_state(path))
-    if published.class_bias not in state:
-        raise _other_network(path, architecture, f"weight '{published.class_bias}' is missing")
-    outputs = _outputs(path, published.classes(state), fleet, class_map)
+    state = _of_onnx(path, architecture) if is_onnx else fastestdet.renamed(read_state(path))
+    if _CLASS_BIAS not in state:
+        raise _other_network(path, architecture, f"weight '{_CLASS_BIAS}' is missing")
+    outputs = _outputs(path, len(state[_CLASS_BIAS]), fleet, class_map)
     model = build_edge_model(outputs, 0, 0, architecture)
     wrong = differences(state, model.state_dict(), counters=False)
     if wrong:
         raise _other_network(path, architecture, wrong[0])
-    if published.first is not None:
-        state[published.first] = state[published.first].flip(1)
+    state[_FIRST_KERNEL] = state[_FIRST_KERNEL].flip(1)
     # Not strict, since counters of batches may be missing; all else was compared.
     model.load_state_dict(state, strict=False)
     return model.eval()
@@ -235,11 +196,8 @@ def is_same_network(model: EdgeModel, path: Path) -> bool:
     except UserError:
         return False
     merged = prepared(model, "cpu", PLAIN)
-    published = PUBLISHED.get(model.architecture)
-    first = None if published is None else published.first
-    # This kernel is for BGR in published files, and was turned when it was loaded.
     ours = [
-        layer.weight.flip(1) if f"{name}.weight" == first else layer.weight
+        layer.weight.flip(1) if f"{name}.weight" == _FIRST_KERNEL else layer.weight
         for name, layer in merged.named_modules()
         if isinstance(layer, nn.Conv2d)
     ]
