@@ -38,7 +38,6 @@ from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
 from ekya.models.golden.spec import FILE, ONNX, GoldenSpec, detector_of
-from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler, preset_of
@@ -292,8 +291,6 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         if stream.source.live:
             yield f"pretraining.{stream.id}.source: a live camera brings no labels; name a labelled recording"
     for stream in fleet.streams:
-        if stream.source.gives_truth and stream.objects != ObjectsSpec():
-            yield f"streams.{stream.id}.objects: its source knows its objects; remove it"
         if stream.source.live and stream.play != PlayConfig():
             yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
         end_s = math.inf if fleet.windows is None else fleet.windows * fleet.window_s
@@ -331,6 +328,3 @@ def _problems_of_detectors(fleet: FleetConfig) -> Iterator[str]:
                 f"inference.resolutions: {side} is no side of a detector's input; use multiples of "
                 f"{SIDE_STEP} of edge.resolution, {fleet.edge.resolution}, at most"
             )
-    for stream in fleet.streams:
-        if stream.objects != ObjectsSpec():
-            yield f"streams.{stream.id}.objects: a detector finds the objects itself; remove it"

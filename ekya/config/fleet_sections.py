@@ -20,7 +20,6 @@ from ekya.core.profile import Profiler
 from ekya.core.unique_tuple import UniqueTuple, require_distinct
 from ekya.core.units import StreamId
 from ekya.models.edge.spec import SIDE_STEP
-from ekya.models.proposer import ObjectsSpec
 from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
@@ -253,7 +252,6 @@ class StreamConfig(FleetSection):
         max_age_s: latency limit in seconds: maximum age of the latest result; None for no limit.
         source: source of its frames.
         play: how a recording is played.
-        objects: how its objects are found if the source does not know them.
         mask: polygons of points [x, y], parts of the picture's width and height from 0 to 1; one alone needs
             no list of its own. An object does not count if the middle of its box's lower edge lies in one of
             them: it is neither label nor answer nor score.
@@ -265,7 +263,6 @@ class StreamConfig(FleetSection):
     max_age_s: float | None = Field(default=None, gt=0)
     source: AnySource
     play: PlayConfig = PlayConfig()
-    objects: ObjectsSpec = ObjectsSpec()
     mask: Polygons = ()
     zone: Polygons = ()
 

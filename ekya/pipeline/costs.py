@@ -25,7 +25,6 @@ from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE, Task, task
 from ekya.models.edge.forward import MOST_IMAGES
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.spec import CLASSIFIERS, FILE, detector_of
-from ekya.models.proposer import ObjectsSpec
 from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.labelled import VALIDATION_FRACTION
 from ekya.models.training.microprofile import Price
@@ -240,14 +239,15 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
     if fleet.offers_golden:
         golden[GOLDEN_RESOLUTION] = label_gpu_s
         following[GOLDEN_RESOLUTION] = card.following_gpu_s(TYPICAL_OBJECTS)
-    finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
+    finding: int | None = None  # one detector is opened for all streams
 
     def costs(stream: StreamConfig) -> StreamCosts:
+        nonlocal finding
         operations = 0
         if not stream.source.gives_truth and fleet.golden.model != FILE:
-            if stream.objects not in finding:
-                finding[stream.objects] = proposer_for(fleet, stream).operations(TYPICAL_FRAME)
-            operations = finding[stream.objects]
+            if finding is None:
+                finding = proposer_for(fleet, stream).operations(TYPICAL_FRAME)
+            operations = finding
         fps, length_s = _rate_and_length(stream)
         return StreamCosts(
             fps,

@@ -178,7 +178,7 @@ def _costs(
     for stream in fleet.streams:
         if any(sampled.get(stream.id) is one for one in timed):
             shown, proposer = sampled[stream.id], proposer_for(fleet, stream, scopes)
-            finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, stream.objects.every, timer)
+            finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, timer)
             known[stream.id] = StreamCosts(
                 shown.fps * stream.play.speed,
                 {resolution: finding_s + took_s for resolution, took_s in passing_s.items()} | golden_s,
@@ -241,22 +241,11 @@ def kept_self_test(architecture: str, device: str, sides: Sequence[int], *, agai
     return made
 
 
-def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer: Timer) -> float:
-    """Times how a camera's objects are found; returns seconds a frame.
-
-    Args:
-        sampled: its frames.
-        proposer: finds them, with a detector in every n-th frame.
-        every: n.
-        timer: of the device.
-    """
+def finding_gpu_s(sampled: SampledSource, proposer: Proposer, timer: Timer) -> float:
+    """Times how a camera's objects are found in its frames; returns seconds a frame."""
     frames = cycle(sampled.pictures)
 
-    def find() -> None:
-        for frame in islice(frames, every):
-            proposer.propose_boxes(frame)
-
-    return timer.batch_s(find) / every
+    return timer.batch_s(lambda: proposer.propose_boxes(next(frames)))
 
 
 def following_gpu_s(sampled: SampledSource, timer: Timer) -> float:

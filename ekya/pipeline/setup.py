@@ -22,7 +22,7 @@ from ekya.models.golden.golden_from_detections import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.spec import FILE, detector_of
-from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, NoProposals, Proposer
+from ekya.models.proposer import DetectedBoxes, GivenBoxes, NoProposals, Proposer
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes
@@ -32,7 +32,6 @@ from ekya.planning.placement.homes import PREPARATION_GPU, assign_home_gpus
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_options
 from ekya.results.metrics.energy import JobPlaces
 from ekya.results.metrics.script_events import Cue, Happening
-from ekya.streams.ingest.motion import MotionRegions
 from ekya.streams.ingest.playing import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ def typical_images(fleet: FleetConfig) -> float:
 
 
 def proposer_for(fleet: FleetConfig, stream: StreamConfig, scopes: DeviceScopes = UNCHARGED) -> Proposer:
-    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion.
+    """Returns the proposer of a stream: the source's boxes, a label file, or the golden detector.
 
     Models that detect need no proposals. ``scopes`` are of its work; a detector is opened on their device.
     """
@@ -112,12 +111,7 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig, scopes: DeviceScopes 
             f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
             "in which they must be found; use a detector, such as fastestdet."
         )
-    return DetectorAndMotion(
-        open_detector_of(fleet.golden, PROPOSAL_SCORE, scopes.device),
-        MotionRegions() if stream.objects.find is Find.DETECTOR_AND_MOTION else None,
-        every=stream.objects.every,
-        gpu_scope=scopes.scope,
-    )
+    return DetectedBoxes(open_detector_of(fleet.golden, PROPOSAL_SCORE, scopes.device), scopes.scope)
 
 
 def drift_monitor(fleet: FleetConfig) -> DriftMonitor | None:

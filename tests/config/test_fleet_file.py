@@ -182,13 +182,6 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
         ("placement", "heap", "'heap' is not possible; write 'pool', 'quantised' or 'best-fit'"),
         ("streams.cam-2.max_age_s", -1, "-1 is too small; use more than 0"),
         ("windows", 0, "0 is too small; use at least 1"),
-        ("streams.cam-1.objects", {"every": 3}, "its source knows its objects; remove it"),
-        (
-            "streams.cam-2.objects.find",
-            "it",
-            "'it' is not possible; write 'detector+motion' or 'detector'",
-        ),
-        ("streams.cam-2.objects.every", 31, "31 is too large; use at most 30"),
         ("streams", [], "the list is empty; write at least one entry"),
         ("streams", 3, "3 is not possible; write a list"),
         ("streams.cam-2.source", {"kind": "vidio"}, f"there is no kind 'vidio'; use one of {KINDS}"),
@@ -387,7 +380,6 @@ NO_SIDE = "is no side of a detector's input; use multiples of 32 of edge.resolut
         ),
         ("golden.frames_per_window", 3, "3 is too small; use at least 4"),
         ("golden.frames_per_window", 49, "49 is too large; use at most 48"),
-        ("streams.cam-1.objects", {"every": 3}, "a detector finds the objects itself; remove it"),
     ],
 )
 def test_load_fleet_of_detectors_with_a_bad_value_names_the_key(folder, key, value, sentence):

@@ -16,7 +16,7 @@ from ekya.models.golden.detections import ON_CPU, Detections, Question
 from ekya.models.golden.golden_from_detections import UNSURE, detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import CLASSIFIERS, DETECTORS, RESNEXT29, GoldenSpec, detector_of, imported
-from ekya.models.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
+from ekya.models.proposer import DetectedBoxes, GivenBoxes
 from ekya.pipeline import discover_classes
 from ekya.pipeline.discover_classes import (
     LEAST_SAMPLED,
@@ -76,7 +76,7 @@ def test_detector_model_label_confirms_boxes_or_says_background() -> None:
 def test_detector_model_known_detections_are_not_computed_again() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 1, 0.5))
     golden = detector_model(("car", "person", "background"), detector, 0.6)
-    proposals = DetectorAndMotion(detector).propose_boxes(Frame(0, 0, IMAGE, None))
+    proposals = DetectedBoxes(detector).propose_boxes(Frame(0, 0, IMAGE, None))
     assert detector.asked == 1
     known, unknown = Question(proposals.boxes, None, proposals.found), Question(proposals.boxes, IMAGE)
     assert golden.label_boxes([known])[0].tolist() == golden.label_boxes([unknown])[0].tolist() == [0, UNSURE]
@@ -255,29 +255,6 @@ def test_classes_of_a_long_recording_are_sought_all_over_it(
         monkeypatch.setattr(discover_classes, "open_detector_of", lambda *_, made=detector: made)
         assert with_classes(fleet).classes == ("car", "background")
         assert detector.asked == asked
-
-
-def test_proposer_puts_detections_before_moving_regions() -> None:
-    detector = Scripted(([10, 10, 50, 50], 0, 0.9), ([11, 10, 50, 50], 1, 0.5), ([120, 60, 180, 90], 2, 0.45))
-    proposer = DetectorAndMotion(detector)
-    background = np.random.default_rng(0).integers(90, 120, (200, 300, 3), dtype=np.uint8)
-    for i in range(30):
-        boxes = proposer.propose_boxes(Frame(i, i, background, None)).boxes
-    assert boxes.tolist() == [[10, 10, 50, 50], [120, 60, 180, 90]], "one object, one box, whatever its class"
-    moving = background.copy()
-    moving[12:48, 12:48] = 255  # inside a box of the detector
-    moving[130:170, 200:250] = 255  # where the detector finds nothing
-    boxes = proposer.propose_boxes(Frame(30, 30, moving, None)).boxes
-    assert len(boxes) == 3
-    np.testing.assert_allclose(boxes[2], [200, 130, 250, 170], atol=4)
-    assert proposer.operations((100, 200, 3)) == 20_000
-
-
-def test_proposer_too_many_boxes_keeps_the_most_confident() -> None:
-    rows = [([12.0 * i, 0, 12.0 * i + 10, 10], 0, 0.99 - 0.01 * i) for i in range(40)]
-    boxes = DetectorAndMotion(Scripted(*rows)).propose_boxes(Frame(0, 0, IMAGE, None)).boxes
-    assert len(boxes) == MAX_BOXES
-    assert boxes[:, 0].tolist() == [12.0 * i for i in range(MAX_BOXES)]
 
 
 def test_given_boxes_are_the_frames_own() -> None:

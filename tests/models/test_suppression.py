@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.detections import Detections, covered_part, nms, suppressed
+from ekya.models.golden.detections import Detections, nms, suppressed
 
 WIDTH, HEIGHT = 80, 40
 BOX = (10.0, 5.0, 30.0, 25.0)
@@ -104,9 +104,3 @@ def test_nms_without_classes_compares_all_boxes() -> None:
     scores = np.array([0.5, 0.9], dtype=np.float32)
     assert nms(boxes, scores, np.array([0, 1]), 0.5).tolist() == [1, 0]
     assert nms(boxes, scores, None, 0.5).tolist() == [1]
-
-
-def test_covered_part_is_of_the_first_box() -> None:
-    small, large = np.array([[2, 2, 4, 4]], np.float32), np.array([[0, 0, 8, 4]], np.float32)
-    assert covered_part(small, large).tolist() == [[1.0]]
-    assert covered_part(large, small).tolist() == [[0.125]]

@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from bright import FLEET, BrightDetector, kept, serving_detector
 
@@ -11,7 +10,7 @@ from ekya.core.units import StreamId
 from ekya.models.edge.architecture_table import Task
 from ekya.models.golden.detections import RunsOn
 from ekya.models.golden.golden_from_detections import detector_model
-from ekya.models.proposer import DetectorAndMotion
+from ekya.models.proposer import DetectedBoxes
 from ekya.pipeline.audit import DrawnFrame, DrawnFrames, audit
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.device_scopes import DeviceScopes
@@ -85,7 +84,7 @@ def test_preparation_charges_what_the_device_of_its_share_does(monkeypatch, shar
     assert (of.done, of.charged) == ({"golden", "student"}, charged & {"golden", "student"})
     of.done, of.charged = set(), set()
     prepared.burst([InferenceConfig(5, 96), InferenceConfig(3, GOLDEN_RESOLUTION)], of.scopes)
-    assert (of.done, of.charged) == ({"golden", "student", "flow"}, charged - {"motion"})
+    assert (of.done, of.charged) == ({"golden", "student", "flow"}, charged)
 
 
 @DEVICES
@@ -97,18 +96,12 @@ def test_audit_charges_what_the_device_of_its_share_does(share, golden, charged)
 
 
 @DEVICES
-def test_proposer_charges_its_detector_to_a_gpu_and_never_motion_or_flow(monkeypatch, share, golden, charged):
+def test_proposer_charges_its_detector_to_a_gpu(share, golden, charged):
     of = Share(share)
-    monkeypatch.setattr(BoxFlow, "follow_boxes", of.noting("flow", BoxFlow.follow_boxes))
-
-    class Moving:
-        find_regions = staticmethod(of.noting("motion", lambda _: np.zeros((0, 4), np.float32)))
-
     detector = Golden(of, golden)
-    proposer = DetectorAndMotion(detector, Moving(), every=2, gpu_scope=of.scopes.scope)
-    for index in range(3):
-        with of.scopes.host():
-            found = proposer.propose_boxes(Frame(index, index, PICTURE, None))
-        assert len(found.boxes) == 1
+    proposer = DetectedBoxes(detector, of.scopes.scope)
+    with of.scopes.host():
+        found = proposer.propose_boxes(Frame(0, 0, PICTURE, None))
+    assert len(found.boxes) == 1
     assert proposer.runs_on == detector.runs_on
-    assert (of.done, of.charged) == ({"golden", "motion", "flow"}, charged - {"student"})
+    assert (of.done, of.charged) == ({"golden"}, charged & {"golden"})

@@ -16,7 +16,7 @@ from ekya.models.edge.checkpoints import save_model
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.spec import GoldenSpec
-from ekya.models.proposer import DetectorAndMotion
+from ekya.models.proposer import DetectedBoxes
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import load_card
 from ekya.pipeline.setup import first_inference_options, loop_options, proposer_for
@@ -97,13 +97,8 @@ def test_card_charges_for_the_fleets_edge_model():
     assert costs[0].prepare_gpu_s != costs[1].prepare_gpu_s
 
 
-def test_proposer_follows_the_fleet_file(monkeypatch):
+def test_proposer_of_a_video_is_the_golden_detector(monkeypatch):
     monkeypatch.setattr("ekya.pipeline.setup.open_detector_of", lambda *given: given)
-    for asked, moving, every in (({}, True, 1), ({"find": "detector", "every": 3}, False, 3)):
-        stream = StreamConfig.model_validate(
-            {"id": "bus", "source": {"kind": "video", "files": ["bus.mp4"]}, "objects": asked}
-        )
-        golden = {"golden": GoldenSpec(model="fasterrcnn_mobilenet_v3_large_320_fpn")}
-        proposer = proposer_for(fleet().model_copy(update=golden), stream)
-        assert isinstance(proposer, DetectorAndMotion)
-        assert (proposer.motion is not None, proposer.every) == (moving, every)
+    stream = StreamConfig.model_validate({"id": "bus", "source": {"kind": "video", "files": ["bus.mp4"]}})
+    golden = {"golden": GoldenSpec(model="fasterrcnn_mobilenet_v3_large_320_fpn")}
+    assert isinstance(proposer_for(fleet().model_copy(update=golden), stream), DetectedBoxes)

@@ -194,16 +194,6 @@ def nms(
     return np.asarray(kept, dtype=np.int64)
 
 
-def covered_part(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns (N, M), the fraction of each box of ``a`` that lies in each box of ``b``; 0 for empty boxes."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.prod(np.clip(high - low, 0.0, None), axis=2)
-    area = np.prod(np.clip(a[:, 2:] - a[:, :2], 0.0, None), axis=1)[:, None]
-    part = np.divide(shared, area, out=np.zeros_like(shared), where=area > 0)
-    return np.asarray(part, dtype=np.float32)
-
-
 def suppressed(
     found: Detections, width: int, height: int, class_count: int, min_score: float, max_iou: float
 ) -> Detections:
