@@ -71,7 +71,6 @@ class GpuUse:
             ``kernel-utilization``: the part of the time in which any kernel ran, even on a single
             multiprocessor; empty for neither.
         power_w: mean power; None where unavailable.
-        least_power_w: the lowest power read in the run so far; None where unavailable.
         energy_j: energy spent; None where unavailable.
         energy_from: ``counter``: the driver's; ``power``: the integral over the readings of power;
             empty for neither.
@@ -87,7 +86,6 @@ class GpuUse:
     sm_activity: float | None
     sm_from: str
     power_w: float | None
-    least_power_w: float | None
     energy_j: float | None
     energy_from: str
     readings: int

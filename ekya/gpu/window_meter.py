@@ -204,13 +204,11 @@ class _Metered:
 
     Attributes:
         readings: readings of the window so far; the first is the last one of the previous window.
-        least_power_w: lowest power of the run so far.
         failed: a failed reading has been logged.
     """
 
     reader: GpuReader
     readings: list[TimedReading] = field(default_factory=list)
-    least_power_w: float | None = None
     failed: bool = False
 
 
@@ -269,7 +267,7 @@ class GpuMeter:
             uses = []
             for position, gpu in enumerate(self._gpus):
                 if gpu.readings:
-                    uses.append(sum_up(position, gpu.reader, gpu.readings, gpu.least_power_w))
+                    uses.append(sum_up(position, gpu.reader, gpu.readings))
                     gpu.readings = gpu.readings[-1:]
         return tuple(uses)
 
@@ -293,9 +291,6 @@ class GpuMeter:
                 _LOG.warning("GPU %s cannot be read, what it does is missing: %s", gpu.reader.uuid, error)
             return
         gpu.readings.append(TimedReading(self._clock_ns(), reading))
-        if reading.power_w is not None:
-            least_w = gpu.least_power_w
-            gpu.least_power_w = reading.power_w if least_w is None else min(least_w, reading.power_w)
 
 
 def open_meter(inventory: GpuInventory, gpus: int) -> GpuMeter | None:
@@ -313,9 +308,7 @@ def open_meter(inventory: GpuInventory, gpus: int) -> GpuMeter | None:
     return GpuMeter(readers) if readers else None
 
 
-def sum_up(
-    position: int, reader: GpuReader, readings: Sequence[TimedReading], least_power_w: float | None
-) -> GpuUse:
+def sum_up(position: int, reader: GpuReader, readings: Sequence[TimedReading]) -> GpuUse:
     """Summarises readings of one GPU: at least one, in order of time."""
     covered_ns = readings[-1].t_ns - readings[0].t_ns
     energy_j, energy_from = _energy(readings)
@@ -335,7 +328,6 @@ def sum_up(
         sm_activity=activity,
         sm_from="" if activity is None else reader.sm_from,
         power_w=power_w,
-        least_power_w=least_power_w,
         energy_j=energy_j,
         energy_from=energy_from,
         readings=len(readings),

@@ -28,9 +28,8 @@ from ekya.pipeline.device_scopes import UNCHARGED, DeviceScopes
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.adaptation.drift import DriftMonitor
-from ekya.planning.placement.homes import PREPARATION_GPU, assign_home_gpus
+from ekya.planning.placement.homes import PREPARATION_GPU, JobPlaces, assign_home_gpus
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_options
-from ekya.results.metrics.energy import JobPlaces
 from ekya.results.metrics.script_events import Cue, Happening
 from ekya.streams.ingest.playing import LOST_BY_SCRIPT, Joins, Lost
 

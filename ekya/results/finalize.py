@@ -23,13 +23,12 @@ from ekya.models.golden.spec import ONNX
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.reference import count_workers
 from ekya.pipeline.run_writer import merge_frames
-from ekya.pipeline.setup import job_places
 from ekya.pipeline.trained_card import golden_accuracy
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
-from ekya.results.metrics.energy import gpu_facts
+from ekya.results.metrics.gpus import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
 from ekya.results.metrics.run_history import profile_rows, summarize_steps, warnings_of
@@ -87,7 +86,7 @@ def finish_run(
     host = host or SummaryHost()
     if world == "live":
         # Only there run time is the host's clock.
-        gpus = gpu_facts(steps, job_places(fleet, options.capacity_milli))
+        gpus = gpu_facts(steps)
         host = replace(
             host,
             swap_delay_ms=tuple(delay_us / 1000 for delay_us in history.swap_delays_us),

@@ -151,10 +151,9 @@ def test_meter_window_has_all_counters_of_the_device():
     assert (use.sm_from, use.energy_from) == ("sm-utilization", "counter")
     assert use.energy_j == pytest.approx(3 * 200 + 400)
     assert use.power_w == pytest.approx(250)
-    assert use.least_power_w == 100
 
 
-def test_meter_windows_are_contiguous_with_least_power_of_run():
+def test_meter_windows_are_contiguous():
     nvml = FakeNvml()
     meter = metered(nvml)
     meter.read_gpus()
@@ -167,7 +166,6 @@ def test_meter_windows_are_contiguous_with_least_power_of_run():
     assert [use.covered_us for use in taken] == [3_000_000] * 3
     assert [use.sm_activity for use in taken] == pytest.approx([0.2, 0.9, 0.4])
     assert sum(use.energy_j for use in taken) == pytest.approx((nvml.millijoules - 5_000_000) / 1000)
-    assert [use.least_power_w for use in taken] == [100, 100, 100]
 
 
 def test_meter_without_gpm_uses_and_names_utilisation():
@@ -222,7 +220,7 @@ def test_meter_missing_counter_is_none():
     meter.read_gpus()
     nvml.work(1.0, 0.5, 100)
     (use,) = meter.drain_uses()
-    assert (use.power_w, use.least_power_w, use.energy_j, use.sm_activity) == (None, None, None, None)
+    assert (use.power_w, use.energy_j, use.sm_activity) == (None, None, None)
     assert (use.energy_from, use.sm_from) == ("", "")
     assert use.memory_peak_bytes == 2 * GIB
 
@@ -318,7 +316,7 @@ def test_meter_means_are_bounded_and_energy_is_power_times_time(steps):
     for passed_s, power_w, activity in steps:
         t_ns += passed_s * 10**9
         timed.append(TimedReading(t_ns, Reading(100, 50, activity, power_w, None)))
-    use = sum_up(0, NvmlReader("GPU-1", FakeNvml()), timed, None)
+    use = sum_up(0, NvmlReader("GPU-1", FakeNvml()), timed)
     powers = [power for _, power, _ in steps]
     assert min(powers) - 1e-6 <= use.power_w <= max(powers) + 1e-6
     assert (use.sm_activity is None) == (len(steps) == 1)

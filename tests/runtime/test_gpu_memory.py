@@ -23,10 +23,9 @@ from ekya.models.edge.architecture_table import Task
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.pipeline.setup import job_places
 from ekya.planning.adaptation.label_pooling import MOST_POOLED
-from ekya.planning.placement.homes import PREPARATION_GPU, Processes, assign_home_gpus
+from ekya.planning.placement.homes import PREPARATION_GPU, JobPlaces, Processes, assign_home_gpus
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES, JobCrops
-from ekya.results.metrics.energy import JobPlaces
 from ekya.runtime.actors.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.shares.gpu_memory import (
     BudgetedExecutor,
@@ -417,7 +416,7 @@ def test_check_counts_one_context_for_a_shared_process(fleet):
 
 WINDOW_US = 10_000_000
 CAM = StreamId("cam")
-USE = GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 60.0, 900.0, "counter", 11)
+USE = GpuUse(0, "GPU-1", WINDOW_US, 8, 4, 5, 0.5, "sm-utilization", 90.0, 900.0, "counter", 11)
 
 
 class Executor:

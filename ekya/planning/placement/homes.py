@@ -6,12 +6,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.shares import Job
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import ShareSteps
 
 PREPARATION_GPU = 0
 """Home of the preparation: no GPU has more capacity than this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlaces:
+    """GPUs of the jobs, as positions among those of the run.
+
+    Attributes:
+        streams: inference and retraining of each stream.
+        preparation: labelling and profiling of all of them.
+    """
+
+    streams: Mapping[StreamId, int]
+    preparation: int
 
 
 class Processes(StrEnum):

@@ -22,7 +22,7 @@ from ekya.gpu.window_meter import GpuMeter
 from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.setup import crop_side
 from ekya.planning.adaptation.label_pooling import MOST_POOLED
-from ekya.planning.placement.homes import Processes
+from ekya.planning.placement.homes import JobPlaces, Processes
 from ekya.planning.sizing.gpu_memory import (
     CONTEXT_BYTES,
     JobCrops,
@@ -31,7 +31,6 @@ from ekya.planning.sizing.gpu_memory import (
     inference_bytes,
     retraining_bytes,
 )
-from ekya.results.metrics.energy import JobPlaces
 
 _LOG = logging.getLogger(__name__)
 _PREPARATION = "preparation"
