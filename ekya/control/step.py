@@ -289,9 +289,7 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int)
         return state, False
     if gpu_s_left(job) < NEARLY_OVER_PART * us_to_seconds(window_us):
         return state, False
-    estimate = reestimated_accuracy(
-        job.config, job.promised_accuracy, job.accuracies, stream.labels.validation_crops
-    )
+    estimate = reestimated_accuracy(job.config, job.promised_accuracy, job.accuracies)
     if abs(estimate - job.expected_accuracy) <= ESTIMATE_CHANGE:
         return state, False
     renewed = replace(stream, job=replace(job, expected_accuracy=estimate))

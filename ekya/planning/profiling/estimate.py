@@ -15,7 +15,7 @@ from statistics import fmean
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
 from ekya.core.view import RetrainOption
-from ekya.planning.profiling.learning_curve import fit_mixture, fit_optimus
+from ekya.planning.profiling.learning_curve import fit_optimus
 from ekya.planning.profiling.outcomes import EPOCHS_EXPONENT, error_part
 
 ON_THE_WAY = (0.125, 0.375, 0.625, 0.875)
@@ -131,9 +131,7 @@ def crops_used(config: RetrainConfig, training_crops: int) -> int:
     return max(1, round(config.data_fraction * training_crops))
 
 
-def reestimated_accuracy(
-    config: RetrainConfig, promised: float, accuracies: Sequence[float], validation_crops: int | None = None
-) -> float:
+def reestimated_accuracy(config: RetrainConfig, promised: float, accuracies: Sequence[float]) -> float:
     """Returns the expected accuracy of a running retraining, from its epochs so far (paper §5).
 
     With d of E epochs done, it is d/E of the prediction for epoch E by the curve through the epochs so far,
@@ -144,14 +142,13 @@ def reestimated_accuracy(
         config: γ.
         promised: accuracy by its profile.
         accuracies: validation accuracy after each epoch so far, at least one.
-        validation_crops: crops behind each accuracy; None trusts them.
 
     Raises:
-        ValueError: more epochs than γ has, or accuracies that ``fit_mixture`` does not take.
+        ValueError: more epochs than γ has, or accuracies that ``fit_optimus`` does not take.
     """
     done, total = len(accuracies), config.epochs
     if done > total:
         raise ValueError(f"{done} epochs are done, but γ has {total}")
-    curve = fit_mixture(range(1, done + 1), accuracies, validation_crops=validation_crops)
+    curve = fit_optimus(range(1, done + 1), accuracies)
     known = done / total
     return max(known * curve.accuracy_at(total) + (1.0 - known) * promised, *accuracies)
