@@ -12,7 +12,6 @@ from ekya.core.weights import Compared
 from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.label_weights import tried_of, weighed_now
 from ekya.models.training.labelled import E, Examples, LabelledCrops
@@ -40,12 +39,10 @@ class StreamPreparation(LabellingInputs):
     Attributes:
         exemplars: crops of earlier windows that a retraining would mix in.
         earlier: the model that served when labels were taken before, if another one serves now.
-        passed: stores forward passes of the model on tried crops, for the retraining; None to drop them.
     """
 
     exemplars: int = 0
     earlier: Serving | None = None
-    passed: ActivationCache | None = None
 
     @property
     def model(self) -> EdgeModel:
@@ -161,7 +158,6 @@ class StreamPreparation(LabellingInputs):
             seed=self.settings.seed,
             clock=clock,
             compute=Compute(self.settings.device, scope, training_precision(self.settings.device, scope)),
-            passed=self.passed,
         )
 
 
@@ -243,7 +239,6 @@ def retraining_of(
     settings: PreparationSettings,
     window: int,
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
-    passed: ActivationCache | None = None,
 ) -> Retraining:
     """Returns the retraining that every world runs; the same arguments train the same weights.
 
@@ -255,8 +250,7 @@ def retraining_of(
         settings: of the stream.
         window: in which it runs.
         scope: context of every batch.
-        passed: the micro-profiler's forward passes of the same model; None if there are none.
     """
     data = data_of(start, labels, memory, settings, window)
     compute = Compute(settings.device, scope, training_precision(settings.device, scope))
-    return Retraining(start, config, data, compute, passed=passed)
+    return Retraining(start, config, data, compute)

@@ -26,10 +26,8 @@ from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to_input
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.edge.predictor import prepared
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.frames import LabelledFrames, split_by_time
-from ekya.models.training.labelled import concatenate
 from ekya.models.training.microprofile import SUBSET_EPOCHS, MicroProfile
 from ekya.models.training.operations import (
     TrainingCrops,
@@ -268,23 +266,11 @@ def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: 
 
 @every_detector
 @pytest.mark.parametrize("blocks", [0, 2])
-def test_detector_training_on_cached_activations_is_the_same(
+def test_detector_training_on_kept_activations_is_the_same(
     models, retraining, training, name: str, blocks: int
 ) -> None:
     memory = ExemplarMemory(4).update_exemplars(models[name], scenes(6, 5, first_track=900))
-    first = retraining(name, blocks, 2, memory)
-    model, losses = trained(first)
-    passed = ActivationCache()
-    first.share_activations(passed)
-    cached = retraining(name, blocks, 2, memory, passed=passed)
-    assert cached.passed_crops == cached.prepared_crops == 2 * 6 + memory.size + 3
-    seen: list[int] = []
-    handle = models[name].blocks[0].register_forward_hook(lambda *_: seen.append(1))
-    again, same = trained(cached)
-    handle.remove()
-    assert not seen, "no frame passes the frozen blocks again"
-    assert same == losses
-    assert equal(model, again)
+    model, losses = trained(retraining(name, blocks, 2, memory))
     uncached = retraining(name, blocks, 2, memory, method=TrainingMethod(keep_activations=False))
     other, nearly = trained(uncached)
     assert nearly == pytest.approx(losses, rel=1e-3)
@@ -471,11 +457,11 @@ def trial(models):
     frames = scenes(12, 8)
     ticks = itertools.count()
 
-    def of(name: str, blocks: int, **more) -> MicroProfile:
+    def of(name: str, blocks: int) -> MicroProfile:
         parts = split_by_time(frames, 0.25)
         family = replace(GAMMA, trainable_blocks=blocks, epochs=30, data_fraction=0.1)
         clock = lambda: 0.5 * next(ticks)  # noqa: E731
-        return MicroProfile(models[name], family, *parts, 0, OUTPUTS, 1, clock, **more)
+        return MicroProfile(models[name], family, *parts, 0, OUTPUTS, 1, clock)
 
     return of
 
@@ -489,8 +475,7 @@ def test_micro_profile_of_a_detector_gives_a_curve(trial, name: str, blocks: int
         charged.append(epoch)
         return True
 
-    passed = ActivationCache()
-    tried = trial(name, blocks, passed=passed)
+    tried = trial(name, blocks)
     cost = tried.cost()
     curve = tried.run(charge)
     assert len(curve.accuracies) == SUBSET_EPOCHS + 1
@@ -500,6 +485,3 @@ def test_micro_profile_of_a_detector_gives_a_curve(trial, name: str, blocks: int
     assert curve.fixed_prepare_gpu_s + curve.prepare_gpu_s > 0.0
     assert cost.preparation > 0
     assert cost.epoch > 0
-    everything = concatenate([tried.training, tried.validation])
-    known = int(passed.find_cached(blocks, everything.images).sum())
-    assert known == tried.subset_crops + len(tried.validation)

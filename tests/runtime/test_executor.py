@@ -236,49 +236,6 @@ def test_death_of_the_micro_profiler_ends_the_preparation(executor, actors):
     assert events_of(executor, actors) == (ev.ProfilerDown(0), ev.PreparationEnded(0, 1))
 
 
-# Weights that a retraining starts from
-
-
-def passed_to_trainer(actors):
-    return [arguments[4] for arguments in actors.arguments("start_retraining")]
-
-
-def report_trial(executor, actors, copied=True):
-    """Reports the trial of a family, and the arrival of the crops that it passed; returns their reference."""
-    actors.emit(actors.preparation, ev.ProfileReady(0, CAM, 1, CURVE, 0.1))
-    events_of(executor, actors)
-    call = actors.calls("forward_passes")[-1]
-    if copied:
-        call.reply()
-        events_of(executor, actors)
-    return call.references[0]
-
-
-def test_retraining_gets_the_forward_passes_of_the_micro_profiler(executor, actors):
-    executor.execute_commands([prepare(1)])
-    passed = report_trial(executor, actors)
-    assert actors.arguments("forward_passes") == [(1, CAM)]
-    executor.execute_commands([start_retraining(job=2)])
-    assert passed_to_trainer(actors) == [None, passed]
-
-
-def test_retraining_from_other_weights_or_window_gets_no_passes(executor, actors, own):
-    executor.execute_commands([prepare(1)])
-    report_trial(executor, actors)
-    own.newest_weights = "those of a worker that was started again"
-    executor.execute_commands([start_retraining(job=2)])
-    own.newest_weights = "base"
-    executor.execute_commands([prepare(2), start_retraining(job=3)])
-    assert passed_to_trainer(actors) == [None, None, None]
-
-
-def test_retraining_does_not_wait_for_passes_still_being_copied(executor, actors):
-    executor.execute_commands([prepare(1)])
-    report_trial(executor, actors, copied=False)
-    executor.execute_commands([start_retraining(job=2)])
-    assert passed_to_trainer(actors) == [None, None]
-
-
 # Weights that serve
 
 

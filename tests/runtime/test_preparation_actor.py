@@ -204,16 +204,6 @@ def test_weights_evaluated_before_a_restart_are_not_compared(actor, good, materi
     assert prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION).compared is None
 
 
-def test_activations_of_trials_are_kept_for_their_window(actor, good, materials):
-    actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
-    prepare(actor, materials, 1, BASE_VERSION, None)
-    labels, (passed, _) = actor.newest_labels(1, CAM), actor.forward_passes(1, CAM)
-    crops = np.concatenate([labels.training.examples.images, labels.validation.examples.images])
-    assert passed.find_cached(0, crops).sum() >= 8
-    assert actor.forward_passes(2, CAM) == (None, None)
-    assert actor.forward_passes(1, StreamId("another")) == (None, None)
-
-
 def test_trial_cost_is_time_of_a_whole_gpu(actor, good, materials):
     """On a GPU the time of the thread says nothing about the GPU's work."""
     actor.load_model(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))

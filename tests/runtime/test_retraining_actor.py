@@ -80,7 +80,7 @@ def actor(trainers, tmp_path, monkeypatch):
 
 def start(actor, trainers, stream, job, share_milli=1000):
     command = start_command(job, GAMMA, share_milli, stream)
-    resized = actor.streams[stream].start_retraining(command, stream.encode(), NO_LABELS, None, job)
+    resized = actor.streams[stream].start_retraining(command, stream.encode(), NO_LABELS, job)
     assert resized.share_milli == share_milli
     wait_until(lambda: stream in trainers)
     return trainers[stream]

@@ -108,7 +108,7 @@ def faked(trainers, folder, mailbox):
 
 def start(retraining, job=JOB, config=HEAD, share_milli=1000, serial=1):
     command = start_command(job, config, share_milli)
-    return retraining.start_retraining(command, to_bytes(model_of(0)), NO_LABELS, None, serial)
+    return retraining.start_retraining(command, to_bytes(model_of(0)), NO_LABELS, serial)
 
 
 def trainer_at_work(trainers, place=0):
@@ -303,7 +303,7 @@ def retraining_in(folder, mailbox, service):
 def train(retraining, mailbox):
     """Returns when the retraining is over, and what is kept of it is written."""
     weights = to_bytes(model_of(5, ("person", "bicycle")))
-    assert retraining.start_retraining(start_command(JOB, HEAD), weights, LABELS, None, 1) is not None
+    assert retraining.start_retraining(start_command(JOB, HEAD), weights, LABELS, 1) is not None
     events_until(mailbox.drain, ev.RetrainFinished)
     for thread in threading.enumerate():
         if thread.name == "retraining":

@@ -68,14 +68,3 @@ def test_roll_back_without_evaluated_weights_sends_nothing(transfer, actors):
     transfer.record_evaluation(CAM)
     assert not transfer.roll_back(CAM)
     assert actors.record == []
-
-
-def test_activations_that_arrive_after_their_window_are_ignored(transfer, actors, calls):
-    transfer.record_evaluation(CAM)
-    transfer.begin_window()
-    activations, arrived = actors.preparation.forward_passes.options(num_returns=2).remote(1, CAM)
-    transfer.expect_activations(CAM, activations, arrived)
-    transfer.begin_window()
-    actors.calls("forward_passes")[0].reply()
-    calls.wait_replies(1.0)
-    assert transfer.activations(CAM) is None

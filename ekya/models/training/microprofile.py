@@ -13,7 +13,6 @@ import numpy as np
 from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.profile import FamilyCurve
 from ekya.models.edge.model import EdgeModel
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.augmentation import versions_of
 from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.operations import (
@@ -51,7 +50,6 @@ class MicroProfile:
         seed: of the subset and the training.
         clock: returns the seconds that a whole GPU would have needed so far for the work inside the scope.
         compute: where it computes.
-        passed: cache for the activations of tried crops, for a retraining that follows; None caches nothing.
     """
 
     start: EdgeModel
@@ -63,7 +61,6 @@ class MicroProfile:
     seed: int
     clock: Callable[[], float]
     compute: Compute = field(default_factory=Compute)
-    passed: ActivationCache | None = None
     pooled: Examples | None = None
 
     def run(self, progress: Callable[[int], bool] = lambda _: True) -> FamilyCurve:
@@ -127,28 +124,17 @@ class MicroProfile:
     def retraining_cost(self) -> RetrainingCost:
         """Returns the counted cost of a real retraining of this family on all labels."""
         fresh = len(self._learnt)
-        return self._real_cost(fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self._learnt))
+        return self._real_cost(fresh, crops_in_epoch(fresh, self.exemplars))
 
     def fixed_cost(self) -> RetrainingCost:
         """Returns the part of ``retraining_cost`` that does not depend on the number of labels used."""
-        return self._real_cost(0, 0, 0)
+        return self._real_cost(0, 0)
 
-    def _real_cost(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
+    def _real_cost(self, fresh_crops: int, epoch_crops: int) -> RetrainingCost:
         held = len(self.validation)
-        prepared, passed = (
-            versions_of(self.training) * fresh_crops + self.exemplars + held,
-            passed_crops + self._passed_of(self.validation),
-        )
-        return self._training_cost(TrainingCrops(prepared, epoch_crops, held, passed))
-
-    def _training_cost(self, crops: TrainingCrops) -> RetrainingCost:
+        prepared = versions_of(self.training) * fresh_crops + self.exemplars + held
+        crops = TrainingCrops(prepared, epoch_crops, held)
         return training_cost(self.family, crops, self.training.side, self.start.architecture)
-
-    def _passed_of(self, examples: Examples) -> int:
-        """Returns the number of examples that a retraining need not pass through its frozen blocks again."""
-        if self.passed is None:
-            return 0
-        return int(self.passed.find_cached(self.family.trainable_blocks, examples.images).sum())
 
     @property
     def _learnt(self) -> Examples:
@@ -169,8 +155,6 @@ class MicroProfile:
         """Yields the accuracy before training, then after each epoch."""
         retraining = self._on_subset()
         yield retraining.prepare_training()
-        if self.passed is not None:
-            retraining.share_activations(self.passed)
         while not retraining.done:
             yield retraining.run_epoch().validation_accuracy
 

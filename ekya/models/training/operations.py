@@ -48,13 +48,11 @@ class TrainingCrops:
             distillation) or of the new model (for validation).
         epoch: trained on in an epoch.
         validation: that the accuracy is measured on after each epoch.
-        passed: of the prepared ones, those that have passed the frozen blocks before.
     """
 
     prepared: int
     epoch: int
     validation: int
-    passed: int = 0
 
 
 def training_cost(
@@ -62,9 +60,8 @@ def training_cost(
 ) -> RetrainingCost:
     """Returns the cost of a training with γ on crops of this side in pixels."""
     counts = _counts(architecture, config.head_width, config.trainable_blocks, side)
-    whole = crops.prepared * forward_operations(side, config.head_width, architecture)
     return RetrainingCost(
-        whole - crops.passed * counts.prefix,
+        crops.prepared * forward_operations(side, config.head_width, architecture),
         crops.epoch * counts.suffix_training + crops.validation * counts.suffix,
         steps_in_epoch(crops.epoch, config.batch_size),
     )
@@ -72,12 +69,7 @@ def training_cost(
 
 def retraining_cost(retraining: Retraining) -> RetrainingCost:
     """Returns the cost of a retraining, which need not be prepared yet."""
-    crops = TrainingCrops(
-        retraining.prepared_crops,
-        retraining.epoch_crops,
-        retraining.validation_crops,
-        retraining.passed_crops,
-    )
+    crops = TrainingCrops(retraining.prepared_crops, retraining.epoch_crops, retraining.validation_crops)
     return training_cost(retraining.config, crops, retraining.side, retraining.architecture)
 
 

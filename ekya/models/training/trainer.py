@@ -13,7 +13,6 @@ from torch import Tensor
 from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.objects import SURE
 from ekya.models.edge.model import EdgeModel
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.answered import Answered
 from ekya.models.training.augmentation import copies_of, versions_of
 from ekya.models.training.epochs import epoch_batches
@@ -133,7 +132,6 @@ class Retraining:
         data: to learn from.
         compute: where it computes.
         method: how it trains.
-        passed: activations of crops that passed the same blocks before; these are not passed again.
     """
 
     def __init__(
@@ -143,15 +141,12 @@ class Retraining:
         data: RetrainingData,
         compute: Compute = _ON_CPU,
         method: TrainingMethod = _AS_IN_A_RUN,
-        *,
-        passed: ActivationCache | None = None,
     ) -> None:
         if len(data.training) == 0:
             raise ValueError("a retraining needs at least one training crop")
         self.config = config
         self.epochs_done = 0
         self._compute, self._method, self._seed = compute, method, data.seed
-        self._passed = passed if method.keep_activations else None
         self._start, self._classes = start, data.classes
         learnt = [data.training] if data.pooled is None else [data.training, data.pooled]
         self._fresh = concatenate([fraction_of_tracks(of, config.data_fraction, data.seed) for of in learnt])
@@ -180,15 +175,6 @@ class Retraining:
     def prepared_crops(self) -> int:
         """Crops that ``prepare_training`` passes through the model: in all versions, and to validate."""
         return self._versions * len(self._fresh) + len(self._replay) + self.validation_crops
-
-    @property
-    def passed_crops(self) -> int:
-        """Number of prepared crops that have passed the frozen blocks before."""
-        if self._passed is None:
-            return 0
-        known = self._passed.find_cached(self.config.trainable_blocks, self._trained_on.images)
-        of_validation = self._passed.find_cached(self.config.trainable_blocks, self._validation.images)
-        return int(known.sum()) + int(of_validation.sum())
 
     @cached_property
     def _trained_on(self) -> Examples:
@@ -234,8 +220,8 @@ class Retraining:
         """
         self._build_trainee()
         everything = self._trained_on
-        inputs = self._inputs_of(everything)
-        self._validation_inputs = self._inputs_of(self._validation)
+        inputs = self._trainee.inputs_of(everything.images)
+        self._validation_inputs = self._trainee.inputs_of(self._validation.images)
         goal = self._trainee.goal(everything)
         self._lesson = self._trainee.lesson(inputs, goal, self._method.distillation_weight)
         self._validation_goal = self._trainee.goal(self._validation)
@@ -254,13 +240,6 @@ class Retraining:
     def answered(self) -> Answered:
         """Returns what the model answered on the validation part when it was measured last."""
         return self._validation_goal.answered(self._answers, self._threshold)
-
-    def share_activations(self, passed: ActivationCache) -> None:
-        """Adds the activations of the frozen blocks to ``passed``, after ``prepare_training``."""
-        passed.store_activations(self.config.trainable_blocks, self._trained_on.images, self._lesson.inputs)
-        passed.store_activations(
-            self.config.trainable_blocks, self._validation.images, self._validation_inputs
-        )
 
     def run_epoch(self) -> EpochResult:
         """Train on every fresh crop and some exemplars once, then validate."""
@@ -330,13 +309,6 @@ class Retraining:
         goal, self._answers = self._validation_goal, self._trainee.answers(self._validation_inputs)
         self._threshold = goal.threshold(self._answers)
         return goal.judge_outputs(self._answers, self._threshold).accuracy(self._weights)
-
-    def _inputs_of(self, labelled: Examples) -> Tensor:
-        if self._passed is None:
-            return self._trainee.inputs_of(labelled.images)
-        return self._passed.completed(
-            self.config.trainable_blocks, labelled.images, self._trainee.inputs_of, self._compute.device
-        )
 
 
 def fraction_of_tracks(labelled: E, fraction: float, seed: int) -> E:

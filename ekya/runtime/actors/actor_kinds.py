@@ -232,7 +232,6 @@ PREPARATION = ActorKind(
         "hand_in_audit",
         "end_preparation",
         "newest_labels",
-        "forward_passes",
         "require_class",
         "poll",
     ),

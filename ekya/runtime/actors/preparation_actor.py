@@ -19,7 +19,6 @@ from ekya.models.edge.architecture_table import Task
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.edge.self_test import device_clock
 from ekya.models.golden.golden_model import open_golden
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.audit import DrawnFrames
@@ -184,7 +183,6 @@ class PreparationActor:
             self._golden.gpu_s,
             remembered if version > BASE_VERSION else 0,
             before.model if before is not None and serves and before.version == earlier else None,
-            ActivationCache() if serves else None,
         )
         with preparation.changed:
             preparation.streams[stream] = prepared
@@ -212,17 +210,6 @@ class PreparationActor:
         """Returns the newest labels made for a stream in a window."""
         preparation = self._newest(window)
         return None if preparation is None else preparation.labels.get(stream)
-
-    def forward_passes(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
-        """Returns the forward passes of a stream's model on the crops that were tried so far.
-
-        The second return value lets a caller wait for them without fetching them, which needs torch.
-        """
-        preparation = self._newest(window)
-        prepared = None if preparation is None else preparation.streams.get(stream)
-        if prepared is None or prepared.passed is None:
-            return None, None
-        return prepared.passed.copy(), None
 
     def require_class(self, fleet: FleetConfig, name: str) -> None:
         """Refuses a fleet with one more class that the golden model or a detector does not know.

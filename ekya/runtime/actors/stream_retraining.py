@@ -20,7 +20,6 @@ from ekya.models.edge.device_memory import (
     is_out_of_memory,
 )
 from ekya.models.edge.model import EdgeModel
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.answered import Answered
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
@@ -51,7 +50,6 @@ class _Job:
     """A retraining and the thread that runs it.
 
     Attributes:
-        passed: the micro-profiler's forward passes of the start weights; None if there are none.
         memory: exemplars of the windows before.
         best: None before the first epoch.
         keeps: whether pictures are kept of it at its end.
@@ -62,7 +60,6 @@ class _Job:
     command: StartRetraining
     share: JobShare
     labels: StreamLabels
-    passed: ActivationCache | None
     memory: ExemplarMemory
     best: _Best | None = None
     keeps: bool = True
@@ -107,7 +104,6 @@ class StreamRetraining:
         command: StartRetraining,
         weights: bytes,
         labels: StreamLabels | None,
-        passed: ActivationCache | None,
         serial: int,
         after: None = None,
     ) -> Resized | None:
@@ -117,12 +113,11 @@ class StreamRetraining:
             command: to begin.
             weights: that serve.
             labels: to train on.
-            passed: forward passes of these weights on crops that the micro-profiler tried.
             serial: of the order of its share.
             after: makes Ray call this after a pending ``admit_stream``.
         """
         with self._beginning(command):
-            job = self._new_job(command, command.share_milli, labels, passed)
+            job = self._new_job(command, command.share_milli, labels)
             resized = job.share.resize(serial, command.share_milli)
             self._set_to_work(job, lambda: self._train(job, weights))
             return resized
@@ -140,7 +135,7 @@ class StreamRetraining:
             model, before = from_bytes(weights), self._jobs.get_job(command.job)
             if before is not None:
                 before.share.wait_over()
-            job = self._new_job(command, 0, labels, None)
+            job = self._new_job(command, 0, labels)
             if before is not None:
                 job.memory = before.memory
             job.best = _Best(model, accuracy)
@@ -173,13 +168,7 @@ class StreamRetraining:
         finally:
             self._jobs.mark_begun(command.job)
 
-    def _new_job(
-        self,
-        command: StartRetraining,
-        share_milli: int,
-        labels: StreamLabels | None,
-        passed: ActivationCache | None,
-    ) -> _Job:
+    def _new_job(self, command: StartRetraining, share_milli: int, labels: StreamLabels | None) -> _Job:
         if labels is None:
             raise UserError("there are no labels to train on")
         name = f"retraining/{self._stream.id}"
@@ -187,7 +176,7 @@ class StreamRetraining:
             ShareJob(name, "retraining", share_milli, self._config.gpu)
         )
         share = JobShare(handle, command.training_speed, share_milli)
-        job = _Job(command, share, labels, passed, self._memory)
+        job = _Job(command, share, labels, self._memory)
         # Of two orders that cross, the older finds a newer job here; its share would never be released.
         try:
             self._jobs.replace_job(command.job, job)
@@ -299,7 +288,6 @@ class StreamRetraining:
             self._settings,
             command.window,
             scope=job.share.batch,
-            passed=job.passed,
         )
         retraining.prepare_training()
         of_service = self._config.common.keeps_hours

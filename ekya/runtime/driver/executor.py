@@ -271,10 +271,9 @@ class RayExecutor:
         moved = self._workers.move_retraining(command.stream)
         own = self._actors.streams[command.stream]
         labels = self._inputs.labels(command.stream)
-        activations = self._weights.activations(command.stream)
         at_share = replace(command, share_milli=share_milli)
         return own.retraining.start_retraining.remote(
-            command.stream, at_share, own.newest_weights, labels, activations, serial, moved
+            command.stream, at_share, own.newest_weights, labels, serial, moved
         )
 
     def _serve(self, command: cmd.ServeModel) -> None:
@@ -322,9 +321,6 @@ class RayExecutor:
         match event:
             case ev.LabelsReady():
                 self._inputs.fetch_labels(event.stream, event.window)
-            case ev.ProfileReady():
-                ask = self._actors.preparation.forward_passes.options(num_returns=2)
-                self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
             case ev.RetrainFinished() | ev.RetrainFailed():
                 self._shares.end_job(retraining_holder(event.stream, event.job))
             case ev.StreamLost() | ev.StreamEnded():

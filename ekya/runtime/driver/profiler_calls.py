@@ -75,7 +75,6 @@ class ProfilerCalls:
         """Begins a preparation as soon as there is a share for it."""
         if command.round == 0:
             self._inputs.begin_window()
-            self._weights.begin_window()
         if self._starts:
             # The loop asks again when the micro-profiler is back.
             _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)

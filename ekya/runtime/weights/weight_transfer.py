@@ -42,9 +42,6 @@ class WeightTransfer:
     rejected   Never reported, and never used again.
     =========  ==========================================================================================
 
-    The activations that the micro-profiler computes belong to evaluated weights, and serve a retraining
-    that starts from the same.
-
     Args:
         streams: actors of the streams.
         calls: calls in flight.
@@ -58,8 +55,6 @@ class WeightTransfer:
         self._served_versions = {stream: [own.version] for stream, own in streams.items()}
         self._evaluated: dict[StreamId, _Evaluated] = {}
         self._earlier: dict[StreamId, _Evaluated] = {}
-        self._profiled: dict[StreamId, Any] = {}
-        self._activations: dict[StreamId, Any] = {}
 
     def send_checkpoint(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
         """Sends a job's best checkpoint from the stream's trainer to its inference.
@@ -91,7 +86,6 @@ class WeightTransfer:
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
         self._evaluated[stream] = _Evaluated(version, earlier.weights)
-        self._profiled[stream] = earlier.weights
         self._begin(stream, version, earlier.weights)
         swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
         self._calls.add_call(swapped, partial(log_failure, "RollBack"))
@@ -100,7 +94,6 @@ class WeightTransfer:
     def serve_again(self, stream: StreamId, weights: Any, of: ModelVersion) -> None:
         """Sends weights that served as version ``of`` to inference again; a reference to their bytes."""
         version = ModelVersion(self._streams[stream].version + 1)
-        self._profiled.pop(stream, None)
         self._begin(stream, version, weights)
         swapped = self._streams[stream].inference.roll_back.remote(stream, weights, version, of)
         self._calls.add_call(swapped, partial(log_failure, "RollBack"))
@@ -117,8 +110,6 @@ class WeightTransfer:
             self._served_versions,
             self._evaluated,
             self._earlier,
-            self._profiled,
-            self._activations,
         )
         for of_stream in known:
             of_stream.pop(stream, None)
@@ -152,7 +143,6 @@ class WeightTransfer:
             self._evaluated.get(stream),
             _Evaluated(own.version, own.newest_weights),
         )
-        self._profiled[stream] = own.newest_weights
         self._earlier.pop(stream, None)
         if before is None or before.version == own.version:
             return None
@@ -160,32 +150,3 @@ class WeightTransfer:
             return None  # it was rejected, and never answered frames
         self._earlier[stream] = before
         return before.version
-
-    def begin_window(self) -> None:
-        """Forgets the activations of the last window, also those still to arrive."""
-        self._activations = {}
-
-    def expect_activations(self, stream: StreamId, activations: Any, arrived: Any) -> None:
-        """Receives activations of the evaluated weights, which the micro-profiler sends to the object store.
-
-        Only when they have ``arrived`` may a retraining depend on them: it must not wait for something that
-        may never arrive.
-
-        Args:
-            stream: of the weights.
-            activations: reference to them, which this process does not fetch.
-            arrived: reference of a reply that comes with them.
-        """
-        window = self._activations
-
-        def keep(value: None, error: RayError | None) -> None:
-            log_failure("forward_passes", value, error)
-            if error is None:
-                window[stream] = activations
-
-        self._calls.add_call(arrived, keep)
-
-    def activations(self, stream: StreamId) -> Any:
-        """Returns the reference to activations of the newest weights; None if others were profiled."""
-        same = self._profiled.get(stream) is self._streams[stream].newest_weights
-        return self._activations.get(stream) if same else None

@@ -14,10 +14,8 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.models.edge.device_memory import is_out_of_memory
-from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.device_scopes import UNCHARGED
@@ -122,14 +120,11 @@ class PreparingWindows:
         self._window = 0
         self.streams: dict[StreamId, StreamPreparation] = {}
         self._memory = LabelMemory()
-        self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
     def start_preparation(self, command: BeginPreparation, now_us: int) -> Iterator[PreparedStep]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
         self._window, self.streams = command.window, {}
         preparation = WindowPreparation(command.window, self, self._memory)
-        if command.round == 0:
-            self._passed = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             if asked.since_us is None:
@@ -142,10 +137,8 @@ class PreparingWindows:
         return self._charge(preparation.prepare_streams(command.streams), speed)
 
     def end_preparation(self) -> None:
-        """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
-        for stream, prepared in self.streams.items():
-            if prepared.passed is not None:
-                self._passed[stream] = (prepared.model, prepared.passed)
+        """Ends the preparation and frees its data."""
+        for stream in self.streams:
             self._cameras[stream].forget_material(self._window - 1)
         self.streams = {}
 
@@ -164,18 +157,12 @@ class PreparingWindows:
             self._golden,
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
-            passed=ActivationCache(),
         )
 
     def keep_remote_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         """Keeps labels that were made outside a preparation as the newest of a stream."""
         self._memory.pool.add(stream, labels)
         self.keep_labels(stream, labels)
-
-    def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
-        """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
-        whose, passed = self._passed.get(stream, (None, None))
-        return passed if whose is model else None
 
     def admit_step(self, step: PreparationStep) -> PreparationStep:
         """Returns the step itself; loads the earlier weights with which labels compare those that serve."""

@@ -30,7 +30,6 @@ from ekya.core.trace import (
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.models.edge.model import EdgeModel
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.models.training.operations import retraining_cost
 from ekya.pipeline.inference import serving
@@ -136,7 +135,6 @@ class StreamRecorder:
         origin: Origin,
         exemplars: int,
         labels: StreamLabels,
-        passed: ActivationCache,
     ) -> Iterator[Trial]:
         """Yields the micro-profile of every family for one model, with the prediction for each γ.
 
@@ -146,9 +144,8 @@ class StreamRecorder:
             origin: of the model.
             exemplars: size of its stream's exemplar memory.
             labels: of the window.
-            passed: cache of the frozen blocks' outputs for the crops of the trials.
         """
-        preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
+        preparation = replace(self._preparation(window, model), exemplars=exemplars)
         tried = [
             counted_curve(preparation.trial(family, labels, clock=float), self.common.card)
             for family in self.common.families
@@ -216,13 +213,8 @@ class StreamRecorder:
         trials: list[Trial] = []
         following: dict[Origin, Candidate] = {}
         for start in self._candidates.starts():
-            passed = ActivationCache()
             if self.common.every_start or start.needed:
-                # Retrainings go on from what the fleet's own trials have passed through the frozen blocks.
-                cache = passed if self.settings.profiler is Profiler.PAPER else ActivationCache()
-                trials += self.trials(
-                    known.window, start.model, start.origin, start.memory.size, labels, cache
-                )
+                trials += self.trials(known.window, start.model, start.origin, start.memory.size, labels)
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) or exam.sampled for exam in exams]
             serving = accuracies[start.origin]
@@ -230,7 +222,7 @@ class StreamRecorder:
                 runs = []
                 for course in (course for course in self.common.courses if course.family == family):
                     exams_of = of_blocks if course.config.trainable_blocks else of_heads
-                    runs.append(self._run(course, start, labels, exams_of, passed))
+                    runs.append(self._run(course, start, labels, exams_of))
                     self.common.on_training(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
                 # Validation parts are small and ties are frequent: prefer more data, as a plan does.
@@ -252,12 +244,9 @@ class StreamRecorder:
         start: Candidate,
         labels: StreamLabels,
         exams: Sequence[Exam],
-        passed: ActivationCache,
     ) -> TrainedCourse:
         window = exams[0].window
-        retraining = retraining_of(
-            start.model, course.config, labels, start.memory, self.settings, window, passed=passed
-        )
+        retraining = retraining_of(start.model, course.config, labels, start.memory, self.settings, window)
         prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
         retraining.prepare_training()
         epochs: list[Epoch] = []

@@ -11,7 +11,6 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.golden_model import Labels
-from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.operations import retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
@@ -125,9 +124,7 @@ class EmulatedWorld:
             return training_steps(retraining, self._card)
         if camera.labels is None:
             return "there are no labels to train on"
-        passed = self._preparing.passed_by(command.stream, camera.model)
-        retraining = self._retraining(camera, camera.labels, command, passed)
-        return training_steps(retraining, self._card)
+        return training_steps(self._retraining(camera, camera.labels, command), self._card)
 
     def serve(
         self, running: VirtualRetraining[EdgeModel], best: Checkpoint[EdgeModel], now_us: int
@@ -211,11 +208,7 @@ class EmulatedWorld:
         return self._retraining(camera, labels, command) if labels.can_train else None
 
     def _retraining(
-        self,
-        camera: EmulatedCamera,
-        labels: StreamLabels,
-        command: cmd.StartRetraining,
-        passed: ActivationCache | None = None,
+        self, camera: EmulatedCamera, labels: StreamLabels, command: cmd.StartRetraining
     ) -> Retraining:
         camera.trained_on = labels
         return retraining_of(
@@ -225,7 +218,6 @@ class EmulatedWorld:
             camera.memory,
             camera.settings,
             command.window,
-            passed=passed,
         )
 
 
