@@ -28,7 +28,7 @@ PICTURE = kept(0, CAR).picture
 DEVICES = pytest.mark.parametrize(
     ("share", "golden", "charged"),
     [
-        ("cpu", "cpu", {"golden", "student", "flow", "motion"}),
+        ("cpu", "cpu", {"golden", "student", "flow"}),
         ("cuda", "cpu", {"student"}),
         ("cuda", "cuda:0", {"golden", "student"}),
     ],
