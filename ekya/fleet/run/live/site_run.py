@@ -31,8 +31,8 @@ from ekya.gpu.backends.registry import choose_backend
 from ekya.results.finalize import finish_run
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.driver.live import start_ray
 from ekya.runtime.driver.open_run import open_run, start_probe
+from ekya.runtime.driver.ray_of_run import start_ray
 from ekya.runtime.driver.resuming import is_complete
 from ekya.runtime.driver.run_session import RunSession
 from ekya.system.files import hold_folder, write_text_atomic

@@ -85,7 +85,7 @@ class World:
     def __init__(self, folder):
         self.told, self.folder, self.session, self.from_us = [], folder, lambda above: None, 0
         self.sizes = {}
-        self.chosen = ChosenBackend("fake", self, None, ())
+        self.chosen = ChosenBackend("fake", self, None, (), 2)
         self.options = replace(OPTIONS, capacity_milli=2000)
 
     def guests(self, *arguments):
