@@ -43,13 +43,14 @@ def start(
     gpus: float | None = None,
     shares: str = "auto",
     dashboard: bool = False,
+    address: str | None = None,
     overload: bool = False,
     score: str = Scoring.SAMPLE,
     runs: str | Path = "runs",
     name: str | None = None,
     console: Console = LOGGED,
 ) -> "Run":
-    """Starts a live run on Ray actors of this machine, and returns when it has begun; used with ``with``.
+    """Starts a live run on Ray actors, and returns when it has begun; used with ``with``.
 
     Args:
         fleet: to run.
@@ -58,6 +59,8 @@ def start(
         gpus: GPUs to use, in place of the fleet's; without a GPU, cores that stand for them.
         shares: backend that enforces GPU shares: ``auto``, ``mps``, ``duty-cycle`` or ``cpu``.
         dashboard: whether to start Ray's dashboard.
+        address: ``auto`` or HOST:PORT of a Ray cluster of which this machine is a node; None starts a Ray of
+            its own.
         overload: run even where not one frame a second of each camera fits.
         score: frames of unlabelled video on which the run is scored: ``sample`` or ``all``.
         runs: folder in which the run's folder is made.
@@ -74,6 +77,7 @@ def start(
         name=name,
         shares=shares,
         dashboard=dashboard,
+        address=address,
         overload=overload,
         score=Scoring(score),
     )

@@ -30,11 +30,14 @@ def make_runnable(
     require_world(fleet, options.scheduler, live=live, endless=options.endless)
     fleet = fleet.with_preset(scheduler_word(options.scheduler))
     if not live:
+        if options.address is not None:
+            raise UserError("--address: virtual time needs no Ray; leave out --clock virtual")
         return fit_to_card(
             fleet, options.card, console, overload=options.overload, gpus_asked_for=gpus_asked_for
         )
     require_credentials(fleet)
-    if gpus_asked_for or options.resume is not None:
+    # What a cluster has is known when it is joined.
+    if (gpus_asked_for or options.resume is not None) and options.address is None:
         require_capacity(fleet, options.shares)
     if options.card is not None:
         raise UserError("card: a live run plans with what it measures here; add --clock virtual")

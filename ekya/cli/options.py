@@ -143,6 +143,14 @@ Shares = Annotated[
     ),
 ]
 Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|HOST:PORT",
+        help="Run in a Ray cluster of which this machine is a node; auto: that of RAY_ADDRESS, or of this "
+        "machine. Default: a Ray of its own.",
+    ),
+]
 Speed = Annotated[
     float | None,
     typer.Option(min=0.0, metavar="FACTOR", help="Speed-up of recordings."),
@@ -222,6 +230,7 @@ class LiveOptions(PlayOptions):
     name: RunName = None
     shares: Shares = "auto"
     dashboard: Dashboard = True
+    address: Address = None
     score: Score = Scoring.SAMPLE
 
 

@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     from ekya.results.storage.run_folder import RunFolder
 
 _WITH_RESUME = frozenset(
-    {"clock", "seed", "name", "runs", "shares", "json_to", "resume", "dashboard", "overload", "card", "score"}
+    {
+        "clock",
+        "seed",
+        "name",
+        "runs",
+        "shares",
+        "json_to",
+        "resume",
+        "dashboard",
+        "address",
+        "overload",
+        "card",
+        "score",
+    }
 )
 """Options that may stand beside ``--resume``: the others are about the fleet."""
 

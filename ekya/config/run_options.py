@@ -21,6 +21,7 @@ class RunOptions:
         name: of the run; None takes the fleet's.
         shares: name of a share backend, or ``auto``.
         dashboard: whether to start Ray's dashboard.
+        address: of the Ray cluster in which a live run is, or ``auto``; None for a Ray of its own.
         resume: folder of the run to resume, or None.
         overload: whether to run where not even the coarsest inference of all cameras fits.
         card: cost card for durations on virtual time; None for the shipped one.
@@ -36,6 +37,7 @@ class RunOptions:
     name: str | None = None
     shares: str = "auto"
     dashboard: bool = True
+    address: str | None = None
     resume: Path | None = None
     overload: bool = False
     card: Path | None = None

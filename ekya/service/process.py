@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from types import FrameType
 
-import ray
 from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
@@ -21,7 +20,6 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.fleet.run.live.service_lending import ServiceLending
-from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.discover_classes import fleet_classes
 from ekya.pipeline.host_probe import keep_host, kept_host
@@ -30,9 +28,9 @@ from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock, record_start
 from ekya.runtime.actors.actor_messages import RunClock
-from ekya.runtime.driver.live import start_ray
 from ekya.runtime.driver.open_run import OpenRun, open_run, start_probe
 from ekya.runtime.driver.operator_control import OperatorControl
+from ekya.runtime.driver.ray_of_run import RayOfRun, opened_ray, settle_address
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.run_session import LEAD_NS, RunSession
 from ekya.service.answers.publisher import Publisher
@@ -76,9 +74,9 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
             # On a disk that the past has filled no window would come, at whose end this is done otherwise.
             cameras = tuple(stream.id for stream in fleet.streams)
             collect_or_warn(RunFolder(options.resume), fleet.retention, None, cameras)
-        chosen = choose_backend(options.shares)
-        try:
-            run = _open(fleet, options, chosen, console)
+        options = settle_address(options)
+        with opened_ray(fleet, options, console) as on_ray:
+            run = _open(fleet, options, on_ray, console)
             if stop.is_set():
                 return False
             for sentence in run.gave_up:
@@ -102,26 +100,25 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                     attach=service.attach,
                     alive=alive,
                     may_go_on=DiskRoom(run.folder.path, service.collect),
+                    strategy_at=on_ray.strategy_at,
                 )
                 if options.endless:
                     session.run_windows(Console(quiet=True))
                 else:
                     session.run(Console(quiet=True))
                 return service.starts_again
-        finally:
-            ray.shutdown()
 
 
-def _open(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, console: Console) -> OpenRun:
+def _open(fleet: FleetConfig, options: RunOptions, on_ray: RayOfRun, console: Console) -> OpenRun:
     """Starts Ray and opens the run; a service that starts again was measured before."""
-    device = chosen.capability.device
+    chosen, device = on_ray.chosen, on_ray.chosen.capability.device
     known = None if options.resume is None else kept_host(RunFolder(options.resume).host, fleet, device)
     if known is not None:
-        start_ray(options.dashboard, chosen)
+        on_ray.connect()
         return open_run(fleet, options, chosen, known)
     # The machine is measured while Ray starts.
     with start_probe(fleet, options, chosen) as probe:
-        start_ray(options.dashboard, chosen)
+        on_ray.connect()
         with console.status("measuring this machine"):
             host = probe.result()
     run = open_run(fleet, options, chosen, host)

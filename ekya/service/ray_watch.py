@@ -7,7 +7,6 @@ a minute, but starts nothing; one whose control store hangs starts nothing eithe
 
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from functools import partial
 
 import psutil
 
+from ekya.system.http2 import speaks_http2
 from ekya.system.processes import runs_executable, still_runs
 
 _LOG = logging.getLogger(__name__)
@@ -28,9 +28,6 @@ _ANSWER_S, _UNANSWERED = 3.0, 5
 """A process hangs that leaves this number of greetings in a row unanswered, each for this time. Ray itself
 gives a raylet up after half a minute, and then ends all actors. A count, since the machine may have been
 stopped."""
-
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Begin of an HTTP/2 connection, with empty settings, which a gRPC server answers with its own."""
 
 _FAILED = 1
 
@@ -100,8 +97,6 @@ def _port_of(process: psutil.Process, answer_s: float) -> int | None:
 def _answers(port: int, within_s: float) -> bool:
     """Returns whether a gRPC server of this machine answers a greeting."""
     try:
-        with socket.create_connection(("127.0.0.1", port), within_s) as connection:
-            connection.sendall(_GREETING)
-            return bool(connection.recv(1))
+        return speaks_http2("127.0.0.1", port, within_s)
     except OSError:
         return False

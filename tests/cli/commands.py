@@ -134,4 +134,4 @@ def on_a_machine_with(gpus):
     """Returns a ``choose_backend`` for a machine with this number of GPUs."""
     inventory = GpuInventory(tuple(gpu(at) for at in range(gpus)), "600.1", "GPUs")
     backend = DutyCycleShares(inventory)
-    return lambda name: ChosenBackend("duty-cycle", backend, backend.probe_machine(), ())
+    return lambda name: ChosenBackend("duty-cycle", backend, backend.probe_machine(), (), 2)

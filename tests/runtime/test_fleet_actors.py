@@ -26,7 +26,8 @@ STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
 class Made:
     """Fake actor with its name, environment and config; records its calls."""
 
-    def __init__(self, _kind, name, environment, _gpu_part, config, *loaded, threads):
+    def __init__(self, _kind, name, environment, _gpu_part, config, *loaded, strategy, threads):
+        self.strategy = strategy
         self.name, self.environment, self.config, self.loaded = name, environment, config, loaded
         self.calls = []
 

@@ -21,12 +21,11 @@ def grouped(monkeypatch):
     """Groups the four cameras of the shipped fleet on this many cores, and on GPUs under a backend."""
 
     def group(cores, backend="mps", processes="auto", gpus=1):
-        monkeypatch.setattr(open_run, "cpu_limit", lambda: cores)
         monkeypatch.setattr(open_run, "list_gpus", lambda: GPUS)
         monkeypatch.setattr(open_run, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
         shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
         fleet = shipped.model_copy(update={"processes": Processes(processes)})
-        chosen = choose_backend("cpu")
+        chosen = replace(choose_backend("cpu"), cores=cores)
         if backend != "cpu":
             most = 48 if backend == "mps" else None
             there = replace(chosen.capability, device="cuda", most_processes=most)

@@ -26,7 +26,7 @@ class Actors:
     made_for: list[str] = field(default_factory=list)
     asked: list[tuple[int, str]] = field(default_factory=list)
 
-    def make(self, _actor_class, name, _environment, _gpu_part, word, scheduler):
+    def make(self, _actor_class, name, _environment, _gpu_part, word, scheduler, strategy):
         number = len(self.names)
         self.names.append(name)
         assert callable(scheduler.plan)

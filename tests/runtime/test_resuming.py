@@ -266,7 +266,7 @@ def opened(folder):
     slower = (FamilyCost(Family(0, 0, 16), 0.02, 0.04),)
     host = ProbedHost(("car",), HostCosts({}, 0.01, slower, 2.0), SelfTest(PLAIN, 1.0, 1.0, (), 0.1))
     shares = CpuShares(2)
-    chosen = ChosenBackend("cpu", shares, shares.probe_machine(), ("there is no GPU",))
+    chosen = ChosenBackend("cpu", shares, shares.probe_machine(), ("there is no GPU",), 2)
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     return open_run(fleet, RunOptions(resume=folder.path), chosen, host)
@@ -279,7 +279,7 @@ def open_new(runs, fleet, capability, golden_layout=""):
     host = HostCosts({stream.id: costs for stream in fleet.streams}, 0.01, families, 2.0)
     tested = SelfTest(PLAIN, 1.0, 1.0, (), 0.1)
     probed = ProbedHost(("car",), host, tested, golden_layout=golden_layout)
-    chosen = ChosenBackend("a backend", CpuShares(2), capability, ("it was asked for",))
+    chosen = ChosenBackend("a backend", CpuShares(2), capability, ("it was asked for",), 64)
     return open_run(fleet, RunOptions(runs=runs, overload=True), chosen, probed)
 
 
@@ -315,7 +315,6 @@ def test_new_run_with_more_processes_than_a_gpu_takes_is_refused(tmp_path, gpus,
 @pytest.mark.parametrize(("cameras", "expected"), [(3, Processes.STREAM), (4, Processes.GPU)])
 def test_streams_share_processes_where_a_gpu_takes_too_few(tmp_path, monkeypatch, cameras, expected):
     monkeypatch.setattr(open_run_module, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
-    monkeypatch.setattr(open_run_module, "cpu_limit", lambda: 64.0)
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     streams = tuple(fleet.streams[0].model_copy(update={"id": StreamId(f"cam-{n}")}) for n in range(cameras))
     fleet = fleet.model_copy(update={"streams": streams, "gpus": 1.0})

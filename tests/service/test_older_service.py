@@ -23,6 +23,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import list_segments
 from ekya.results.storage.validation_files import validated_jobs
+from ekya.runtime.driver import ray_of_run
 from ekya.runtime.driver.resuming import newest_weights
 from ekya.runtime.driver.run_session import RunSession
 from ekya.service import process
@@ -78,8 +79,8 @@ def start(folder, monkeypatch):
             self.session._journal().close()
 
     monkeypatch.setenv(SUPERVISOR_PID, "1")
-    for name in ("die_with_parent", "start_ray"):
-        monkeypatch.setattr(process, name, lambda *_: None)
+    monkeypatch.setattr(process, "die_with_parent", lambda: None)
+    monkeypatch.setattr(ray_of_run, "start_ray", lambda *_: None)
     monkeypatch.setattr(process, "ended_with_ray", nullcontext)
     monkeypatch.setattr(process, "start_probe", a_host)
     monkeypatch.setattr(process, "RunSession", Session)

@@ -21,7 +21,7 @@ while True:
     connection, _ = server.accept()
     with connection:
         if connection.recv(99).startswith(b"PRI * HTTP/2.0"):
-            connection.sendall(bytes(9))
+            connection.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
 """
 
 

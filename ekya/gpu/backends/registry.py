@@ -48,12 +48,14 @@ class ChosenBackend:
         backend: the backend.
         capability: its capabilities on this machine.
         reasons: why this backend, and why none of those before it; a sentence each.
+        cores: CPU cores for all of the run.
     """
 
     name: str
     backend: ShareBackend
     capability: Capability
     reasons: tuple[str, ...]
+    cores: float
 
     @property
     def gpus(self) -> int:
@@ -87,7 +89,9 @@ def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBa
     capability = backend.probe_machine()
     if not capability.usable:
         raise UserError(f"--shares {name}: {capability.why}; use --shares {AUTO} to take what works here")
-    return ChosenBackend(name, backend, capability, (f"{name} was asked for: {capability.why}",))
+    return ChosenBackend(
+        name, backend, capability, (f"{name} was asked for: {capability.why}",), machine.cores
+    )
 
 
 def _first_usable(machine: Machine) -> ChosenBackend:
@@ -96,6 +100,7 @@ def _first_usable(machine: Machine) -> ChosenBackend:
         backend = make(machine)
         capability = backend.probe_machine()
         if capability.usable:
-            return ChosenBackend(name, backend, capability, (f"{name}: {capability.why}", *refused))
+            reasons = (f"{name}: {capability.why}", *refused)
+            return ChosenBackend(name, backend, capability, reasons, machine.cores)
         refused.append(f"not {name}: {capability.why}")
     raise UserError("--shares auto: no share backend works on this machine; " + "; ".join(refused))

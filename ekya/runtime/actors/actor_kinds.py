@@ -40,6 +40,7 @@ class ActorConfig:
         keeps_hours: whether answers are written by the hour and nothing is kept for a report: a service.
         trainers, trainer_milli: number of retraining processes of a GPU that its streams share, and the part
             of the GPU to which each is limited.
+        variables: values of the environment variables that cameras name; a cluster's nodes have others.
     """
 
     folder: RunFolder
@@ -57,6 +58,7 @@ class ActorConfig:
     keeps_hours: bool = False
     trainers: int = 1
     trainer_milli: int = FULL_GPU_MILLI
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def audit_frames(self) -> int:

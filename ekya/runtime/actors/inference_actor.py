@@ -224,5 +224,6 @@ def _has_gpu_memory() -> bool:
 
 def _feed_of(config: StreamActorConfig) -> Feed:
     fleet = config.common.fleet
+    os.environ.update(config.common.variables)
     stream = fleet.streams[config.place]
     return Feed(stream.played, fleet_classes(fleet), stream.id, stream.areas)

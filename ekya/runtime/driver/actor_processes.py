@@ -93,17 +93,33 @@ def wait_ended(processes: Sequence[Any]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+StrategyAt = Callable[[int], Any]
+"""Returns Ray's scheduling strategy for an actor on a GPU, by position; None: on the node of this process."""
+
+
+def on_this_node(_gpu: int) -> None:
+    """Has an actor placed on the node of this process, as everything of one server is."""
+
+
 def make_actor(
     actor_class: type[Any],
     name: str,
     environment: Mapping[str, str],
     gpu_part: float,
     *arguments: object,
+    strategy: Any = None,
     threads: int = _THREADS,
 ) -> Any:
     """Creates a named actor whose environment is set before its process imports anything.
 
-    It is placed on the Ray node of the calling process, as everything of one server is.
+    Args:
+        actor_class: of the actor.
+        name: readable name.
+        environment: of its process.
+        gpu_part: part of a GPU that it requests from Ray.
+        arguments: of the class.
+        strategy: Ray's, which says where it is; None for the node of this process.
+        threads: number of its methods that may run concurrently.
     """
     here = ray.get_runtime_context().get_node_id()
     remote: Any = ray.remote  # Ray's own types do not know of groups.
@@ -113,7 +129,7 @@ def make_actor(
         num_gpus=gpu_part,
         max_concurrency=threads,
         max_restarts=0,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+        scheduling_strategy=strategy or NodeAffinitySchedulingStrategy(here, soft=False),
         runtime_env={"env_vars": {**environment, **ACTOR_VARIABLES}} if environment else {},
     )(actor_class)
     for number in range(1, _RUNS):
@@ -147,10 +163,11 @@ class ProcessTable:
 
     Args:
         config: of the run, as it begins.
+        strategy_at: where actors are.
     """
 
-    def __init__(self, config: ActorConfig) -> None:
-        self._shares, self._server = config.shares, config.server
+    def __init__(self, config: ActorConfig, strategy_at: StrategyAt = on_this_node) -> None:
+        self._shares, self._server, self._strategy_at = config.shares, config.server, strategy_at
         on_gpu = config.device == "cuda"
         self._gpu_part = GPU_PART if on_gpu else 0.0
         most = max(Counter(config.homes).values(), default=0) if on_gpu else 0
@@ -170,7 +187,16 @@ class ProcessTable:
             config = replace(config, answering=mark.path)
         environment = self._shares.actor_env(job)
         made = kind.actor_class(name)
-        actor = make_actor(made, name, environment, self._gpu_part, config, *loaded, threads=self._threads)
+        actor = make_actor(
+            made,
+            name,
+            environment,
+            self._gpu_part,
+            config,
+            *loaded,
+            strategy=self._strategy_at(job.gpu),
+            threads=self._threads,
+        )
         self._processes[actor] = ActorProcess(actor.process_id.remote(), mark)
         return actor
 

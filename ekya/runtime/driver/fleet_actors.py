@@ -34,7 +34,8 @@ from ekya.runtime.actors.actor_kinds import (
     StreamActorConfig,
 )
 from ekya.runtime.actors.actor_messages import in_words
-from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses
+from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses, StrategyAt, on_this_node
+from ekya.streams.ingest.credentials import named_values
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class FleetActors:
     Args:
         config: common to all actors.
         weights: bytes and version of the weights that serve first, by stream; others serve the base model.
+        strategy_at: where actors are.
     """
 
     def __init__(
@@ -94,9 +96,10 @@ class FleetActors:
         config: ActorConfig,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] = MappingProxyType({}),
         now_s: Callable[[], float] = time.monotonic,
+        strategy_at: StrategyAt = on_this_node,
     ) -> None:
         self._config, self._now_s = config, now_s
-        self._processes = ProcessTable(config)
+        self._processes = ProcessTable(config, strategy_at)
         self._died_s: dict[tuple[Role, StreamId], float] = {}
         self._alone_until_s: dict[StreamId, float] = {}
         self._charged: dict[Any, frozenset[StreamId]] = {}
@@ -335,7 +338,8 @@ class FleetActors:
         homes = {one: own.config.gpu for one, own in self.streams.items()} | {stream: gpu}
         known = {**self._config.costs, stream: costs}
         in_order = tuple(homes[one.id] for one in fleet.streams)
-        self._config = replace(self._config, fleet=fleet, homes=in_order, costs=known)
+        variables = named_values(fleet.named_secrets)
+        self._config = replace(self._config, fleet=fleet, homes=in_order, costs=known, variables=variables)
         place = [one.id for one in fleet.streams].index(stream)
         config = StreamActorConfig(self._config, place, BASE_VERSION)
         trainer = self._emptiest_trainer(gpu)

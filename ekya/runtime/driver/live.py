@@ -1,6 +1,5 @@
 """`ekya run`: a fleet on Ray actors and the wall clock, from its folder to its report."""
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,11 +12,10 @@ from rich.console import Console
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
-from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
 from ekya.runtime.driver.open_run import OpenRun, open_run, start_probe
 from ekya.runtime.driver.operator_control import OperatorControl
+from ekya.runtime.driver.ray_of_run import opened_ray, settle_address
 from ekya.runtime.driver.run_session import RunSession, report_complete
 from ekya.system.files import hold_folder
 
@@ -29,7 +27,7 @@ def run_live(
     stop: threading.Event | None = None,
     attach: Callable[[OpenRun, OperatorControl], None] = lambda run, control: None,
 ) -> Path:
-    """Runs a fleet on a separate local Ray and returns its run folder.
+    """Runs a fleet on a Ray of its own, or in a cluster, and returns its run folder.
 
     Ctrl-C ends the run early; the results until then are measured and written as usual. A complete run that
     lacks only its report is not run again.
@@ -50,14 +48,15 @@ def run_live(
         )
     if options.resume is not None and report_complete(RunFolder.open(options.resume), fleet):
         return options.resume
-    chosen = choose_backend(options.shares)
+    options = settle_address(options)
     with ExitStack() as held:
-        held.callback(ray.shutdown)
         if options.resume is not None:
             held.enter_context(hold_folder(options.resume))
+        on_ray = held.enter_context(opened_ray(fleet, options, console))
+        chosen = on_ray.chosen
         # The machine is measured while Ray starts.
         with start_probe(fleet, options, chosen) as probe:
-            dashboard = start_ray(options.dashboard, chosen)
+            note = on_ray.connect()
             with console.status("measuring this machine"):
                 run = open_run(fleet, options, chosen, probe.result())
         if options.resume is None:
@@ -66,26 +65,12 @@ def run_live(
             console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
         with run.open_shares() as shares:
             session = RunSession(
-                run, shares, dashboard, stop=stop or threading.Event(), attach=partial(attach, run)
+                run,
+                shares,
+                note,
+                stop=stop or threading.Event(),
+                attach=partial(attach, run),
+                strategy_at=on_ray.strategy_at,
             )
             path = session.run(console)
     return path
-
-
-def start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
-    """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
-    with private_ray():
-        context = ray.init(
-            # A separate instance, not one that is already running on this machine.
-            address="local",
-            num_gpus=chosen.gpus,
-            # Ray starts an idle process for each CPU, and actors request none.
-            num_cpus=1,
-            include_dashboard=dashboard,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=object_store_bytes(),
-            configure_logging=True,
-        )
-    url = str(context.dashboard_url or "")
-    return f"dashboard: http://{url} (ray get-auth-token prints its token)" if url else ""

@@ -33,7 +33,7 @@ from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.driver.resuming import Resumed, resume_run, resume_service
-from ekya.system.host import cpu_limit, read_host_memory
+from ekya.system.host import read_host_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def machine_of(chosen: ChosenBackend) -> MachineSize:
 
 def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> CostProbe:
     """Begins to measure this machine, where the run will be, in the background."""
-    return CostProbe(fleet, chosen.capability.device, cpu_limit(), options.seed)
+    return CostProbe(fleet, chosen.capability.device, chosen.cores, options.seed)
 
 
 def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:
@@ -216,7 +216,7 @@ def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend
         capacity_milli: of all GPUs of the run.
         chosen: share backend.
     """
-    clients, cores = chosen.capability.most_processes, cpu_limit()
+    clients, cores = chosen.capability.most_processes, chosen.cores
     streams_by_gpu = tuple(Counter(assign_home_gpus(len(fleet.streams), capacity_milli)).values())
     processes, why = fleet.processes, "the fleet file says so"
     if processes is Processes.AUTO and not chosen.on_gpus:
@@ -275,7 +275,7 @@ def _constants(
         trains, infers = training_speed(speeds), inference_speed(speeds)
         if speeds is None and chosen.on_gpus:
             there, gpus = list_gpus().gpus, -(-constants.capacity_milli // FULL_GPU_MILLI)
-            name, trains = speed_by_card(there[0].name if there else "", cpu_limit(), gpus)
+            name, trains = speed_by_card(there[0].name if there else "", chosen.cores, gpus)
             _LOG.info("speed at a share: as the card %s has it until then", name)
     if options.endless:
         constants = replace(

@@ -39,10 +39,11 @@ class ActorPlanner:
         name: of the scheduler.
         scheduler: the same scheduler in this process.
         server: name of the server, where several share a Ray namespace.
+        strategy: Ray's, for its actor; None for the node of this process.
     """
 
-    def __init__(self, name: str, scheduler: Scheduler, server: str = "") -> None:
-        self._name = name
+    def __init__(self, name: str, scheduler: Scheduler, server: str = "", strategy: Any = None) -> None:
+        self._name, self._strategy = name, strategy
         self._scheduler = scheduler
         self._actor_name = f"{server}/scheduler" if server else "scheduler"
         self._deaths = 0
@@ -98,7 +99,9 @@ class ActorPlanner:
 
     def _start(self, name: str) -> None:
         actor_class = reporting_user_errors(SchedulerActor, name)
-        self._actor = make_actor(actor_class, name, {}, 0.0, self._name, self._scheduler)
+        self._actor = make_actor(
+            actor_class, name, {}, 0.0, self._name, self._scheduler, strategy=self._strategy
+        )
         self._process = self._starting = self._actor.confirm_ready.remote()
 
 

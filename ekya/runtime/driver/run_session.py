@@ -28,6 +28,7 @@ from ekya.pipeline.kept_measurements import keep_refined
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
+from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.schedulers.registry import make_scheduler, scheduler_word
 from ekya.results.metrics.summary import SummaryHost
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
@@ -38,6 +39,7 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
 from ekya.runtime.actors.actor_messages import RunClock, unwrapping_user_error
+from ekya.runtime.driver.actor_processes import StrategyAt, on_this_node
 from ekya.runtime.driver.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import RunLimits
@@ -49,6 +51,7 @@ from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weights
 from ekya.runtime.shares.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.shares.share_changes import ledger_for
+from ekya.streams.ingest.credentials import named_values
 from ekya.system.host import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
@@ -122,6 +125,7 @@ class RunSession:
         attach: called with the run's control when its loop begins.
         alive: called several times a second by the loop, as long as it does not hang.
         may_go_on: whether the loop may take another step; called as often.
+        strategy_at: where actors are.
     """
 
     opened: OpenRun
@@ -133,6 +137,7 @@ class RunSession:
     attach: Callable[[OperatorControl], None] = lambda control: None
     alive: Callable[[], None] = lambda: None
     may_go_on: Callable[[], bool] = lambda: True
+    strategy_at: StrategyAt = on_this_node
 
     def run(self, console: Console) -> Path:
         """Runs all windows, reports, and returns the run folder; see ``run_windows``."""
@@ -157,9 +162,12 @@ class RunSession:
             # that has ended; then the actors; last the database, in which these are recorded.
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state, of_run=True))
-            planner = ActorPlanner(scheduler_word(opened.options.scheduler), scheduler, self.server)
+            place = self.strategy_at(PREPARATION_GPU)
+            planner = ActorPlanner(scheduler_word(opened.options.scheduler), scheduler, self.server, place)
             stack.callback(planner.close)
-            actors = FleetActors(self._actor_config(), self._first_weights(store))
+            actors = FleetActors(
+                self._actor_config(), self._first_weights(store), strategy_at=self.strategy_at
+            )
             stack.callback(actors.close)
             with console.status("starting the actors"):
                 ready = self._wait_ready(actors)
@@ -250,6 +258,7 @@ class RunSession:
             trainers=opened.grouping.trainers,
             trainer_milli=opened.grouping.trainer_milli,
             keeps_hours=opened.options.endless,
+            variables=named_values(opened.fleet.named_secrets),
         )
 
     def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]]:

@@ -29,6 +29,11 @@ def find_variables(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_VARIABLE.findall(text)))
 
 
+def named_values(text: str) -> dict[str, str]:
+    """Returns the values of the environment variables that a text names and that are set."""
+    return {name: os.environ[name] for name in find_variables(text) if name in os.environ}
+
+
 CAMERA = "that part of the camera's URL"
 
 

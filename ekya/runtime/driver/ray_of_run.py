@@ -1,0 +1,115 @@
+"""Ray of a run: one of its own on this machine, or a cluster in which it has reserved what it plans with."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import ray
+from rich.console import Console
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.run_options import RunOptions
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.backends.registry import ChosenBackend, Machine, choose_backend
+from ekya.gpu.mps.control import VISIBLE_VARIABLE
+from ekya.gpu.nvml import list_gpus
+from ekya.runtime.driver.actor_processes import StrategyAt, on_this_node
+from ekya.runtime.driver.cluster import address_to_join, joined_cluster
+from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
+from ekya.runtime.driver.reservation import reserved_places
+from ekya.system.host import cpu_limit
+
+_TOKEN = "ray get-auth-token prints its token"
+
+
+@dataclass(frozen=True, slots=True)
+class RayOfRun:
+    """Ray of a run, and what the run may use.
+
+    Attributes:
+        chosen: share backend.
+        connect: connects this process to Ray, if it is not yet; returns a note with the dashboard's address.
+        strategy_at: where actors are.
+    """
+
+    chosen: ChosenBackend
+    connect: Callable[[], str]
+    strategy_at: StrategyAt = on_this_node
+
+
+def settle_address(options: RunOptions) -> RunOptions:
+    """Returns the options with the cluster to join, and then with folders that its processes find."""
+    address = address_to_join(options.address)
+    if address is None:
+        return options
+    resume = None if options.resume is None else options.resume.resolve()
+    return replace(options, address=address, runs=options.runs.resolve(), resume=resume)
+
+
+@contextmanager
+def opened_ray(fleet: FleetConfig, options: RunOptions, console: Console) -> Iterator[RayOfRun]:
+    """Yields the Ray of a run: in a cluster joined, with what is reserved; else yet to be started.
+
+    Args:
+        fleet: to run.
+        options: of the run, from ``settle_address``.
+        console: for messages.
+
+    Raises:
+        UserError: no share backend works here, the cluster cannot be joined, or has too little.
+    """
+    try:
+        chosen = choose_backend(options.shares)
+        if options.address is None:
+            yield RayOfRun(chosen, partial(start_ray, options.dashboard, chosen))
+            return
+        name = f"ekya/{options.name or fleet.name}"
+        console.print(f"Joining the Ray cluster at {options.address}", highlight=False, markup=False)
+        with joined_cluster(options.address, name) as (node, url):
+            wanted = -(-fleet.capacity_milli // FULL_GPU_MILLI) if fleet.is_set("gpus") else None
+            with (
+                reserved_places(node, chosen.on_gpus, wanted, name) as places,
+                _only_gpus(places.gpu_ids() if chosen.on_gpus else None),
+            ):
+                machine = Machine(min(places.cores, cpu_limit()), list_gpus())
+                note = f"dashboard: {url} ({_TOKEN})" if url else ""
+                yield RayOfRun(choose_backend(options.shares, machine), lambda: note, places.strategy_at)
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _only_gpus(ids: Sequence[str] | None) -> Iterator[None]:
+    """Hides other GPUs from this process and its children during a block; None changes nothing."""
+    before = os.environ.get(VISIBLE_VARIABLE)
+    if ids is not None:
+        os.environ[VISIBLE_VARIABLE] = ",".join(ids)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VISIBLE_VARIABLE, None)
+        else:
+            os.environ[VISIBLE_VARIABLE] = before
+
+
+def start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
+    """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
+    with private_ray():
+        context = ray.init(
+            # A separate instance, not one that is already running on this machine.
+            address="local",
+            num_gpus=chosen.gpus,
+            # Ray starts an idle process for each CPU, and actors request none.
+            num_cpus=1,
+            include_dashboard=dashboard,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=object_store_bytes(),
+            configure_logging=True,
+        )
+    url = str(context.dashboard_url or "")
+    return f"dashboard: http://{url} ({_TOKEN})" if url else ""

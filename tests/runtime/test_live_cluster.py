@@ -1,0 +1,124 @@
+"""A run in a Ray cluster of two nodes, each a ``ray start`` of its own, that others use too."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+from live_runs import EKYA
+from ray._private import state
+from ray._raylet import Config
+from ray.util.placement_group import placement_group_table
+from waiting import LONG_GUARD_S, wait_until
+
+from ekya.config.shipped import shipped_path
+from ekya.results.storage.run_folder import RunFolder
+
+pytestmark = [pytest.mark.live, pytest.mark.long]
+
+RAY = Path(sys.executable).with_name("ray")
+STORE_BYTES = 100 << 20
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of this test"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Starts a head with two cores and a node with one, which ask for a token; yields their address."""
+    # Short, since paths of sockets are limited.
+    with tempfile.TemporaryDirectory(prefix="ek") as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**TOKEN, "RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}.items():
+            patch.setenv(name, value)
+        Config.initialize("")  # reads the environment again
+        started = []
+        try:
+            started.append(_start(folder, "--head", "--port=0", "--num-cpus=2", "--include-dashboard=false"))
+            address = Path(folder, "ray", "ray_current_cluster").read_text().strip()
+            started.append(_start(folder, f"--address={address}", "--num-cpus=1"))
+            yield address
+        finally:
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.wait()
+    Config.initialize("")
+
+
+def _start(folder, *arguments):
+    """Starts a node in a process that lasts as long as the node, and waits until it is there."""
+    command = [RAY, "start", *arguments, f"--object-store-memory={STORE_BYTES}", "--block"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if "Ray runtime started" in line:
+            return process
+    raise AssertionError(f"ray start {arguments} has failed")
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"name": "one", "window_s": 5, "windows": 2, "gpus": 1.0}
+    raw["preparation"] = {"share_milli": 700, "fraction": 0.15}
+    raw["streams"] = raw["streams"][:1]
+    raw["streams"][0]["source"]["fps"] = 4
+    for section in ("golden", "edge"):
+        raw[section]["weights"] = str(shipped_path(raw[section]["weights"]))
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def run(address, *arguments, **environment):
+    """Starts ``ekya run`` in a cluster, in a process group of its own."""
+    return subprocess.Popen(
+        [*EKYA, "run", "--address", address, *map(str, arguments)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+
+
+def refused(address, *arguments, **environment):
+    """Returns the last line of a run that ends with exit code 2."""
+    process = run(address, *arguments, **environment)
+    said, _ = process.communicate()
+    assert process.returncode == 2, said
+    return said.strip().splitlines()[-1]
+
+
+def test_cluster_says_why_it_cannot_be_joined_and_holds_what_a_run_has_reserved(cluster, fleet, tmp_path):
+    assert "refuses Ray's token" in refused(cluster, fleet, RAY_AUTH_TOKEN="another token")
+    assert "refuses Ray's token" in refused(cluster, fleet, RAY_AUTH_MODE="disabled")
+    assert "4 is more than the 2 CPUs" in refused(cluster, fleet, "--gpus", 4)
+
+    running = run("auto", fleet, "--runs", tmp_path, RAY_ADDRESS=cluster)
+    ray.init(address=cluster, log_to_driver=False)
+    try:
+        folder = RunFolder(tmp_path / "one")
+        wait_until(folder.journal.is_file, guard_s=LONG_GUARD_S)
+        (group,) = [one for one in placement_group_table().values() if one["state"] == "CREATED"]
+        assert group["name"].startswith("ekya/one/")
+        assert list(group["bundles"].values()) == [{"CPU": 1.0}]
+        actors = [one for one in state.actors().values() if one["State"] == "ALIVE"]
+        assert {one["Address"]["NodeID"] for one in actors} == set(group["bundles_to_node_id"].values())
+        assert "inference/gpu-0" in {one["Name"] for one in actors}
+
+        said = refused(cluster, fleet, "--gpus", 2)
+        assert f"1 by the reservation {group['name']}" in said
+        os.killpg(running.pid, signal.SIGINT)
+        said, _ = running.communicate()
+        assert "stopped at" in said
+        assert json.loads(folder.summary.read_text())["streams"]["cam-1"]["windows"]
+        groups = placement_group_table().values
+        wait_until(lambda: not [one for one in groups() if one["state"] == "CREATED"])
+        wait_until(lambda: not [one for one in state.actors().values() if one["State"] == "ALIVE"])
+        assert len([node for node in ray.nodes() if node["Alive"]]) == 2, "the cluster stays"
+    finally:
+        ray.shutdown()
