@@ -51,7 +51,6 @@ class ServeConfig(opt.FleetOptions, opt.LiveOptions):
             "https://ekya:${SOUTH_TOKEN}@10.0.0.2:8470; give it once for each.",
         ),
     ] = None
-    ends: Annotated[bool, typer.Option("--ends", hidden=True)] = False
     unit: Annotated[bool, typer.Option("--unit", help="Print a systemd unit that runs this, and end.")] = (
         False
     )
@@ -164,21 +163,22 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
     from ekya.api.runnable import make_runnable
     from ekya.cli.fleet_from_options import make_run_options
     from ekya.config.fleet_reading import renew_fleet
+    from ekya.config.run_options import ENDS
     from ekya.results.storage.run_folder import RunFolder
     from ekya.runtime.driver.run_session import report_complete
     from ekya.service.process import serve_fleet
     from ekya.service.supervised import AGAIN
 
-    goes_on = folder if (folder / "fleet.yaml").is_file() else None
+    ends, goes_on = ENDS in os.environ, folder if (folder / "fleet.yaml").is_file() else None
     if goes_on is not None:
         renew_fleet(RunFolder(folder))
-        if config.ends and (report_complete(RunFolder(folder), fleet) or RunFolder(folder).summary.is_file()):
+        if ends and (report_complete(RunFolder(folder), fleet) or RunFolder(folder).summary.is_file()):
             return
     options = make_run_options(config, fleet, goes_on)
-    options = replace(options, name=folder.name, endless=not config.ends, in_place=True)
+    options = replace(options, name=folder.name, endless=not ends, in_place=True)
     asked = config.gpus is not None
     fleet = make_runnable(fleet, options, output.console, live=True, gpus_asked_for=asked)
-    if not config.ends:
+    if not ends:
         # Not used here, and read again it would refuse a camera that joins after so many.
         fleet = fleet.model_copy(update={"windows": None})
     if config.port is not None:

@@ -9,6 +9,9 @@ from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 
+ENDS = "EKYA_ENDS"
+"""Variable with which a launcher has a service end after its fleet's last window, with a report."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:

@@ -40,17 +40,18 @@ class Guard:
         """
         if access is Access.OPEN or (access is Access.METRICS and self.metrics_open):
             return
-        if self._has_bearer(request):
-            if access is Access.LEND:
-                _require_version(request)
-            return
-        if not self._has_session(request):
-            raise web.HTTPUnauthorized(
-                text="log in, or send the service's token as 'Authorization: Bearer TOKEN'",
-                headers={"WWW-Authenticate": 'Bearer realm="ekya"'},
-            )
-        if access in (Access.CHANGE, Access.LEND) and GUARD_HEADER not in request.headers:
-            raise web.HTTPForbidden(text=f"a change without a bearer token needs the header {GUARD_HEADER}")
+        if not self._has_bearer(request):
+            if not self._has_session(request):
+                raise web.HTTPUnauthorized(
+                    text="log in, or send the service's token as 'Authorization: Bearer TOKEN'",
+                    headers={"WWW-Authenticate": 'Bearer realm="ekya"'},
+                )
+            if access is Access.CHANGE and GUARD_HEADER not in request.headers:
+                raise web.HTTPForbidden(
+                    text=f"a change without a bearer token needs the header {GUARD_HEADER}"
+                )
+        if access is Access.LEND:  # Its header cannot be set by a page of another site either.
+            _require_version(request)
 
     def admits_request(self, request: web.Request) -> bool:
         """Returns whether the page is shown: to a browser that is logged in, or with the bearer token."""

@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 from waiting import LONG_GUARD_S, wait_until
 
+from ekya.config.run_options import ENDS
 from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.results.storage.journal import read_journal
@@ -67,6 +68,7 @@ class Town:
         self._tokens = {site: secrets.token_urlsafe(32) for site in SITES}
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]),
+            ENDS: "1",
             **{f"{site.upper()}_TOKEN": token for site, token in self._tokens.items()},
         }
         for site in SITES:

@@ -16,6 +16,7 @@ import psutil
 
 from ekya.config.fleet_reading import load_fleet, write_fleet
 from ekya.config.fleet_sections import HttpConfig, LenderConfig, LendingConfig
+from ekya.config.run_options import ENDS
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.loans import Links
@@ -107,7 +108,7 @@ class LaunchedServers:
                 continue
             command = [
                 *(*SERVE, str(_file(self._folder, site))),
-                *("--name", site, "--runs", str(self._folder.path), "--ends"),
+                *("--name", site, "--runs", str(self._folder.path)),
                 *("--seed", str(self._live.seed), "--shares", self._live.shares),
             ]
             with self._log(site).open("ab") as log:
@@ -116,7 +117,7 @@ class LaunchedServers:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **tokens},
+                    env={**os.environ, **tokens, ENDS: "1"},
                     # Ctrl-C is for this process, which stops the servers in order.
                     start_new_session=True,
                 )
@@ -188,7 +189,7 @@ class LaunchedServers:
         if folder.summary.is_file():
             self._ran.summaries[site] = json.loads(folder.summary.read_text(encoding="utf-8"))
             return []
-        reason = f"{site}: {self._last_line(site)}"
+        reason = f"{site}: {self._last_error(site)}"
         _LOG.error("%s", reason)
         self._ran.died_s.setdefault(site, self.now_us / US_PER_S)
         summary = _left_behind(folder, self._live.seed)
@@ -221,11 +222,14 @@ class LaunchedServers:
     def _log(self, site: SiteName) -> Path:
         return self._folder.path / f"{site}.log"
 
-    def _last_line(self, site: SiteName) -> str:
+    def _last_error(self, site: SiteName) -> str:
+        """Returns its last error."""
+        path = self._log(site)
         with suppress(OSError):
-            lines = self._log(site).read_text(errors="replace").strip().splitlines()
-            return lines[-1].removeprefix("ekya: ") if lines else "it said nothing"
-        return "it has no log"
+            for line in reversed(path.read_text(errors="replace").splitlines()):
+                if line.startswith("ekya: "):
+                    return line.removeprefix("ekya: ")
+        return f"it has ended without a result; see {path}"
 
 
 def _lending(server: ServerConfig, ports: "dict[SiteName, int]", links: Links, tier: str) -> LendingConfig:

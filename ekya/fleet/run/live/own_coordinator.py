@@ -1,11 +1,13 @@
 """The coordinator of one service: it decides about that one's offers over what its lenders can spare."""
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
 
+from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way
 from ekya.fleet.policy.offers import TrainingOffer
@@ -13,9 +15,11 @@ from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.registry import Tier
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.coordinator import LoanCoordinator
-from ekya.fleet.run.lending import Answer, Lends, Peer
+from ekya.fleet.run.lending import Answer, Lends, Made, Peer
 from ekya.fleet.run.live.lender import Lender
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
+
+_LOG = logging.getLogger(__name__)
 
 LOOKS_EVERY_S = 2.0
 """Interval in which lenders are asked what they can spare."""
@@ -64,7 +68,7 @@ class OwnCoordinator:
             tier,
             Links(ways),
             seed,
-            self._file,
+            self._write,
             held_until=lambda loan: loan.offer.until_us,
             rooms=self._known_rooms,
             promises=learnt(before),
@@ -87,7 +91,11 @@ class OwnCoordinator:
     def answer_offers(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
         with self._lock:
             self._until_us = max((offer.until_us for offer in offers), default=self._until_us)
-            return self._above.answer_offers(site, now_us, offers)
+            try:
+                return self._above.answer_offers(site, now_us, offers)
+            except UserError as error:
+                _LOG.warning("nothing is borrowed: %s", error)
+                return Answer()
 
     def would_get(self, now_us: int, offer: TrainingOffer) -> Answer:
         """Returns the answer that an offer would get now; nothing is made."""
@@ -140,9 +148,21 @@ class OwnCoordinator:
             times = (repeat(now_us), repeat(until_us))
             asked = self._asks.map(Lender.spare_room, self.lenders.values(), *times)
             rooms = {room.site: room for room in asked if room is not None}
-            with self._lock:
-                self._rooms = rooms
-                self._above.more_room(now_us)
+            try:
+                with self._lock:
+                    self._rooms = rooms
+                    self._above.more_room(now_us)
+            except Exception:
+                _LOG.exception("a look at what could be borrowed fails, and is repeated")
+
+    def _write(self, made: Made) -> None:
+        """Records a loan. Without a record none is made; the end of one is only missed in the file."""
+        try:
+            self._file(made)
+        except UserError as error:
+            if not made.outcome:
+                raise
+            _LOG.warning("the end of a loan is not recorded: %s", error)
 
     def _known_rooms(self, lenders: Mapping[SiteName, Lends], now_us: int, until_us: int) -> Sequence[Room]:
         return [room for site, room in sorted(self._rooms.items()) if site in lenders]

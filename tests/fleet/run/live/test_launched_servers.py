@@ -30,7 +30,7 @@ folder = pathlib.Path(words[words.index("--runs") + 1]) / words[words.index("--n
 stops = []
 signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
 with hold_folder(folder):
-    print("what it says last", flush=True)
+    print("ekya: what is wrong", flush=True)
     (folder / "words").write_text(json.dumps([words, os.environ.get("EKYA_TOKEN_south", "")]))
     while not stops and not (folder / "ends").exists():
         time.sleep(0.01)
@@ -81,7 +81,6 @@ def test_all_are_started_as_services_that_reach_each_other(town) -> None:
         "north",
         "--runs",
         str(folder.path),
-        "--ends",
         "--seed",
         "3",
         "--shares",
@@ -122,14 +121,14 @@ def test_one_that_ends_without_a_result_is_told_with_its_last_words(town, caplog
     end(folder, SOUTH)
     ran = launched.watch_runs((), lambda now_us, running: None)
     assert (list(ran.summaries), list(ran.died_s)) == ([SOUTH], [NORTH])
-    assert "north: what it says last" in caplog.text
+    assert "north: what is wrong" in caplog.text
 
 
 def test_where_none_has_a_result_the_reasons_are_the_error(town) -> None:
     launched, folder = town()
     for site in (NORTH, SOUTH):
         end(folder, site, "badly")
-    with pytest.raises(UserError, match=r"^(north|south): what it says last; (north|south): what it says"):
+    with pytest.raises(UserError, match=r"^(north|south): what is wrong; (north|south): what is wrong"):
         launched.watch_runs((), lambda now_us, running: None)
 
 

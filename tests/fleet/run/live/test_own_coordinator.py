@@ -6,7 +6,9 @@ import pytest
 from peers_by_hand import CAM, EAST, HOME, WEST, S, Server, offer
 from waiting import wait_until
 
+from ekya.core.errors import UserError
 from ekya.fleet.policy.registry import TIERS
+from ekya.fleet.run.lending import Answer
 from ekya.fleet.run.live import own_coordinator
 from ekya.fleet.run.live.own_coordinator import OwnCoordinator
 
@@ -111,6 +113,25 @@ def test_what_loans_have_brought_is_known_after_a_restart(town) -> None:
     again, _ = town(Lender(EAST))
     assert again.would_get(5 * S, offer()) == before
     assert before.loan is None or before.loan.brings < before.loan.promises
+
+
+def test_a_full_disk_borrows_nothing_and_ends_no_service(town, caplog) -> None:
+    above, _ = town(east := Lender(EAST))
+    loan, whole = above.answer_offers(HOME, 5 * S, [offer()]).loan, above._file
+    above._file = _full
+    above.end_loan(HOME, CAM, 40 * S, "arrived", {})
+    assert above.answer_offers(HOME, 41 * S, [offer()]) == Answer()
+    assert (loan.host, east.lent) == (EAST, {})
+    for said in (
+        "the end of a loan is not recorded: the disk is full",
+        "nothing is borrowed: the disk is full",
+    ):
+        assert said in caplog.text
+    above._file = whole
+
+
+def _full(made):
+    raise UserError("the disk is full")
 
 
 def test_its_lenders_are_closed_with_it(town) -> None:

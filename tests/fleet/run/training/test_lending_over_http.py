@@ -97,7 +97,8 @@ def test_it_trains_over_http_what_it_would_here_to_the_bit(model, lender, host) 
     assert lender.lend_share(4, LENT)
     told, weights = trained(lender, lender.loan_id(4))
     here, its_weights = trained(Machine(), "here")
-    assert (told.state, told.epochs, told.sent) == ("done", here.epochs, here.sent)
+    assert (told.state, told.epochs) == ("done", here.epochs)
+    assert told.sent[HOME, SOUTH] == here.sent[HOME, SOUTH]
     assert all((of == its_weights[name]).all() for name, of in weights.items())
     wait_until(lambda: host.back and not host.desk._loans, "the loan ends")
     assert not list((host.folder / "lent").iterdir()), "nothing of it stays"
@@ -162,6 +163,15 @@ def test_a_wrong_token_is_refused_in_a_sentence_without_it(asks, monkeypatch) ->
     with pytest.raises(CallError) as raised:
         lender_of(asks.url).progress(f"{ONE}-1")
     assert str(raised.value) == "south refuses the token in lending.borrow_from; copy the one of its folder"
+
+
+def test_a_service_without_tokens_lends_to_those_of_its_machine(host, tmp_path) -> None:
+    with serving(host, tmp_path, token=None) as asks:
+        lender = Lender(LenderConfig(url=asks.url), ONE, lambda: 7 * S)
+        assert lender.lend_share(4, LENT)
+        headers = {VERSION_HEADER: "0.0.1"}
+        assert asks("DELETE", f"{LENDING}/loans/{ONE}-4", headers=headers).status == 409
+        lender.close()
 
 
 def test_another_version_is_refused_with_both(lender, monkeypatch) -> None:
