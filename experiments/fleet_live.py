@@ -28,7 +28,7 @@ from ekya.cli.command import open_output
 from ekya.cli.fleet_run import NO_TIER, make_tier
 from ekya.cli.options import parse_integers
 from ekya.core.units import us_to_seconds
-from ekya.fleet.run.loan_file import LoanRecord, read_loans
+from ekya.fleet.run.loan_file import LoanRecord
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.system.files import user_errors
 
@@ -47,7 +47,7 @@ def played(servers: Sequence[str], folder: Path, tier: str, seed: int) -> dict[s
     if code != 0:
         raise SystemExit(code)
     summary = json.loads(told.read_text(encoding="utf-8"))
-    loans = read_loans(ServersFolder(folder / f"{tier}-{seed}").loans) if tier != NO_TIER else []
+    loans = ServersFolder(folder / f"{tier}-{seed}").read_loans(tuple(summary["servers"]))
     return {
         "tier": tier,
         "seed": seed,

@@ -137,7 +137,7 @@ def test_docs_reference_names_every_command_and_option():
         section = text.partition(f"# `{name}`\n")[2].partition("\n#")[0]
         for option, _ in options_of(command, name):
             assert f"| {cell(code(option))} |" in section
-    assert {"ekya run", "ekya golden label", "ekya fleet site"} <= set(names)
+    assert {"ekya run", "ekya golden label", "ekya fleet run"} <= set(names)
 
 
 def test_docs_reference_names_the_metrics():

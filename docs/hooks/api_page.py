@@ -6,7 +6,7 @@ from page_text import code, table
 from pydantic import BaseModel
 
 from ekya.config.fleet_sections import StreamConfig
-from ekya.service.http.routes import Route
+from ekya.service.http.route import Route
 
 
 def page(routes: Iterable[Route]) -> str:

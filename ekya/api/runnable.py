@@ -38,7 +38,7 @@ def make_runnable(
         require_capacity(fleet, options.shares)
     if options.card is not None:
         raise UserError("--card: a live run plans with what it measures here; add --clock virtual")
-    if options.resume is None and not options.endless:
+    if options.resume is None and not options.in_place:
         require_room(options.runs, options.name or fleet.name)
     return fleet
 
@@ -119,6 +119,8 @@ def require_credentials(fleet: FleetConfig) -> None:
                 require_variables(url)
             except UserError as error:
                 raise UserError(f"key 'streams.{stream.id}.source.{key}': {error}") from None
+    for lender in fleet.lending.borrow_from:
+        require_variables(lender.url, "the token of that service, which is in its folder")
 
 
 def require_capacity(fleet: FleetConfig, shares: str) -> None:

@@ -15,10 +15,8 @@ from ekya.cli import (
     check,
     compare,
     ctl,
-    fleet_doctor,
     fleet_run,
     fleet_simulate,
-    fleet_site,
     folder,
     golden,
     machine,
@@ -94,7 +92,7 @@ _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, c
 app.add_typer(_ctl)
 _add(app, score.score)
 _add(app, folder.status, folder.gc, folder.backup, folder.restore, folder.monitoring)
-_add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
+_add(_fleet, fleet_simulate.simulate, fleet_run.run)
 app.add_typer(_fleet)
 
 

@@ -1,8 +1,8 @@
 """``ekya fleet run``: runs several servers, each with Ekya, that lend each other spare capacity."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,11 +31,13 @@ from ekya.system.ctrl_c import remember_ctrl_c
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:
+    from ekya.config.fleet_file import FleetConfig
     from ekya.control.loop import Observer
-    from ekya.fleet.run.live.found_sites import FoundSites
+    from ekya.core.units import StreamId
+    from ekya.fleet.run.live.launched_servers import LaunchedServers
     from ekya.fleet.run.servers import ServerDeath
     from ekya.fleet.run.servers_folder import RanServers, ServersFolder
-    from ekya.fleet.run.sites.server import SiteServer
+    from ekya.fleet.run.stores.folder_store import FolderStore
     from ekya.fleet.servers_file import ServerConfig, Servers
 
 DEFAULT_TIER = "net"
@@ -75,17 +77,11 @@ class FleetRunConfig:
     ] = None
     host: Annotated[
         str,
-        typer.Option(help="Address where updates are ordered; clients elsewhere need the fleet's token."),
+        typer.Option(
+            help="Address where updates are ordered; clients elsewhere need the token in the folder."
+        ),
     ] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of it; 0: any free one.")] = 8471
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where sites on other machines reach the coordinator; default: any free port of this one.",
-        ),
-    ] = None
-    token_file: opt.FleetToken = None
     resume: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Take up a run whose ekya fleet run has died, and nothing else."),
@@ -96,7 +92,7 @@ class FleetRunConfig:
 @command(
     FleetRunConfig,
     "ekya fleet run",
-    "ekya fleet run town.yaml --listen 10.0.0.1:7071",
+    "ekya fleet run town.yaml --windows 3",
     "ekya fleet run --resume runs/town",
     "ekya fleet run town.yaml --stores stores.yaml",
     "curl -X POST 'http://127.0.0.1:8471/launcher?store=cam-1'",
@@ -106,11 +102,10 @@ class FleetRunConfig:
 def run(config: FleetRunConfig, output: Output) -> None:
     """Run several servers, each with Ekya inside, that lend each other shares of their GPUs.
 
-    A server with an address in the file runs there, by ekya fleet site; the others run on this machine. They
-    go on when this command dies, and --resume takes them up again. With --stores, models of stores are
+    Each is an ekya serve on this machine, which ends after its last window. They go on when this command
+    dies, and --resume takes them up again, also those that have died. With --stores, models of stores are
     updated on the same servers, by themselves or when they are ordered over REST.
     """
-    from ekya.fleet.run.loan_file import read_loans
     from ekya.fleet.run.servers_folder import summarise_servers
 
     tier = make_tier(config.tier or DEFAULT_TIER)
@@ -119,7 +114,7 @@ def run(config: FleetRunConfig, output: Output) -> None:
             ran, folder, tier, sites = _resumed(config, config.resume, output)
         else:
             ran, folder, sites = _ran(config, tier, output)
-        summary = summarise_servers(folder.path.name, tier, sites, ran, read_loans(folder.loans))
+        summary = summarise_servers(folder.path.name, tier, sites, ran, folder.read_loans(sites))
         write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         output.write_json(summary)
         output.console.print(_table(summary))
@@ -168,7 +163,7 @@ def _ran(
     else:
         servers = read_servers_here(path, changes, config.shares)
         failures = _failures(config.fail or (), servers)
-        ran, folder = _run_live(config, path, servers, changes, tier, failures, output)
+        ran, folder = _run_live(config, servers, tier, failures, output)
     return ran, folder, servers.sites
 
 
@@ -182,19 +177,15 @@ def _run_emulated(
     from ekya.fleet.policy.registry import TIERS
     from ekya.fleet.run.emulated_servers import emulate_servers
 
-    for option, value in (("--listen", config.listen), ("--stores", config.stores)):
-        if value is not None:
-            raise UserError(
-                f"{option}: no site is reached on virtual time; leave it out, or leave out --clock"
-            )
+    if config.stores is not None:
+        raise UserError("--stores: they are not updated on virtual time; leave it out, or leave out --clock")
     folder = _folder(config, servers)
     with open_bars(console) as bars:
         follow = _followed(bars)
 
         def observe(server: "ServerConfig") -> "Observer":
             site, fleet = server.terms.site, server.fleet
-            ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
-            return lambda batch, _: follow(site, batch.now_us, ends_us)
+            return lambda batch, _: follow(site, batch.now_us, _ends_us(fleet))
 
         decides = None if tier is None else TIERS[tier]
         return emulate_servers(folder, servers, decides, failures, config.seed, observe), folder
@@ -202,82 +193,66 @@ def _run_emulated(
 
 def _run_live(
     config: FleetRunConfig,
-    path: Path,
     servers: "Servers",
-    changes: Mapping[str, object],
     tier: str | None,
     failures: "Sequence[ServerDeath]",
     output: Output,
 ) -> "tuple[RanServers, ServersFolder]":
-    from ekya.fleet.run.live.live_servers import start_servers
+    from ekya.fleet.run.live.launched_servers import LaunchedServers
 
-    for failure in failures:
-        if failure.site in servers.addresses:
-            raise UserError(
-                f"--fail {failure.site}: it is on another machine; only servers here can be made to fail"
-            )
     if config.stores is not None and tier is None:
         raise UserError("--stores: without a tier no update is given a server; leave out --tier none")
     stores = read_stores_of_file(config.stores)
-    with _reached(config, servers.addresses) as (sites, doors):
-        for site in servers.addresses:
-            sites.require_sites(site)
-        folder = _folder(config, servers)
-        note_stores_file(folder, config.stores)
-        with open_updates(stores, folder, _rest_of(config), output) as updates:
-            with output.console.status("starting the sites"):
-                here = [server.terms.site for server in servers.servers]
-                sites.start_sites(here, path, folder.path, config.shares)
-                live = start_servers(folder, servers.links, tier, config.seed, changes, sites, doors, updates)
-            with open_bars(output.console) as bars:
-                return live.watch_runs(failures, _followed(bars)), folder
+    folder = _folder(config, servers)
+    note_stores_file(folder, config.stores)
+    launched = LaunchedServers.launch(folder, servers, tier, config.seed, config.shares)
+    ends_us = {server.terms.site: _ends_us(server.fleet) for server in servers.servers}
+    return _watch(config, launched, folder, stores, failures, ends_us, output), folder
 
 
 def _resumed(
     config: FleetRunConfig, path: Path, output: Output
 ) -> "tuple[RanServers, ServersFolder, str | None, tuple[SiteName, ...]]":
-    from ekya.fleet.run.live.live_servers import resume_servers
+    from ekya.fleet.run.live.launched_servers import LaunchedServers
     from ekya.fleet.run.servers_folder import LiveRun, ServersFolder
 
     folder = ServersFolder(path)
-    run = LiveRun.load(folder.live)
-    stores = read_noted_stores(folder)
+    live = LiveRun.load(folder.live)
+    stores, launched = read_noted_stores(folder), LaunchedServers(folder, live)
+    launched.start_missing()
+    ran = _watch(config, launched, folder, stores, (), {}, output)
+    return ran, folder, live.tier, tuple(live.ports)
+
+
+def _watch(
+    config: FleetRunConfig,
+    launched: "LaunchedServers",
+    folder: "ServersFolder",
+    stores: "Mapping[StreamId, FolderStore]",
+    failures: "Sequence[ServerDeath]",
+    ends_us: Mapping[SiteName, int | None],
+    output: Output,
+) -> "RanServers":
+    """Watches servers until they have ended, with a bar for each, and updates stores meanwhile."""
+    rest = RestOptions(config.host, config.port)
     with (
-        _reached(config, run.addresses) as (sites, doors),
-        open_updates(stores, folder, _rest_of(config), output) as updates,
+        closing(launched),
+        open_updates(stores, folder, launched, rest, output) as updates,
+        open_bars(output.console) as bars,
     ):
-        live = resume_servers(folder, sites, doors, updates)
-        with open_bars(output.console) as bars:
-            ran = live.watch_runs((), _followed(bars))
-    return ran, folder, run.tier, tuple(sorted(run.addresses))
+        follow = _followed(bars)
+
+        def look(now_us: int, running: "Sequence[SiteName]") -> None:
+            for site in running:
+                follow(site, now_us, ends_us.get(site))
+            if updates is not None:
+                updates.look_after_stores(now_us, dict.fromkeys(running, "running"))
+
+        return launched.watch_runs(failures, look)
 
 
-def _rest_of(config: FleetRunConfig) -> RestOptions:
-    return RestOptions(config.host, config.port, config.token_file)
-
-
-@contextmanager
-def _reached(
-    config: FleetRunConfig, addresses: "Mapping[SiteName, str]"
-) -> "Iterator[tuple[FoundSites, SiteServer]]":
-    """Opens the way to sites and back, and ends those of this machine at the end."""
-    from ekya.fleet.run.live.found_sites import FoundSites, address_towards
-    from ekya.fleet.run.sites.server import SiteServer, fleet_token
-    from ekya.fleet.servers_file import split_address
-
-    token = fleet_token(config.token_file)
-    here = address_towards(addresses)
-    try:
-        host, port = (here, 0) if config.listen is None else split_address(config.listen)
-    except ValueError as error:
-        raise UserError(f"--listen {config.listen}: {error}") from None
-    known_as = here if host in ("0.0.0.0", "::") else host
-    # Sites that end tell the coordinator what became of their loans.
-    with (
-        closing(SiteServer(host, port, token, known_as)) as doors,
-        closing(FoundSites(addresses, token)) as sites,
-    ):
-        yield sites, doors
+def _ends_us(fleet: "FleetConfig") -> int | None:
+    return None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
 
 
 def _folder(config: FleetRunConfig, servers: "Servers") -> "ServersFolder":
@@ -339,7 +314,5 @@ def _table(summary: dict[str, Any]) -> Table:
 
 
 def _fate(its: Mapping[str, Any]) -> str:
-    """Returns when a server died or was away, in words; empty if neither happened."""
-    if its["died_s"] is not None:
-        return f", died at {its['died_s']:.0f} s"
-    return "".join(f", away from {begin_s:.0f} to {end_s:.0f} s" for begin_s, end_s in its["away_s"])
+    """Returns when the server died, in words; empty if it did not."""
+    return "" if its["died_s"] is None else f", died at {its['died_s']:.0f} s"

@@ -1,7 +1,7 @@
 """Stores of ``ekya fleet run``: their files, and the updates that a run makes of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from ekya.cli.command import Output
 from ekya.core.errors import UserError
 from ekya.system.files import write_text_atomic
+from ekya.system.token_file import make_token_file, read_token_file
 
 if TYPE_CHECKING:
     from ekya.core.units import StreamId
+    from ekya.fleet.run.live.launched_servers import LaunchedServers
     from ekya.fleet.run.servers_folder import ServersFolder
     from ekya.fleet.run.stores.folder_store import FolderStore
     from ekya.fleet.run.stores.updates import StoreUpdates
@@ -24,32 +26,40 @@ class RestOptions:
     """Where updates are ordered over REST.
 
     Attributes:
-        host, port: to listen at.
-        token_file: of the fleet; others than this machine need its token.
+        host, port: to listen at; others than this machine need the token in the run's folder.
     """
 
     host: str
     port: int
-    token_file: Path | None
 
 
 @contextmanager
 def open_updates(
-    stores: "dict[StreamId, FolderStore]", folder: "ServersFolder", rest: RestOptions, output: Output
+    stores: "Mapping[StreamId, FolderStore]",
+    folder: "ServersFolder",
+    launched: "LaunchedServers",
+    rest: RestOptions,
+    output: Output,
 ) -> "Iterator[StoreUpdates | None]":
     """Opens the updates of a run's stores and their REST endpoints; None without stores."""
     if not stores:
         yield None
         return
-    from ekya.fleet.run.sites.server import fleet_token
+    from ekya.fleet.policy.places import STORES
+    from ekya.fleet.policy.registry import TIERS
+    from ekya.fleet.run.live.lender import lenders_of
+    from ekya.fleet.run.live.own_coordinator import OwnCoordinator
     from ekya.fleet.run.stores.rest import application
     from ekya.fleet.run.stores.update_book import UpdateBook
     from ekya.fleet.run.stores.updates import StoreUpdates
     from ekya.system.http_thread import HttpThread
 
     book = UpdateBook(stores, folder.updates)
-    updates = StoreUpdates(book)
-    token = None if _is_loopback(rest.host) else fleet_token(rest.token_file)
+    lenders = lenders_of(launched.lenders(), lambda: book.now_us)
+    updates = StoreUpdates(
+        book, OwnCoordinator(STORES, lenders, TIERS[launched.tier], 0, folder.loans, lambda: book.now_us)
+    )
+    token = None if _is_loopback(rest.host) else _token(folder.path / "token")
     with (
         closing(updates),
         closing(HttpThread(application(book, updates, token), rest.host, rest.port, "rest")) as served,
@@ -84,6 +94,12 @@ def read_noted_stores(folder: "ServersFolder") -> "dict[StreamId, FolderStore]":
             f"{folder.stores}: it names no stores ({error}); remove it to go on without"
         ) from error
     return read_stores_of_file(stores)
+
+
+def _token(path: Path) -> str:
+    if not path.exists():
+        make_token_file(path)
+    return read_token_file(path, "remove the file for a new one")
 
 
 def _is_loopback(host: str) -> bool:

@@ -165,14 +165,6 @@ Score = Annotated[
     ),
 ]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all runs.")]
-FleetToken = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Secret that all sites of a fleet share; default: ~/.config/ekya/fleet_token, made if missing.",
-    ),
-]
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run or a service, or its name in --runs.")
 ]

@@ -13,6 +13,7 @@ import typer
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command
 from ekya.core.errors import FullDiskError, UserError
+from ekya.models.edge.architecture_table import Task
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
@@ -39,6 +40,17 @@ class ServeConfig(opt.FleetOptions, opt.LiveOptions):
     stop_timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time to end in order when it is stopped.")
     ] = 30.0
+    lend: Annotated[
+        bool, typer.Option("--lend", help="Let services that show this one's token train here.")
+    ] = False
+    borrow_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="A service that may train for this one, on labelled samples of its cameras, such as "
+            "https://ekya:${SOUTH_TOKEN}@10.0.0.2:8470; give it once for each.",
+        ),
+    ] = None
     unit: Annotated[bool, typer.Option("--unit", help="Print a systemd unit that runs this, and end.")] = (
         False
     )
@@ -66,6 +78,8 @@ _OF_RUN = {
     "ekya serve my-fleet.yaml",
     "ekya serve --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden yolo11x.onnx --name yard",
     "ekya serve --name yard",
+    "ekya serve south.yaml --lend",
+    "ekya serve north.yaml --borrow-from 'http://ekya:${SOUTH_TOKEN}@127.0.0.1:8470'",
     "ekya serve my-fleet.yaml --unit | sudo tee /etc/systemd/system/ekya-yard.service",
 )
 def serve(config: ServeConfig, output: Output) -> None:
@@ -80,6 +94,7 @@ def serve(config: ServeConfig, output: Output) -> None:
         if getattr(config, option) is not None:
             raise UserError(f"--{option.removesuffix('_to')}: {reason}")
     fleet, folder = _fleet_and_folder(config)
+    fleet = _with_lending(config, fleet)
     try:
         if SUPERVISOR_PID in os.environ:
             _serve(config, fleet, folder, output)
@@ -116,6 +131,18 @@ def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
     return load_kept_fleet(folder)[0], folder.path
 
 
+def _with_lending(config: ServeConfig, fleet: "FleetConfig") -> "FleetConfig":
+    """Returns the fleet with what the options say of lending."""
+    from ekya.config.fleet_reading import with_values
+
+    changes: dict[str, object] = {"lending.lend": True} if config.lend else {}
+    if config.borrow_from:
+        leaves = "frames" if fleet.edge.task is Task.DETECT else "crops"
+        urls = [{"url": url} for url in config.borrow_from]
+        changes |= {"lending.borrow_from": urls, "lending.samples_may_leave": leaves}
+    return with_values(fleet, changes) if changes else fleet
+
+
 def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
     import resource
 
@@ -136,18 +163,24 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
     from ekya.api.runnable import make_runnable
     from ekya.cli.fleet_from_options import make_run_options
     from ekya.config.fleet_reading import renew_fleet
+    from ekya.config.run_options import ENDS
     from ekya.results.storage.run_folder import RunFolder
+    from ekya.runtime.driver.run_session import report_complete
     from ekya.service.process import serve_fleet
     from ekya.service.supervised import AGAIN
 
-    goes_on = folder if (folder / "fleet.yaml").is_file() else None
+    ends, goes_on = ENDS in os.environ, folder if (folder / "fleet.yaml").is_file() else None
     if goes_on is not None:
         renew_fleet(RunFolder(folder))
-    options = replace(make_run_options(config, fleet, goes_on), name=folder.name, endless=True)
+        if ends and (report_complete(RunFolder(folder), fleet) or RunFolder(folder).summary.is_file()):
+            return
+    options = make_run_options(config, fleet, goes_on)
+    options = replace(options, name=folder.name, endless=not ends, in_place=True)
     asked = config.gpus is not None
     fleet = make_runnable(fleet, options, output.console, live=True, gpus_asked_for=asked)
-    # Not used here, and read again it would refuse a camera that joins after so many.
-    fleet = fleet.model_copy(update={"windows": None})
+    if not ends:
+        # Not used here, and read again it would refuse a camera that joins after so many.
+        fleet = fleet.model_copy(update={"windows": None})
     if config.port is not None:
         fleet = fleet.model_copy(update={"http": fleet.http.model_copy(update={"port": config.port})})
     if serve_fleet(fleet, options, config.token, output.console):

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from ekya.api.runnable import require_credentials, require_world
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.places import SiteName
 
 if TYPE_CHECKING:
-    from ekya.fleet.servers_file import ServerConfig, Servers, ServerSpec
+    from ekya.fleet.servers_file import ServerConfig, Servers
     from ekya.planning.sizing.fleet_sizes import MachineSize
 
 
@@ -25,47 +24,19 @@ def read_all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
 
 
 def read_servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Servers":
-    """Reads the servers without an address, which run on this machine and share it.
+    """Reads all servers, which run on this machine and share it.
 
     Raises:
         UserError: together they need more than there is.
     """
     from ekya.fleet.servers_file import load_servers
 
-    servers = load_servers(path, changes, lambda server: server.address is None)
+    servers = load_servers(path, changes)
     _require_each(servers, live=True)
-    if not servers.servers:
-        return servers
     part = _part_of_machine(shares, len(servers.servers))
     servers = replace(servers, servers=tuple(_with_gpus(server, part) for server in servers.servers))
     _require_room_for_all(servers, shares)
     return servers
-
-
-def read_server_of_site(
-    path: Path, changes: Mapping[str, object], shares: str, site: SiteName
-) -> "ServerConfig":
-    """Reads the server that runs on this machine, alone or beside the others without an address.
-
-    Raises:
-        UserError: the file has no such server, or this machine cannot run it.
-    """
-    from ekya.fleet.servers_file import load_servers
-
-    def is_it(server: "ServerSpec") -> bool:
-        return server.site == site
-
-    servers = load_servers(path, changes, is_it)
-    if not servers.servers:
-        raise UserError(f"--site {site}: {path} has no such server; it has {', '.join(servers.sites)}")
-    _require_each(servers, live=True)
-    (server,) = servers.servers
-    if site in servers.addresses:
-        server = _with_gpus(server, _part_of_machine(shares, 1))
-        _require_room_for_all(replace(servers, servers=(server,)), shares)
-    else:
-        server = _with_gpus(server, _part_of_machine(shares, len(servers.sites) - len(servers.addresses)))
-    return server
 
 
 def _require_each(servers: "Servers", *, live: bool) -> None:
@@ -127,13 +98,12 @@ def _require_room_for_all(servers: "Servers", shares: str) -> None:
         raise UserError(
             f"gpus: {wanted / FULL_GPU_MILLI:g}, of all servers here, is more than the "
             f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); set less in their "
-            "`changes`, or give servers on other machines an address"
+            "`changes`, or let some be ekya serve --lend on other machines"
         )
     # Cores are one pool. Of GPUs, every server takes the first ones, even if other servers use them.
     first_milli = sum(min(server.fleet.capacity_milli, FULL_GPU_MILLI) for server in servers.servers)
     if there.device == "cuda" and first_milli > FULL_GPU_MILLI:
         raise UserError(
             "gpus: every server would begin with this machine's first GPU, and they ask for "
-            f"{first_milli / FULL_GPU_MILLI:g} of it; give them less, use --shares cpu, or give servers on "
-            "other machines an address"
+            f"{first_milli / FULL_GPU_MILLI:g} of it; give them less, or use --shares cpu"
         )

@@ -24,6 +24,7 @@ from ekya.config.fleet_sections import (
     FleetSection,
     HttpConfig,
     InferencesConfig,
+    LendingConfig,
     PreparationConfig,
     RetentionConfig,
     RetrainingConfig,
@@ -94,8 +95,8 @@ class FleetConfig(FleetSection):
         checkpoints: whether weights may serve while their retraining goes on.
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
-        preparation, golden, edge, retraining, inference, shadow_gate, drift, retention, http: see the
-            types.
+        preparation, golden, edge, retraining, inference, shadow_gate, drift, retention, http, lending: see
+            the types.
         answers: where ``ekya serve`` sends what it sees; other commands send nothing.
         streams: the cameras, in any order.
         pretraining: labelled recordings that no run plays; ``ekya edge train`` and ``ekya golden train``
@@ -124,6 +125,7 @@ class FleetConfig(FleetSection):
     retention: RetentionConfig = RetentionConfig()
     answers: tuple[AnySink, ...] = ()
     http: HttpConfig = HttpConfig()
+    lending: LendingConfig = LendingConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
     pretraining: tuple[StreamConfig, ...] = ()
 
@@ -141,7 +143,7 @@ class FleetConfig(FleetSection):
     @property
     def named_secrets(self) -> str:
         """Text that names the environment variables with the fleet's secrets, for ``credentials.masked``."""
-        parts = (*(stream.source for stream in self.streams), *self.answers)
+        parts = (*(stream.source for stream in self.streams), *self.answers, *self.lending.borrow_from)
         return " ".join(part.model_dump_json() for part in parts)
 
     def with_preset(self, scheduler: str) -> "FleetConfig":
@@ -309,6 +311,12 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield f"retraining.trainable_blocks: {too_many}"
     if (clash := find_repeated_name(fleet.answers)) is not None:
         yield f"answers: {clash}"
+    needed = "frames" if fleet.edge.task is Task.DETECT else "crops"
+    if fleet.lending.borrow_from and fleet.lending.samples_may_leave not in (needed, "frames"):
+        yield (
+            f"lending.samples_may_leave: who trains for these cameras gets their {needed}; write {needed}, "
+            "or remove lending.borrow_from"
+        )
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"

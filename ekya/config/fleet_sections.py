@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Self, cast
+from typing import Annotated, Literal, Self, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +13,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from ekya.core.areas import Areas, Polygon
@@ -25,6 +27,7 @@ from ekya.planning.adaptation.drift import FALSE_ALARMS_PER_HOUR
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.credentials import has_password
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
 from ekya.streams.ingest.process import SourceSpec
 from ekya.streams.sources import AnySource
@@ -45,6 +48,11 @@ class FleetSection(BaseModel):
         of_file = {name: getattr(self, name) for name in type(self).model_fields}
         unset = {name: value for name, value in values.items() if name not in self.model_fields_set}
         return cast(Self, type(self).model_construct(self.model_fields_set, **{**of_file, **unset}))
+
+
+def no_is_text(value: object) -> object:
+    """Returns what YAML reads as false as the word that was written."""
+    return "no" if value is False else value
 
 
 class KeptFrames(StrEnum):
@@ -154,6 +162,76 @@ class HttpConfig(FleetSection):
     address: str = "127.0.0.1"
     port: int = Field(default=8470, ge=0, le=65535)
     metrics_open: bool = False
+
+
+class LenderConfig(FleetSection):
+    """Another service that may train for this one.
+
+    Attributes:
+        url: of that service, with its token as the password, as in
+            ``https://ekya:${SOUTH_TOKEN}@10.0.0.2:8470``.
+        name: in messages and plans; null for the host of the URL with its port.
+        mb_s: rate of the link to it, in megabytes a second.
+        ca: file with certificates that vouch for it; null for those of this machine.
+        insecure: whether samples and token may go to it unencrypted, over a network that encrypts them
+            itself, such as WireGuard.
+    """
+
+    url: str
+    name: str | None = None
+    mb_s: float = Field(default=12.5, gt=0)
+    ca: str | None = None
+    insecure: bool = False
+
+    @property
+    def site(self) -> str:
+        """Its name."""
+        return self.name or urlsplit(self.url).netloc.rpartition("@")[2]
+
+    @model_validator(mode="after")
+    def _can_be_called(self) -> Self:
+        try:
+            url = urlsplit(self.url)
+            host, port = url.hostname, url.port
+        except ValueError:
+            host, port = None, None
+        if not host or port is None or url.scheme not in ("http", "https") or url.path not in ("", "/"):
+            raise ValueError("write a URL with a port, as https://10.0.0.2:8470, with the token as password")
+        if has_password(self.url):
+            raise ValueError(
+                "it has a token; put that into a variable, say SOUTH_TOKEN, and write ${SOUTH_TOKEN}"
+            )
+        if url.scheme == "http" and not self.insecure and host not in ("localhost", "127.0.0.1", "::1"):
+            raise ValueError(
+                f"{host} would get samples and token unencrypted; use https, or write insecure: true for a "
+                "network that encrypts them itself"
+            )
+        return self
+
+
+SamplesMayLeave = Literal["no", "crops", "frames"]
+
+
+class LendingConfig(FleetSection):
+    """What a service lends to others, and borrows of them, for retrainings.
+
+    Attributes:
+        lend: whether services that show this one's token may train here with what it can spare.
+        borrow_from: services that may train for this one.
+        samples_may_leave: what may be sent to them: ``no``, labelled ``crops`` of objects, or also labelled
+            ``frames``, scaled to the side of the edge model, which detectors learn from.
+        tier: policy that decides what is borrowed: ``net``, ``andreas``.
+    """
+
+    lend: bool = False
+    borrow_from: tuple[LenderConfig, ...] = ()
+    samples_may_leave: Annotated[SamplesMayLeave, BeforeValidator(no_is_text)] = "no"
+    tier: Literal["net", "andreas"] = "net"
+
+    @property
+    def takes_part(self) -> bool:
+        """True if it lends or borrows."""
+        return self.lend or bool(self.borrow_from)
 
 
 class RetrainingConfig(FleetSection):

@@ -9,6 +9,9 @@ from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 
+ENDS = "EKYA_ENDS"
+"""Variable with which a launcher has a service end after its fleet's last window, with a report."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -27,6 +30,7 @@ class RunOptions:
         score: frames on which a live run of detectors is scored.
         endless: whether it is a service: it runs until stopped, whatever ``windows`` says, goes on with what
             its folder holds, keeps predictions by the hour, and writes no report.
+        in_place: whether its folder has its name, and may be there already.
     """
 
     scheduler: str | Scheduler = DEFAULT_SCHEDULER
@@ -40,6 +44,7 @@ class RunOptions:
     card: Path | None = None
     score: Scoring = Scoring.SAMPLE
     endless: bool = False
+    in_place: bool = False
 
 
 def require_end(fleet: FleetConfig) -> None:

@@ -1,6 +1,6 @@
 """The servers file: several fleets, each on a separate server, and the links between the servers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +10,14 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
+from ekya.config.fleet_sections import SamplesMayLeave, no_is_text
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.described import DescribedPart, read_described
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.places import STORES, SiteName
-from ekya.fleet.run.server import SamplesMayLeave, ServerTerms
+from ekya.fleet.run.server import ServerTerms
 from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name
 from ekya.system.yaml_file import read_mapping
@@ -50,11 +51,6 @@ class LinksSpec(DescribedPart):
     ways: tuple[WaySpec, ...] = ()
 
 
-def _no_is_text(value: object) -> object:
-    """Returns what YAML reads as false as the word that was written."""
-    return "no" if value is False else value
-
-
 class ServerSpec(DescribedPart):
     """One server.
 
@@ -67,24 +63,14 @@ class ServerSpec(DescribedPart):
             ``crops`` of objects, or also labelled ``frames``, scaled to the side of the edge model, which
             detectors learn from.
         takes_guests: jobs of other servers' streams may run on it.
-        address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
-            machine of ``ekya fleet run``.
     """
 
     site: str
     fleet: Path | None = None
     streams: tuple[str, ...] | None = None
     changes: Mapping[str, object] = Field(default_factory=dict)
-    samples_may_leave: Annotated[SamplesMayLeave, BeforeValidator(_no_is_text)] = "no"
+    samples_may_leave: Annotated[SamplesMayLeave, BeforeValidator(no_is_text)] = "no"
     takes_guests: bool = True
-    address: str | None = None
-
-    @field_validator("address")
-    @classmethod
-    def _has_a_port(cls, address: str | None) -> str | None:
-        if address is not None:
-            split_address(address)
-        return address
 
     @field_validator("site")
     @classmethod
@@ -94,18 +80,6 @@ class ServerSpec(DescribedPart):
         except UserError as error:
             raise ValueError("use letters, digits, '-', '_' and '.' only, and no '.' or '-' first") from error
         return site
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of ``HOST:PORT``; an IPv6 address is in brackets there.
-
-    Raises:
-        ValueError: it has another form.
-    """
-    host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdecimal() or not 0 <= int(port) < 65536:
-        raise ValueError("write HOST:PORT, as 10.0.0.2:7070")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class ServersSpec(DescribedPart):
@@ -139,34 +113,25 @@ class Servers:
     Attributes:
         name: of the run.
         links: between the servers.
-        terms: of all servers, sorted by site.
-        addresses: of the servers that have one.
-        servers: those whose fleet files were read, sorted by site.
+        servers: sorted by site.
     """
 
     name: str
     links: Links
-    terms: tuple[ServerTerms, ...]
-    addresses: Mapping[SiteName, str]
     servers: tuple[ServerConfig, ...]
 
     @property
     def sites(self) -> tuple[SiteName, ...]:
         """Names of all servers."""
-        return tuple(terms.site for terms in self.terms)
+        return tuple(server.terms.site for server in self.servers)
 
 
-def load_servers(
-    path: Path,
-    changes: Mapping[str, object] | None = None,
-    reads: Callable[[ServerSpec], bool] = lambda server: True,
-) -> Servers:
+def load_servers(path: Path, changes: Mapping[str, object] | None = None) -> Servers:
     """Reads a servers file and its fleet files; paths are relative to the folder of the servers file.
 
     Args:
         path: the servers file.
         changes: top-level keys to override in every fleet file, for example from the command line.
-        reads: whether to read a server's fleet file, which may be on another machine.
 
     Raises:
         UserError: one sentence with file, key and remedy.
@@ -175,15 +140,13 @@ def load_servers(
     sites = [server.site for server in spec.servers]
     for problem in _problems(spec, sites):
         raise UserError(f"{path}: {problem}")
-    servers = [_server(spec, server, path, changes or {}) for server in spec.servers if reads(server)]
+    servers = [_server(spec, server, path, changes or {}) for server in spec.servers]
     return Servers(
         plain_name(spec.name),
         Links(
             {(SiteName(way.origin), SiteName(way.target)): way.mb_s for way in spec.links.ways},
             spec.links.mb_s,
         ),
-        tuple(sorted(map(_terms, spec.servers), key=lambda terms: terms.site)),
-        {SiteName(server.site): server.address for server in spec.servers if server.address is not None},
         tuple(sorted(servers, key=lambda server: server.terms.site)),
     )
 
@@ -249,27 +212,21 @@ def dump_servers(servers: Servers) -> str:
     """Returns terms and links as YAML for people; each server's fleet file is in its own run folder."""
     content = {
         "name": servers.name,
-        "links": links_section(servers.links),
+        "links": {
+            "mb_s": servers.links.usual_mb_s,
+            "ways": [
+                {"from": str(origin), "to": str(target), "mb_s": mb_s}
+                for (origin, target), mb_s in servers.links.mb_s.items()
+            ],
+        },
         "servers": [
             {
                 "site": str(terms.site),
                 "fleet": f"{terms.site}/fleet.yaml",
                 "samples_may_leave": terms.samples_may_leave,
                 "takes_guests": terms.takes_guests,
-                **({"address": servers.addresses[terms.site]} if terms.site in servers.addresses else {}),
             }
-            for terms in servers.terms
+            for terms in (server.terms for server in servers.servers)
         ],
     }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def links_section(links: Links) -> dict[str, object]:
-    """Returns ``links`` of a servers file."""
-    return {
-        "mb_s": links.usual_mb_s,
-        "ways": [
-            {"from": str(origin), "to": str(target), "mb_s": mb_s}
-            for (origin, target), mb_s in links.mb_s.items()
-        ],
-    }

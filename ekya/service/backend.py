@@ -10,6 +10,7 @@ from ekya.core.errors import NotThereError, UserError
 from ekya.core.objects import SURE
 from ekya.core.stream_faults import Status
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.fleet.run.live.lending_desk import LendingDesk
 from ekya.models.edge.architecture_table import Task
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
@@ -37,6 +38,7 @@ class ServiceBackend:
         metrics: of both.
         folder: of the service.
         classes: names of the fleet's classes.
+        desk: lends to other services; None where this one does not.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class ServiceBackend:
         metrics: Exposition,
         folder: RunFolder,
         classes: tuple[str, ...],
+        desk: LendingDesk | None = None,
     ) -> None:
         self._control, self._keeper, self._metrics = control, keeper, metrics
-        self._folder, self._classes = folder, classes
+        self._folder, self._classes, self._desk = folder, classes, desk
 
     def status(self) -> ServiceStatus:
         return self._keeper.status()
@@ -137,6 +140,9 @@ class ServiceBackend:
         if now.state != Status.SERVING:
             raise UserError(f"{camera}: it is {now.state}, so it shows nothing to label")
         self._control.ask_labels(StreamId(camera))
+
+    def lending(self) -> LendingDesk | None:
+        return self._desk
 
     def _find(self, camera: str) -> CameraStatus | None:
         """Returns a camera's status; None before the loop knows it."""

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from types import FrameType
 
@@ -20,6 +20,7 @@ from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
+from ekya.fleet.run.live.service_lending import ServiceLending
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.models.edge.architecture_table import Task
 from ekya.pipeline.discover_classes import fleet_classes
@@ -55,13 +56,13 @@ _CLOCK_SET_US = 2_000_000
 
 
 def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> bool:
-    """Serves a fleet until SIGTERM or SIGINT; goes on with what ``options.resume`` holds.
+    """Serves a fleet until SIGTERM, SIGINT or its last window; goes on with what ``options.resume`` holds.
 
     Returns whether it is to be started again, with the fleet as its folder has it then.
 
     Args:
         fleet: to serve.
-        options: of the run, which is endless.
+        options: of the run, which is endless, or ends with a report.
         with_token: whether clients must show the token.
         console: for messages while it starts.
 
@@ -89,7 +90,10 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                 run.open_shares() as shares,
                 ExitStack() as stack,
             ):
-                service = FleetService(run, with_token, stack, stop)
+                lending = None
+                if run.fleet.lending.takes_part:
+                    lending = stack.enter_context(closing(ServiceLending(run, shares)))
+                service = FleetService(run, with_token, stack, stop, lending)
                 session = RunSession(
                     run,
                     shares,
@@ -99,7 +103,10 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                     alive=alive,
                     may_go_on=DiskRoom(run.folder.path, service.collect),
                 )
-                session.run_windows(Console(quiet=True))
+                if options.endless:
+                    session.run_windows(Console(quiet=True))
+                else:
+                    session.run(Console(quiet=True))
                 return service.starts_again
         finally:
             ray.shutdown()
@@ -130,13 +137,22 @@ class FleetService:
         with_token: whether clients must show the token.
         stack: closes what was opened.
         stop: ends the run when it is set.
+        lending: None where it neither lends nor borrows.
 
     Attributes:
         starts_again: whether the service is to be started again when the run has ended.
     """
 
-    def __init__(self, run: OpenRun, with_token: bool, stack: ExitStack, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        run: OpenRun,
+        with_token: bool,
+        stack: ExitStack,
+        stop: threading.Event,
+        lending: ServiceLending | None = None,
+    ) -> None:
         self._run, self._with_token, self._stack, self._stop = run, with_token, stack, stop
+        self._lending = lending
         self.starts_again = False
         self._classes = fleet_classes(run.fleet)
         self._control: OperatorControl | None = None
@@ -153,15 +169,17 @@ class FleetService:
         return began_ns
 
     def wrap_executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
-        """Returns ``inner`` unchanged."""
-        return inner
+        """Wraps it where the service lends or borrows."""
+        return inner if self._lending is None else self._lending.wrap_executor(inner, remote, clock)
 
     def wrap_planner(self, plan: Planner) -> Planner:
-        """Returns ``plan`` unchanged."""
-        return plan
+        """Wraps it likewise."""
+        return plan if self._lending is None else self._lending.wrap_planner(plan)
 
     def observe_step(self, batch: Batch, result: StepResult) -> None:
         """Follows a step of the loop; what is old is removed when a window is over."""
+        if self._lending is not None:
+            self._lending.observe_step(batch, result)
         if self._keeper is not None:
             self._keeper(batch, result)
         if any(isinstance(command, cmd.StartAgain) for command in result.commands):
@@ -201,7 +219,8 @@ class FleetService:
         )
         # Counters of a killed process would go on a little lower, and Prometheus count all of them again.
         metrics = Exposition(lambda: keeper.status(since_start=True), meter.measure_host)
-        backend = ServiceBackend(control, keeper, metrics, folder, self._classes)
+        desk = None if self._lending is None else self._lending.desk
+        backend = ServiceBackend(control, keeper, metrics, folder, self._classes, desk)
         token = token_of(folder.path) if self._with_token else None
         server = HttpServer(backend, folder.path, token, self._run.fleet.http)
         publisher.start()

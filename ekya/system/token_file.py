@@ -34,36 +34,21 @@ def make_token_file(path: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def read_token_file(path: Path, remedy: str, private: bool = False) -> str:
+def read_token_file(path: Path, remedy: str) -> str:
     """Returns the token in a file.
 
     Args:
         path: of the file.
         remedy: what a user can do if it holds none.
-        private: refuses a file that others can read.
 
     Raises:
         UserError: there is no file, it cannot be read, or it holds no token.
     """
-    with user_errors(path), path.open("rb") as file:
-        # Of the open file: the path could be replaced between a check and the read.
-        mode = os.fstat(file.fileno()).st_mode
-        content = file.read().decode("utf-8", errors="replace")
-    if private and mode & 0o077:
-        raise UserError(f"{path}: others can read this token; `chmod 600` it, or remove it for a new one")
-    return require_token_text(content, str(path), remedy)
-
-
-def require_token_text(text: str, where: str, remedy: str) -> str:
-    """Returns the token that a text is.
-
-    Raises:
-        UserError: it is none.
-    """
-    token = text.strip()
+    with user_errors(path):
+        token = path.read_bytes().decode("utf-8", errors="replace").strip()
     # Headers of HTTP carry no other characters.
     if len(token) < TOKEN_BYTES or not token.isascii() or not token.isprintable():
-        raise UserError(f"{where}: this is no token of at least {TOKEN_BYTES} characters; {remedy}")
+        raise UserError(f"{path}: this is no token of at least {TOKEN_BYTES} characters; {remedy}")
     return token
 
 

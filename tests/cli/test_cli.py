@@ -97,7 +97,6 @@ def test_cli_with_a_user_error_prints_one_line_and_exits_with_2(
         (["replay", "--help"], "Exit code 3"),
         (["fleet"], "simulate"),
         (["fleet", "run", "--help"], "ekya fleet run --clock virtual --tier none --json -"),
-        (["fleet", "doctor", "--help"], "ekya fleet doctor "),
     ],
 )
 def test_help_names_exit_codes_and_examples(words, says, capfd):

@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -13,13 +14,11 @@ from ekya.cli.command import Output
 from ekya.cli.fleet_stores import RestOptions, note_stores_file, open_updates, read_noted_stores
 from ekya.core.errors import UserError
 from ekya.fleet.run.servers_folder import ServersFolder
-from ekya.fleet.run.sites.server import fleet_token
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("EKYA_FLEET_TOKEN", raising=False)
-    monkeypatch.setattr("ekya.fleet.run.sites.server.WRONG_TOKEN_S", 0.01)
+    monkeypatch.setattr("ekya.fleet.run.stores.rest.WRONG_TOKEN_S", 0.01)
     for name in ("car", "bus"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
     spec = "{samples: pictures, out: a.safetensors, model: mobilenet_v3_small, side: 16}"
@@ -34,8 +33,9 @@ class Opened:
     def __init__(self, folder, host):
         self.said = io.StringIO()
         output = Output(Console(file=self.said, width=200), None)
-        rest = RestOptions(host, 0, folder.path / "token")
-        self.updates = open_updates(read_noted_stores(folder), folder, rest, output)
+        launched = SimpleNamespace(lenders=list, tier="net")
+        rest = RestOptions(host, 0)
+        self.updates = open_updates(read_noted_stores(folder), folder, launched, rest, output)
 
     def asked(self, token=None):
         port = self.said.getvalue().strip().rpartition(":")[2]
@@ -69,7 +69,7 @@ def test_clients_elsewhere_need_the_token_of_the_fleet(folder) -> None:
     note_stores_file(folder, folder.path.parent / "stores.yaml")
     opened = Opened(folder, "0.0.0.0")
     with opened.updates:
-        token = fleet_token(folder.path / "token")
+        token = (folder.path / "token").read_text().strip()
         assert opened.asked(token)["updates"] == {}
         for wrong in (None, token + "x"):
             with pytest.raises(HTTPError, match="401"):

@@ -27,7 +27,7 @@ def test_fleet_run_with_invalid_stores_is_refused_before_anything_starts(capfd, 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     words = ["run", "--stores", stores / "stores.yaml"]
     for more, sentence in (
-        (["--clock", "virtual"], "--stores: no site is reached on virtual time"),
+        (["--clock", "virtual"], "--stores: they are not updated on virtual time"),
         (["--tier", "none"], "--stores: without a tier no update is given a server"),
     ):
         assert sentence in refused(capfd, *words, *more)

@@ -259,6 +259,17 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
             [{"event": "joins", "at_s": 3}] * 2,
             "a stream joins once; keep one...",
         ),
+        (
+            "lending.borrow_from",
+            [{"url": "http://ekya:${T}@10.0.0.2:8470"}],
+            "[0]: 10.0.0.2 would get samples and token unencrypted; use https, or write insecure: true...",
+        ),
+        (
+            "lending.borrow_from",
+            [{"url": "https://ekya:abc@10.0.0.2:8470"}],
+            "[0]: it has a token; put that into a variable, say SOUTH_TOKEN, and write ${SOUTH_TOKEN}",
+        ),
+        ("lending.borrow_from", [{"url": "10.0.0.2"}], "[0]: write a URL with a port..."),
     ],
 )
 def test_load_fleet_with_a_bad_value_names_key_and_remedy(folder, key, value, sentence):
@@ -298,6 +309,15 @@ def test_load_fleet_of_detectors_has_their_defaults(folder):
     assert {gamma.batch_size for gamma in fleet.retrain_configs()} == {8}
     assert fleet.inference.resolutions == (352, 288, 224, 160)
     assert not any(fleet.is_set(key) for key in OPEN)
+
+
+def test_load_fleet_borrows_only_where_samples_may_leave(folder):
+    lending = {"borrow_from": [{"url": "http://ekya:${T}@127.0.0.1:8470"}]}
+    with pytest.raises(UserError, match="samples_may_leave: who trains for these cameras gets their crops"):
+        load(folder, fleet_dict() | {"lending": lending})
+    lending["samples_may_leave"] = "crops"
+    (lender,) = load(folder, fleet_dict() | {"lending": lending}).lending.borrow_from
+    assert (lender.site, lender.mb_s) == ("127.0.0.1:8470", 12.5)
 
 
 def test_load_fleet_notices_drift_unless_told_not_to(folder):

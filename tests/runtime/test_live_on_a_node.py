@@ -26,7 +26,7 @@ from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remo
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.weights import Elsewhere, RemoteCheckpoint
-from ekya.fleet.run.live.above_server import bundle_of
+from ekya.fleet.run.live.service_lending import bundle_of
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.training.trainer import Compute

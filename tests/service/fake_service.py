@@ -3,6 +3,7 @@
 import math
 import threading
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -10,8 +11,13 @@ from waiting import HANG_GUARD_S
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import NotThereError, UserError
+from ekya.core.speed import LINEAR
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import Mistake, Validation
+from ekya.fleet.policy.places import SiteName
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.training.protocol import LentProgress
+from ekya.models.training.trainer import EpochResult
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation
 from ekya.service.status import (
@@ -298,6 +304,14 @@ class FakeService:
 
     def forget_pictures(self, camera):
         self._change("forget", camera)
+
+    def lending(self):
+        room = Room(SiteName("fake"), 100, (0.01, 0.02), LINEAR)
+        return SimpleNamespace(
+            folder=None,
+            spare_room=lambda *_: room,
+            progress=lambda _: LentProgress(epochs=(EpochResult(1, 0.5, 2.0),)),
+        )
 
     def ask_labels(self, camera):
         self._change("labels", camera)

@@ -1,6 +1,7 @@
 """The REST API over real HTTP: what it answers, what it asks of the service, what it refuses."""
 
 import json
+import re
 import threading
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ def ask(service, tmp_path):
 
 
 def called(route):
-    return route.path.replace("{camera}", "yard")
+    return re.sub(r"\{\w+\}", "yard", route.path)
 
 
 # What is read.

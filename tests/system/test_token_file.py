@@ -15,7 +15,7 @@ def path(tmp_path):
 
 def test_a_token_is_private_and_there_is_nothing_else_in_its_folder(path):
     make_token_file(path)
-    token = read_token_file(path, "", private=True)
+    token = read_token_file(path, "")
     assert len(token) == 43
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
@@ -35,17 +35,8 @@ def test_a_file_system_without_links_holds_a_token_too(path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     make_token_file(path)
-    assert len(read_token_file(path, "", private=True)) == 43
+    assert len(read_token_file(path, "")) == 43
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_file_for_others_is_refused_where_it_is_to_be_private(path, mode):
-    make_token_file(path)
-    path.chmod(mode)
-    assert read_token_file(path, "")
-    with pytest.raises(UserError, match=r"token: .*chmod 600"):
-        read_token_file(path, "", private=True)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,16 @@ from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.registry import Tier
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent, Made, Peer
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lends, Lent, Made, Peer
 
-_CUT_OFF = "its server was cut off from the others"
+REFUSED = "refused by its host"
+"""Outcome of a loan whose host had lent to others meanwhile, or was not reached."""
 
-Rooms = Callable[[Mapping[SiteName, Peer], int, int], Sequence[Room]]
+Rooms = Callable[[Mapping[SiteName, Lends], int, int], Sequence[Room]]
 """Asks servers for what they could lend between two times; those that lend nothing are left out."""
 
 
-def rooms_in_turn(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:
+def rooms_in_turn(peers: Mapping[SiteName, Lends], now_us: int, until_us: int) -> Sequence[Room]:
     """Asks one server after the other."""
     rooms = (peer.spare_room(now_us, until_us) for _, peer in sorted(peers.items()))
     return [room for room in rooms if room is not None]
@@ -41,6 +42,7 @@ class LoanCoordinator:
             right where a training takes exactly as long as foreseen.
         rooms: asks several servers for their rooms.
         promises: with what was learnt of former loans.
+        first: number of the next loan.
     """
 
     def __init__(
@@ -52,18 +54,20 @@ class LoanCoordinator:
         held_until: Callable[[Loan], int] = lambda loan: loan.ends_us,
         rooms: Rooms = rooms_in_turn,
         promises: Promises | None = None,
+        first: int = 0,
     ) -> None:
         self._tier, self._links, self._seed = tier, links, seed
         self._record, self._held_until, self._ask_rooms = record, held_until, rooms
         self._promises = promises or Promises()
         self._peers: dict[SiteName, Peer] = {}
+        self._lenders: dict[SiteName, Lends] = {}
         self._offers: dict[SiteName, tuple[TrainingOffer, ...]] = {}
         self._rooms: tuple[Room, ...] = ()
         self._refused: Mapping[Key, str] = {}
         self._open: dict[Key, Made] = {}
         self._ended: dict[Key, Made] = {}
         self._decided_us = 0
-        self._next = 0
+        self._next = first
         self.loans: list[Made] = []
 
     @property
@@ -71,46 +75,18 @@ class LoanCoordinator:
         """Traffic over each link, per direction: crops, models, snapshots and answers, never whole frames."""
         return _together(*(made.moved_mb for made in self.loans))
 
-    def take_up(self, made: int, peers: Mapping[SiteName, Peer]) -> frozenset[int]:
-        """Takes up what runs, after the death of the coordinator that had made these loans.
-
-        Args:
-            made: number of loans that were ever made.
-            peers: servers that are there.
-
-        Returns:
-            The numbers of the loans that go on. Servers get back the shares that they keep for others.
-        """
-        self._next = made
-        self._peers.update(peers)
-        for _, peer in sorted(peers.items()):
-            for loan in peer.borrowed_loans():
-                taken_up = Made(loan.number, loan)
-                self.loans.append(taken_up)
-                self._open[key_of(loan.offer)] = taken_up
-        go_on = frozenset(taken_up.number for taken_up in self.loans)
-        for peer in peers.values():
-            for number in set(peer.lent_numbers()) - go_on:
-                peer.take_back_share(number, 0)
-        return go_on
-
     def add_server(self, site: SiteName, peer: Peer) -> None:
-        """Registers a server.
+        """Registers a server that may borrow and lend."""
+        self._peers[site] = self._lenders[site] = peer
 
-        Of one that was taken for dead and is reached again, no other server keeps a share for its retrainings
-        any more, and what it lent goes on elsewhere; so both end there.
-        """
-        self._peers[site] = peer
-        known = {made.number for made in self._open.values()}
-        for loan in peer.borrowed_loans():
-            if loan.number not in known:
-                peer.fail_training(loan.offer.stream, _CUT_OFF, 0)
-        for number in set(peer.lent_numbers()) - known:
-            peer.take_back_share(number, 0)
+    def add_lender(self, site: SiteName, lender: Lends) -> None:
+        """Registers a server that lends only."""
+        self._lenders[site] = lender
 
     def remove_server(self, site: SiteName) -> None:
         """Removes a server whose run has ended."""
         self._peers.pop(site, None)
+        self._lenders.pop(site, None)
         self._offers.pop(site, None)
 
     def answer_offers(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
@@ -125,9 +101,6 @@ class LoanCoordinator:
         mine = self._decide(now_us, site) if offers else None
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})
-
-    def wait_for_earlier_calls(self) -> None:
-        """Does nothing: who calls it through a handle waits until all earlier calls have been handled."""
 
     def would_get(self, now_us: int, offer: TrainingOffer) -> Answer:
         """Returns the answer that an offer would get now; nothing is made."""
@@ -236,7 +209,7 @@ class LoanCoordinator:
             made = self._make(loan, len(offers))
             if site == asking:
                 mine = made
-            else:
+            elif made is not None:
                 self._peers[site].grant_loan(made)
         return mine
 
@@ -245,7 +218,7 @@ class LoanCoordinator:
         # The window of the rest of a loan is over when its offer's is.
         ends_us = [offer.until_us for offer in (*offers, *(loan.offer for loan in self._running()))]
         if ends_us:
-            rooms = self._ask_rooms(self._peers, now_us, max(ends_us))
+            rooms = self._ask_rooms(self._lenders, now_us, max(ends_us))
             self._rooms = tuple(
                 replace(room, late_us=self._promises.late.expected_delay_us(room.site)) for room in rooms
             )
@@ -260,7 +233,8 @@ class LoanCoordinator:
     def _running(self) -> tuple[Loan, ...]:
         return tuple(made.loan for _, made in sorted(self._open.items()))
 
-    def _make(self, loan: Loan, among: int = 1) -> Loan:
+    def _make(self, loan: Loan, among: int = 1) -> Loan | None:
+        """Makes a loan; returns it, or None where its host refuses."""
         costs = loan_cost(loan, self._market(loan.offer.now_us, ()).free)
         made = Made(self._next, replace(loan, number=self._next), among, costs=costs)
         # First, so that the next coordinator gives no number twice, and a full disk lends nothing.
@@ -271,8 +245,11 @@ class LoanCoordinator:
         self._open[key_of(loan.offer)] = made
         self.withdraw_offers(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
-        self._peers[loan.host].lend_share(made.number, Lent(loan.share_milli, loan.begins_us, to_us))
-        return loan
+        lent = Lent(loan.share_milli, loan.begins_us, to_us)
+        if self._lenders[loan.host].lend_share(made.number, lent):
+            return loan
+        self._end(made, loan.offer.now_us, REFUSED, {})
+        return None
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
@@ -280,8 +257,8 @@ class LoanCoordinator:
         self._open.pop(key, None)
         self._ended[key] = made
         self._record(made)
-        if made.loan.host in self._peers:
-            self._peers[made.loan.host].take_back_share(made.number, at_us)
+        if made.loan.host in self._lenders:
+            self._lenders[made.loan.host].take_back_share(made.number, at_us)
 
     def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
@@ -295,7 +272,15 @@ class LoanCoordinator:
         peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"moved to {loan.host}", self._moved_mb(made, at_us))
         if peer is not None:
-            peer.continue_training(stream, self._make(loan))
+            self._go_on(peer, stream, loan, at_us)
+
+    def _go_on(self, peer: Peer, stream: StreamId, loan: Loan, at_us: int) -> None:
+        """Lets a retraining go on under another loan, or ends it where that is refused."""
+        made = self._make(loan)
+        if made is None:
+            peer.fail_training(stream, f"{loan.host} has refused to go on with it", at_us)
+        else:
+            peer.continue_training(stream, made)
 
     def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
         """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
@@ -322,7 +307,7 @@ class LoanCoordinator:
         if loan is None:
             peer.fail_training(offer.stream, f"{reason}, and no other server has room", at_us)
         else:
-            peer.continue_training(offer.stream, self._make(loan))
+            self._go_on(peer, offer.stream, loan, at_us)
 
 
 def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:

@@ -4,7 +4,7 @@ With it is what the coordinator calls of a server, and what it answers.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -26,17 +26,25 @@ class Lent:
     to_us: int
 
 
-class Peer(Protocol):
-    """A server as the coordinator sees it."""
+LoanId = int | str
+"""Number of a loan in a fleet with one coordinator, or its id among services."""
+
+
+class Lends(Protocol):
+    """A server that lends, as the coordinator sees it."""
 
     def spare_room(self, now_us: int, until_us: int) -> Room | None:
         """Returns what it could lend between the two times, with what it lends already; None: nothing."""
 
-    def lend_share(self, number: int, lent: Lent) -> None:
-        """Records that the server lends a share under this loan number."""
+    def lend_share(self, number: LoanId, lent: Lent) -> bool:
+        """Asks it to lend a share under this loan number; returns whether it does."""
 
-    def take_back_share(self, number: int, at_us: int) -> None:
+    def take_back_share(self, number: LoanId, at_us: int) -> None:
         """Returns a lent share to the server before the loan's end."""
+
+
+class Peer(Lends, Protocol):
+    """A server that also borrows."""
 
     def grant_loan(self, loan: Loan) -> None:
         """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up."""
@@ -49,12 +57,6 @@ class Peer(Protocol):
 
     def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Ends that retraining; what has arrived of it counts."""
-
-    def borrowed_loans(self) -> Sequence[Loan]:
-        """Returns the loans under which its retrainings run, or are about to."""
-
-    def lent_numbers(self) -> Collection[int]:
-        """Returns the numbers of the loans for which it keeps a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class LendingExecutor:
         self._over, self.spare_room = over, spare_room
         self._listens_every_us = listens_every_us
         self._lock = threading.RLock()
-        self._lent: dict[int, Lent] = {}
+        self._lent: dict[LoanId, Lent] = {}
         self._told_milli = 0
         self._expected: dict[StreamId, _Expected] = {}
         self._away: dict[StreamId, Loan] = {}
@@ -152,27 +154,23 @@ class LendingExecutor:
         self._stop_us: int | None = None
         self.now_us = 0
 
-    def lend_share(self, number: int, lent: Lent) -> None:
-        """Lends a share to another server's job for a time; the loan's number is unique in the fleet."""
+    def lend_share(self, number: LoanId, lent: Lent) -> bool:
+        """Lends a share to another server's job for a time; returns True."""
         with self._lock:
             self._lent[number] = lent
+        return True
 
-    def take_back_share(self, number: int, at_us: int) -> None:
+    def take_back_share(self, number: LoanId, at_us: int) -> None:
         """Ends a loan of this server's share before its time, because the job is over."""
         with self._lock:
             lent = self._lent.get(number)
             if lent is not None:
                 self._lent[number] = replace(lent, to_us=min(lent.to_us, at_us))
 
-    def lent_numbers(self) -> list[int]:
-        """Returns the numbers of the loans for which it keeps a share."""
+    def borrowed_loans(self) -> list[Loan]:
+        """Returns the loans under which retrainings run, or begin in this step."""
         with self._lock:
-            return sorted(number for number, lent in self._lent.items() if lent.to_us > self.now_us)
-
-    def borrowed_loans(self, granted: bool = True) -> list[Loan]:
-        """Returns the loans under which retrainings run, or are about to; with those only granted, or not."""
-        with self._lock:
-            expected = [one.loan for one in self._expected.values() if granted or not one.granted]
+            expected = [one.loan for one in self._expected.values() if not one.granted]
             return [*expected, *self._away.values()]
 
     def grant_loan(self, loan: Loan) -> None:

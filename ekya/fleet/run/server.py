@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
+from ekya.config.fleet_sections import SamplesMayLeave
 from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Executor, Planner
@@ -138,9 +139,6 @@ A share in between costs as much as the next larger one.
 """
 
 
-SamplesMayLeave = Literal["no", "crops", "frames"]
-
-
 @dataclass(frozen=True, slots=True)
 class ServerTerms:
     """Conditions under which a server takes part in the fleet.
@@ -237,9 +235,7 @@ class LendingServer:
         if before is not None:
             self._remembered.follow_state(before.fleet, state.fleet)
         if self._gains is not None:
-            self._gains.follow_state(
-                state.fleet, self.executor.borrowed_loans(granted=False), self.executor.now_us
-            )
+            self._gains.follow_state(state.fleet, self.executor.borrowed_loans(), self.executor.now_us)
         has_more = before is None or _has_more_room(before.fleet, state.fleet)
         if self._above is not None and has_more:
             self._above.more_room(self.executor.now_us)

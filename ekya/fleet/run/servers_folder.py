@@ -1,21 +1,20 @@
 """Folder of a run of several servers: a run folder for each, the loans between them, notes and summary."""
 
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from ekya.core.errors import UserError
 from ekya.core.units import us_to_seconds
-from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.lending import ARRIVED
-from ekya.fleet.run.loan_file import LoanRecord
+from ekya.fleet.run.loan_file import LoanRecord, read_loans
 from ekya.results.storage.run_folder import RunFolder, make_folder
-from ekya.system.files import atomic_path, write_text_atomic
+from ekya.system.files import write_text_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,15 @@ class ServersFolder:
         """Results of the run."""
         return self.path / "summary.json"
 
+    def read_loans(self, sites: Sequence[SiteName]) -> tuple[LoanRecord, ...]:
+        """Reads all loans: of virtual time and of stores in one file, those of services in their folders.
+
+        Raises:
+            UserError: a line is damaged.
+        """
+        files = (self.loans, *(self.path / site / self.loans.name for site in sites))
+        return tuple(loan for file in files for loan in read_loans(file))
+
     def new_run(self, site: SiteName) -> RunFolder:
         """Makes the run folder of one server."""
         return RunFolder.create_numbered(self.path, site)
@@ -73,31 +81,24 @@ class LiveRun:
     """What a driver that is started again must know of a run.
 
     Attributes:
-        run: its id.
         tier: name of the policy that finds loans; None: every server works alone.
         seed: of all random draws.
-        links: between the servers.
-        addresses: of all sites.
+        shares: name of a share backend, or ``auto``.
+        mb_s: usual rate of the links, in megabytes a second.
+        ports: of the servers.
+        began_unix_s: when it was launched.
     """
 
-    run: str
     tier: str | None
     seed: int
-    links: Links
-    addresses: Mapping[SiteName, str]
+    shares: str
+    mb_s: float
+    ports: dict[SiteName, int]
+    began_unix_s: float
 
     def save(self, path: Path) -> None:
         """Writes it to a file."""
-        ways = [[*way, mb_s] for way, mb_s in self.links.mb_s.items()]
-        content = {
-            "run": self.run,
-            "tier": self.tier,
-            "seed": self.seed,
-            "mb_s": self.links.usual_mb_s,
-            "ways": ways,
-            "sites": dict(self.addresses),
-        }
-        write_text_atomic(path, json.dumps(content, indent=2) + "\n")
+        write_text_atomic(path, _LIVE.dump_json(self, indent=2).decode() + "\n")
 
     @staticmethod
     def load(path: Path) -> "LiveRun":
@@ -107,10 +108,8 @@ class LiveRun:
             UserError: there is none, or it is damaged.
         """
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            links = Links({(way[0], way[1]): way[2] for way in said["ways"]}, said["mb_s"])
-            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"])
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            return _LIVE.validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
             raise UserError(
                 f"{path}: cannot be read ({type(error).__name__}); name the folder of a run of ekya fleet run"
             ) from error
@@ -123,12 +122,10 @@ class RanServers:
     Attributes:
         summaries: of the servers whose runs could be measured, by site.
         died_s: time of death of each server that died, by site.
-        away_s: times from which and until which a server was cut off from the others, or dead.
     """
 
     summaries: dict[SiteName, dict[str, Any]] = field(default_factory=dict)
     died_s: dict[SiteName, float] = field(default_factory=dict)
-    away_s: list[tuple[SiteName, float, float]] = field(default_factory=list)
 
 
 def summarise_servers(
@@ -194,7 +191,6 @@ def _server(
     return {
         **{key: None if summary is None else summary[key] for key in _OF_A_SERVER},
         "died_s": ran.died_s.get(site),
-        "away_s": [[round(begin_s, 3), round(end_s, 3)] for of, begin_s, end_s in ran.away_s if of == site],
         "lends": sum(site == made.host for made in loans),
         "borrows": sum(made.site == site for made in loans),
         "streams": {
@@ -226,63 +222,4 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return round(fmean(known), 6) if known else None
 
 
-_WEIGHTS = ".safetensors"
-"""Suffix of files that stay there: a hundred times as much as all others."""
-
-PART_BYTES = 16 * 1024 * 1024
-"""Largest part of a file that is in memory at a time."""
-
-
-def files_of(folder: Path) -> dict[str, int]:
-    """Returns sizes in bytes by path within a folder; weights and links are left out."""
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.suffix != _WEIGHTS and path.is_file() and not path.is_symlink()
-    }
-
-
-def part_of(folder: Path, file: str, offset: int) -> bytes:
-    """Returns a part of a file; empty at its end."""
-    with (folder / file).open("rb") as opened:
-        opened.seek(offset)
-        return opened.read(PART_BYTES)
-
-
-def collect(files: dict[str, int], part: Callable[[str, int], bytes], target: Path) -> int:
-    """Writes files to a folder; those that are there already are left as they are.
-
-    Args:
-        files: sizes by path, from ``files_of`` on the other machine.
-        part: ``part_of`` there.
-        target: the folder; made where it is missing.
-
-    Returns:
-        The number of bytes that were copied.
-
-    Raises:
-        UserError: full disk, no permission, or a path that leads out of the folder.
-    """
-    copied = 0
-    for file in files:
-        pure = PurePosixPath(file)
-        if pure.is_absolute() or ".." in pure.parts:
-            raise UserError(f"{target}: a server names the file {file}, which is not in its folder")
-        path = target / pure
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as temporary, temporary.open("wb") as opened:
-            for content in _parts(file, part):
-                opened.write(content)
-                copied += len(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-    return copied
-
-
-def _parts(file: str, part: Callable[[str, int], bytes]) -> Iterator[bytes]:
-    offset = 0
-    while content := part(file, offset):
-        yield content
-        offset += len(content)
+_LIVE = TypeAdapter(LiveRun)

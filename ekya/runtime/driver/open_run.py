@@ -177,7 +177,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         # All processes of the run read the golden detector's answers alike, also after a resume.
         golden = fleet.golden.model_copy(update={"layout": host.golden_layout or fleet.golden.layout})
         fleet = fleet.model_copy(update={"classes": host.classes, "golden": golden})
-        make = RunFolder.create_or_reuse if options.endless else RunFolder.create_numbered
+        make = RunFolder.create_or_reuse if options.in_place else RunFolder.create_numbered
         folder = make(options.runs, options.name or fleet.name)
         write_fleet(folder.fleet, fleet)
     else:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from ekya.fleet.run.live.lending_desk import LendingDesk
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation
 from ekya.service.status import RetrainingRow, Series, ServiceStatus
@@ -72,3 +73,6 @@ class Backend(Protocol):
 
     def ask_labels(self, camera: str) -> None:
         """Has the golden model label a camera now."""
+
+    def lending(self) -> LendingDesk | None:
+        """Returns what lends to other services; None where this one does not."""

@@ -12,13 +12,13 @@ from ekya.results.storage.run_state import ModelRow
 from ekya.service.status import Series
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     """Body of a request: an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class _Change(_Body):
+class _Change(Body):
     """Keys to change; at least one."""
 
     @model_validator(mode="after")
@@ -66,7 +66,7 @@ class FleetTerms(_Change):
     gpu_s_per_window: float | None = Field(default=None, gt=0)
 
 
-class EarlierModel(_Body):
+class EarlierModel(Body):
     """Model that serves a camera again.
 
     Attributes:
@@ -76,7 +76,7 @@ class EarlierModel(_Body):
     version: int | None = Field(default=None, ge=0)
 
 
-class NewClass(_Body):
+class NewClass(Body):
     """A class that is added to the fleet.
 
     Attributes:
@@ -86,7 +86,7 @@ class NewClass(_Body):
     name: str = Field(min_length=1)
 
 
-class SeriesQuery(_Body):
+class SeriesQuery(Body):
     """Part of a series that is asked for.
 
     Attributes:
@@ -96,7 +96,7 @@ class SeriesQuery(_Body):
     hours: float | None = Field(default=None, gt=0)
 
 
-class ValidationQuery(_Body):
+class ValidationQuery(Body):
     """Retraining that is asked about.
 
     Attributes:

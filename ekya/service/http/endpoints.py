@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -16,12 +19,14 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.config.keys_in_words import describe_first_problem
 from ekya.core.errors import NotThereError, UserError
 from ekya.core.unique_tuple import require_distinct_keys
+from ekya.fleet.run.live.lender import DIGEST_HEADER
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import Note
 from ekya.service.http.events import Events, StreamedMoment, newest_of
 from ekya.service.http.guard import Guard
 from ekya.service.http.openapi import openapi_document
-from ekya.service.http.routes import JSON, METRICS, ROUTES, Access, Call, Route
+from ekya.service.http.route import JSON, Access, Call, Route
+from ekya.service.http.routes import METRICS, ROUTES
 from ekya.service.status import ServiceStatus
 from ekya.streams.ingest.credentials import mask_passwords
 
@@ -39,6 +44,12 @@ READERS = 4
 
 CHANGERS = 4
 """Threads that change the service, and so the number of changes at a time."""
+
+LENDERS = 4
+"""Threads that answer services that borrow."""
+
+MOST_UPLOAD_BYTES = 1 << 30
+"""Size of a training that is sent."""
 
 MOST_CHANGES = 16
 """Number of changes that are carried out or wait."""
@@ -72,6 +83,10 @@ class Endpoints:
     _health: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="http-health")
     )
+    # Pricing what could be lent takes a plan of the scheduler.
+    _lends: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(LENDERS, thread_name_prefix="http-lend")
+    )
     _changers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(CHANGERS, thread_name_prefix="http-change")
     )
@@ -101,14 +116,26 @@ class Endpoints:
         adapter: TypeAdapter[Any] | None = None if route.answers is None else TypeAdapter(route.answers)
 
         async def handle(request: web.Request) -> web.Response:
-            call = Call(request.match_info.get("camera", ""), await _values(route, request))
+            named, values = dict(request.match_info), await _values(route, request)
+            if route.uploads:
+                desk = self.backend.lending()
+                # On the disk on which it stays.
+                with TemporaryDirectory(dir=None if desk is None else desk.folder) as folder:
+                    file = await _upload(route, request, Path(folder))
+                    await self._in(self._lends, lambda: ask(self.backend, Call(named, values, file)))
+                return web.Response(status=204)
+            call = Call(named, values)
+            if route.access is Access.LEND and not route.media:
+                await self._in(self._lends, lambda: ask(self.backend, call))
+                return web.Response(status=204)
             if route.access is Access.CHANGE:
                 told = await self._change(lambda: ask(self.backend, call))
                 if adapter is None or told is None:
                     return web.Response(status=204)
                 status = 202 if isinstance(told, Note) and not told.done else 200
                 return web.Response(body=adapter.dump_json(told), content_type=route.media, status=status)
-            found = await self._in(self._readers, lambda: _serialized(ask(self.backend, call), adapter))
+            threads = self._lends if route.access is Access.LEND else self._readers
+            found = await self._in(threads, lambda: _serialized(ask(self.backend, call), adapter))
             media = METRICS_TYPE if route.media == METRICS else route.media
             return web.Response(body=found, headers={"Content-Type": media})
 
@@ -155,7 +182,7 @@ class Endpoints:
 
     async def _close(self, _app: web.Application) -> None:
         await self._events.close()
-        for threads in (self._readers, self._changers, self._health):
+        for threads in (self._readers, self._changers, self._lends, self._health):
             # Without waiting: a call of the backend may hang, and the service has to end.
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -189,6 +216,28 @@ def _serialized(found: object, adapter: TypeAdapter[Any] | None) -> bytes:
     if not isinstance(found, bytes):
         raise TypeError(f"{type(found).__name__} is no content of an answer")
     return found
+
+
+async def _upload(route: Route, request: web.Request, folder: Path) -> Path:
+    """Writes a body to a file, and returns it.
+
+    Raises:
+        UserError: it is too large, or does not match its SHA-256.
+        HTTPUnsupportedMediaType: it is of another type.
+    """
+    if request.content_type != route.uploads:
+        raise web.HTTPUnsupportedMediaType(text=f"send the body as {route.uploads}")
+    path, digest, size = folder / "upload", sha256(), 0
+    with path.open("wb") as file:
+        async for part in request.content.iter_chunked(1 << 20):
+            size += len(part)
+            if size > MOST_UPLOAD_BYTES:
+                raise UserError(f"a training of more than {MOST_UPLOAD_BYTES} bytes is not taken")
+            digest.update(part)
+            await asyncio.to_thread(file.write, part)
+    if digest.hexdigest() != request.headers.get(DIGEST_HEADER):
+        raise UserError(f"the body does not match its SHA-256 in the header {DIGEST_HEADER}; send it again")
+    return path
 
 
 async def _values(route: Route, request: web.Request) -> Mapping[str, Any]:

@@ -6,8 +6,10 @@ from ipaddress import ip_address
 
 from aiohttp import web
 
+from ekya import __version__
+from ekya.fleet.run.live.lender import VERSION_HEADER
 from ekya.service.http.access import GUARD_HEADER, FailureLimit, Keys
-from ekya.service.http.routes import Access
+from ekya.service.http.route import Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +40,18 @@ class Guard:
         """
         if access is Access.OPEN or (access is Access.METRICS and self.metrics_open):
             return
-        if self._has_bearer(request):
-            return
-        if not self._has_session(request):
-            raise web.HTTPUnauthorized(
-                text="log in, or send the service's token as 'Authorization: Bearer TOKEN'",
-                headers={"WWW-Authenticate": 'Bearer realm="ekya"'},
-            )
-        if access is Access.CHANGE and GUARD_HEADER not in request.headers:
-            raise web.HTTPForbidden(text=f"a change without a bearer token needs the header {GUARD_HEADER}")
+        if not self._has_bearer(request):
+            if not self._has_session(request):
+                raise web.HTTPUnauthorized(
+                    text="log in, or send the service's token as 'Authorization: Bearer TOKEN'",
+                    headers={"WWW-Authenticate": 'Bearer realm="ekya"'},
+                )
+            if access is Access.CHANGE and GUARD_HEADER not in request.headers:
+                raise web.HTTPForbidden(
+                    text=f"a change without a bearer token needs the header {GUARD_HEADER}"
+                )
+        if access is Access.LEND:  # Its header cannot be set by a page of another site either.
+            _require_version(request)
 
     def admits_request(self, request: web.Request) -> bool:
         """Returns whether the page is shown: to a browser that is logged in, or with the bearer token."""
@@ -103,6 +108,14 @@ def _limit(request: web.Request, failures: FailureLimit) -> str:
             headers={"Retry-After": f"{wait_s}"},
         )
     return address
+
+
+def _require_version(request: web.Request) -> None:
+    version = request.headers.get(VERSION_HEADER, "another version")
+    if version != __version__:
+        raise web.HTTPConflict(
+            text=f"it has Ekya {__version__}, and who asks has {version}; install the same at both"
+        )
 
 
 def _require_local_name(request: web.Request) -> None:

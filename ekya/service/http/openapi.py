@@ -12,7 +12,8 @@ from pydantic import BaseModel, TypeAdapter
 from ekya import __version__
 from ekya.config.keys_in_words import ATTRIBUTES, read_meanings
 from ekya.service.http.bodies import Note, Problem
-from ekya.service.http.routes import JSON, ROUTES, Access, Route
+from ekya.service.http.route import JSON, Access, Route
+from ekya.service.http.routes import ROUTES
 
 _REF = "#/components/schemas/{model}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -46,9 +47,11 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
         refusals += [HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS]
     if route.access is Access.CHANGE:
         refusals += [HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE]
+    if route.access is Access.LEND:
+        refusals += [HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND]
     if route.query is not None:
         refusals.append(HTTPStatus.BAD_REQUEST)
-    if route.body is not None:
+    if route.body is not None or route.uploads:
         refusals += [HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE]
     parameters = [_in_path(name) for name in _PARAMETER.findall(route.path)]
     if parameters:
@@ -61,13 +64,15 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
         "parameters": parameters,
         "responses": {
             **_success(route, schemas),
-            **{str(int(one)): {**refused, "description": one.phrase} for one in sorted(refusals)},
+            **{str(int(one)): {**refused, "description": one.phrase} for one in sorted(set(refusals))},
         },
         "security": [] if route.access is Access.OPEN else [{"token": []}],
     }
     if route.body is not None:
         required = not route.may_be_empty
         told["requestBody"] = {"required": required, "content": {JSON: {"schema": schemas[route.body]}}}
+    if route.uploads:
+        told["requestBody"] = {"required": True, "content": {route.uploads: {"schema": {}}}}
     return told
 
 

@@ -20,7 +20,7 @@ from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import models_of
 from ekya.service.http.endpoints import BODY_S
 from ekya.service.http.guard import Guard
-from ekya.service.http.routes import Access
+from ekya.service.http.route import Access
 from ekya.service.status import AuditedAccuracy, CameraStatus, ServiceStatus
 
 UNKNOWN = "–"

@@ -1,9 +1,6 @@
-"""The API's routes, each declared once: the server and its OpenAPI description are made from the same."""
+"""The API's routes, each declared once."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -25,66 +22,14 @@ from ekya.service.http.bodies import (
     last_hours,
     models_of,
 )
+from ekya.service.http.lending import LENDING_ROUTES
+from ekya.service.http.route import JSON, Access, Call, Route
 from ekya.service.status import CameraStatus, RetrainingRow, Series, ServiceStatus
 
 API = "/api/v1"
-JSON = "application/json"
 JPEG = "image/jpeg"
 EVENTS = "text/event-stream"
 METRICS = "text/plain"
-
-
-class Access(Enum):
-    """Who may use a route."""
-
-    OPEN = "everyone"
-    READ = "token or session"
-    METRICS = "token or session, or everyone with `metrics_open`"
-    CHANGE = "token, or session and guard header"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request whose access and body were checked.
-
-    Attributes:
-        camera: named in the path; empty without one.
-        values: body or query: the keys that were given.
-    """
-
-    camera: str = ""
-    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A route of the API.
-
-    Attributes:
-        method, path: path with ``{camera}`` where a camera is named.
-        name: of the operation.
-        about: what it does, in a sentence.
-        call: what it asks of the backend; None for a route that the server answers itself.
-        answers: type of the JSON in the answer; None for another media type, or no content. A change that
-            may have a note answers without content where it has none.
-        media: media type of the answer; empty for no content.
-        body: model of the JSON in the request.
-        may_be_empty: the request may come without a body.
-        query: model of the query.
-        access: who may use it.
-    """
-
-    method: str
-    path: str
-    name: str
-    about: str
-    call: Callable[[Backend, Call], object] | None
-    answers: Any = None
-    media: str = JSON
-    body: type[BaseModel] | None = None
-    may_be_empty: bool = False
-    query: type[BaseModel] | None = None
-    access: Access = Access.READ
 
 
 def _starts_again(what: str) -> Note:
@@ -344,6 +289,7 @@ ROUTES: tuple[Route, ...] = (
         NewClass,
         notes=True,
     ),
+    *LENDING_ROUTES,
     Route(
         "GET",
         "/metrics",

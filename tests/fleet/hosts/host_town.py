@@ -1,17 +1,18 @@
-"""A fleet of three sites, each on a host, and an office where `ekya fleet run` is called."""
+"""Three services that lend to each other, each on a host."""
 
 import json
 import os
 import secrets
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import yaml
 from waiting import LONG_GUARD_S, wait_until
 
+from ekya.config.run_options import ENDS
 from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.results.storage.journal import read_journal
@@ -19,10 +20,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 
 SITES = {"north": 1, "south": 2, "west": 3}
-"""Hosts by the site that is on each."""
-OFFICE = 4
-"""Host on which `ekya fleet run` is called."""
-PORT, ITS_PORT = 7070, 7071
+"""Hosts by the service that is on each."""
 WINDOW_S, WINDOWS = 36, 3
 DRIFT = {"lighting": "night", "livery": "south", "view": "side", "clothing": "summer"}
 """Change of every street after ``WINDOWS`` windows, so that retrainings are worth something again."""
@@ -45,199 +43,166 @@ SMALL = {
 }
 """North cannot train beside its inference, and south has room."""
 
-
 ROOM = """
-import os, sys
+import sys
 from waiting import LONG_GUARD_S, wait_until
-from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.sites.client import SiteHandle
+from ekya.config.fleet_sections import LenderConfig
+from ekya.fleet.run.live.lender import Lender
 
-address, name, window_us = sys.argv[1], sys.argv[2], int(sys.argv[3])
-server, rooms = SiteHandle(address, name, os.environ["EKYA_FLEET_TOKEN"]), []
-
-def has_room():
-    try:
-        now_us = server.call("run_state").result(10).now_us
-        until_us = (now_us // window_us + 1) * window_us
-        rooms.append(server.call("call_peer", "spare_room", now_us, until_us).result(10))
-    except (CallError, TimeoutError):
-        return False
-    return rooms[-1] is not None
-
-wait_until(has_room, guard_s=LONG_GUARD_S)
-print(rooms[-1].site)
+lender = Lender(LenderConfig(url=sys.argv[1], insecure=True), "f" * 16, lambda: 0)
+wait_until(lambda: lender.spare_room(0, int(sys.argv[2])) is not None, guard_s=LONG_GUARD_S)
 """
-"""Asks a server for what it could lend until its window ends, until it could lend something."""
+"""Asks a service for what it could lend until it could lend something."""
 
 
 class Town:
-    """Three sites that listen, and the commands of the office.
+    """Three services, which are started anew for each run.
 
     Attributes:
         network: of the hosts.
         folder: with a folder for each host, as if each had its own disk.
-        servers: by site. Each camera shows one of the four streets of the shipped fleet.
     """
 
-    def __init__(self, network, folder, servers=SMALL):
-        self.network, self.folder, self.servers, self._sites = network, folder, servers, {}
+    def __init__(self, network, folder, mb_s=20):
+        self.network, self.folder, self._mb_s, self._services = network, folder, mb_s, {}
+        self._tokens = {site: secrets.token_urlsafe(32) for site in SITES}
         self.environment = os.environ | {
-            "EKYA_FLEET_TOKEN": secrets.token_urlsafe(32),
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]),
+            ENDS: "1",
+            **{f"{site.upper()}_TOKEN": token for site, token in self._tokens.items()},
         }
         for site in SITES:
-            (self.folder / site).mkdir()
-            self._write(self.folder / site)
-        (self.folder / "office").mkdir()
-        # Nothing of a fleet has to be where the command is called.
-        self._write(self.folder / "office", with_fleet=False)
+            (folder / site).mkdir()
 
-    def start(self, site):
-        """Starts a site if it is not there, and waits until it listens."""
-        if site in self._sites and self._sites[site].poll() is None:
-            return
-        told = self.folder / site / "site.json"
-        told.unlink(missing_ok=True)
-        command = [*EKYA, "fleet", "site", "town.yaml", "--site", site, "--json", told]
+    def start(self, name, site):
+        """Starts a service of a run; one that has died goes on with its folder."""
+        own = self.folder / site / name / site
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "token").write_text(self._tokens[site])
+        command = [
+            *EKYA,
+            "serve",
+            f"{name}.yaml",
+            "--name",
+            site,
+            "--runs",
+            name,
+            "--ends",
+            "--shares",
+            "cpu",
+        ]
         with (self.folder / f"{site}.log").open("ab") as log:
-            self._sites[site] = self.network.popen(
-                SITES[site],
-                command,
-                cwd=self.folder / site,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
+            self._services[site] = self.network.popen(
+                SITES[site], command, cwd=self.folder / site, env=self.environment, stdout=log, stderr=log
             )
-        wait_until(told.is_file, (self.folder / f"{site}.log").read_text)
 
-    def kill(self, site):
-        """Kills the process of a site, and nothing else."""
-        self._sites[site].kill()
-        self._sites[site].wait()
-
-    def run(self, name, *words):
-        """Begins a run, or another command of `ekya fleet run`, in the office."""
-        command = [*EKYA, "fleet", "run", *words, "--listen", f"{self.network.address(OFFICE)}:{ITS_PORT}"]
-        return self.network.popen(
-            OFFICE,
-            [*command, "--json", f"{name}.json"],
-            cwd=self.folder / "office",
-            env=self.environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def doctor(self, *words):
-        """Returns what `ekya fleet doctor` finds from the office."""
-        told = self.folder / "office" / "doctor.json"
-        command = [*EKYA, "fleet", "doctor", "town.yaml", *words, "--json", told]
-        ended = self.network.run(
-            OFFICE,
-            command,
-            cwd=self.folder / "office",
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
-        assert told.is_file(), ended.stderr
-        return json.loads(told.read_text())
-
-    def begins(self, name, *words, servers="town.yaml"):
-        """Begins a run and waits until its first window has opened everywhere; returns its process."""
+    def begins(self, name, windows=WINDOWS, tier="net"):
+        """Starts all services of a run and waits until the first window has opened everywhere."""
         for site in SITES:
-            self.start(site)
-        process = self.run(name, servers, "--name", name, *words)
+            self._write(name, site, windows, tier)
+            self.start(name, site)
 
         def begun():
-            assert process.poll() is None, process.stderr.read()
-            return all(self.opened(site, name) for site in SITES)
+            for site, service in self._services.items():
+                assert service.poll() is None, self.log(site)
+            return all(self._opened(name, site) for site in SITES)
 
         wait_until(begun, guard_s=LONG_GUARD_S)
-        return process
 
-    def opened(self, site, name):
-        journal = self.folder / site / "runs" / name / site / "journal.jsonl"
-        return journal.is_file() and "WindowOpened" in journal.read_text()
+    def wait(self, *sites):
+        """Waits until services have ended in order."""
+        for site in sites or SITES:
+            assert self._services[site].wait(LONG_GUARD_S) == 0, self.log(site)
 
-    def room(self, name, site):
-        """Returns the site that a server names when the coordinator's machine asks what it could lend."""
-        run = json.loads((self.folder / "office" / "runs" / name / "live.json").read_text())["run"]
-        address = f"{self.network.address(SITES[site])}:{PORT}"
-        words = (address, f"server-{run}", str(WINDOW_S * 1_000_000))
-        command = [sys.executable, "-c", ROOM, *words]
-        return self.network.run(
-            OFFICE, command, env=self.environment, stdout=subprocess.PIPE, text=True
-        ).stdout.strip()
+    def kill(self, site):
+        """Kills a service with its supervisor; the host remains."""
+        self.network.kill(SITES[site])
+        self._services[site].wait()
 
-    def summary(self, name):
-        return json.loads((self.folder / "office" / f"{name}.json").read_text())
+    def log(self, site):
+        return (self.folder / f"{site}.log").read_text()
 
-    def loans(self, name):
-        """Returns the records of loans that are written whole."""
-        file = self.folder / "office" / "runs" / name / "loans.jsonl"
+    def room(self, site):
+        """Returns when a service could lend something, as north sees it."""
+        url = f"http://ekya:{self._tokens[site]}@{self.network.address(SITES[site])}:8470"
+        url = url.replace(self._tokens[site], f"${{{site.upper()}_TOKEN}}")
+        command = [sys.executable, "-c", ROOM, url, str(WINDOW_S * 1_000_000)]
+        ended = self.network.run(SITES["north"], command, env=self.environment, stderr=PIPE, text=True)
+        assert ended.returncode == 0, ended.stderr
+
+    def run_folder(self, name, site):
+        return RunFolder(self.folder / site / name / site)
+
+    def summary(self, name, site):
+        return json.loads(self.run_folder(name, site).summary.read_text())
+
+    def loans(self, name, site="north"):
+        """Returns the records of a service's loans that are written whole."""
+        file = self.run_folder(name, site).path / "loans.jsonl"
         lines = file.read_text().splitlines() if file.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def lending(self, name):
-        """Returns the hosts of the loans that are under way."""
-        records = self.loans(name)
-        over = {one["loan"] for one in records if "outcome" in one}
-        under_way = [one for one in records if "site" in one and one["loan"] not in over]
-        return {part["host"] for one in under_way for part in one["parts"]}
+        """Returns the hosts of north's loans that are under way."""
+        over = {one["loan"] for one in self.loans(name) if "outcome" in one}
+        return {one["host"] for one in self.loans(name) if "site" in one and one["loan"] not in over}
 
     def silent_windows(self, name, site):
-        """Returns the streams of a site with the windows in which they got no answer."""
-        folder, opened = RunFolder(self.folder / "office" / "runs" / name / site), self.windows(name, site)
+        """Returns the streams of a service with the windows in which they got no answer."""
         return [
             (stream, window.index)
-            for stream in self.servers[site].streams
-            for window in opened
-            if not answered_within(folder, stream, window)
+            for stream in SMALL[site].streams
+            for window in self.windows(name, site)
+            if not answered_within(self.run_folder(name, site), stream, window)
         ]
 
     def deaths(self, name, site):
-        """Returns the processes of a site's own streams that died."""
+        """Returns the processes of a service's own streams that died."""
         return self._events(name, site, ev.WorkerDied)
 
     def windows(self, name, site):
-        """Returns the windows of a site that have opened."""
+        """Returns the windows of a service that have opened."""
         return self._events(name, site, ev.WindowOpened)
 
+    def lent(self, name, site):
+        """Returns what a service was told that it lends."""
+        return self._events(name, site, ev.CapacityLent)
+
     def _events(self, name, site, kind):
-        _, _, turns = read_journal(RunFolder(self.folder / "office" / "runs" / name / site).journal)
+        _, _, turns = read_journal(self.run_folder(name, site).journal)
         return [one for turn in turns for one in turn.events if isinstance(one, kind)]
 
-    def _write(self, folder, with_fleet=True):
-        if with_fleet:
-            raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-            raw |= {"window_s": WINDOW_S, "windows": WINDOWS}
-            raw["retraining"] |= {"epochs": [4], "trainable_blocks": [1], "data_fractions": [1.0]}
-            raw["streams"] = [
-                self._camera(stream, raw["streams"][number % 4])
-                for number, stream in enumerate(sorted(self._streams()))
-            ]
-            (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
-        servers = [self._server(site, server) for site, server in self.servers.items()]
-        content = {"name": "town", "fleet": "fleet.yaml", "links": {"mb_s": 20}, "servers": servers}
-        (folder / "town.yaml").write_text(yaml.safe_dump(content))
+    def _opened(self, name, site):
+        journal = self.run_folder(name, site).journal
+        return journal.is_file() and "WindowOpened" in journal.read_text()
 
-    def _streams(self):
-        return [stream for server in self.servers.values() for stream in server.streams]
+    def _write(self, name, site, windows, tier):
+        """Writes the fleet file of a service, which lends to and borrows of all others."""
+        server = SMALL[site]
+        raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+        raw |= {"window_s": WINDOW_S, "windows": windows, "gpus": server.gpus}
+        raw["preparation"] = {"share_milli": server.share_milli, "fraction": 0.15}
+        raw["retraining"] |= {"epochs": [4], "trainable_blocks": [1], "data_fractions": [1.0]}
+        numbers = [int(stream[-1]) - 1 for stream in server.streams]
+        raw["streams"] = [self._camera(f"cam-{number + 1}", raw["streams"][number]) for number in numbers]
+        raw["http"] = {"address": self.network.address(SITES[site])}
+        lenders = [
+            {
+                "url": f"http://ekya:${{{other.upper()}_TOKEN}}@{self.network.address(host)}:8470",
+                "name": other,
+                "mb_s": self._mb_s,
+                "insecure": True,
+            }
+            for other, host in SITES.items()
+            if other != site
+        ]
+        raw["lending"] = {"lend": True, "borrow_from": lenders, "samples_may_leave": "crops", "tier": tier}
+        (self.folder / site / f"{name}.yaml").write_text(yaml.safe_dump(raw))
 
     def _camera(self, stream, street):
         shown = {key: its for key, its in street["source"]["scenes"][-1].items() if key != "ramp_s"}
         scenes = [shown | {"at_s": 0}, shown | DRIFT | {"at_s": WINDOWS * WINDOW_S - 2}]
         return street | {"id": stream, "source": street["source"] | {"fps": 3, "scenes": scenes}}
-
-    def _server(self, site, server):
-        preparation = {"share_milli": server.share_milli, "fraction": 0.15}
-        return {
-            "site": site,
-            "address": f"{self.network.address(SITES[site])}:{PORT}",
-            "streams": list(server.streams),
-            "samples_may_leave": "crops",
-            "changes": {"gpus": server.gpus, "preparation": preparation},
-        }
 
 
 def answered_within(folder, stream, window):

@@ -18,25 +18,21 @@ class Server:
     """Fake of a server that records the coordinator's calls; ``lent`` holds its current loans."""
 
     def __init__(self, site, units):
-        self.site, self.units, self.lent, self.heard, self.loans, self.kept = site, units, {}, [], [], []
+        self.site, self.units, self.lent, self.heard, self.refuses = site, units, {}, [], False
 
     def spare_room(self, now_us, until_us):
         return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units > 0 else None
 
     def lend_share(self, number, lent):
-        self.lent[number] = lent
+        if not self.refuses:
+            self.lent[number] = lent
+        return not self.refuses
 
     def take_back_share(self, number, at_us):
         self.lent.pop(number, None)
 
     def grant_loan(self, loan):
         self.heard.append(("granted", loan))
-
-    def borrowed_loans(self):
-        return self.loans
-
-    def lent_numbers(self):
-        return list(self.lent)
 
     def training_so_far(self, stream, now_us):
         return Interrupted(2, {THERE: 7.0})

@@ -160,43 +160,40 @@ def test_a_host_that_dies_after_who_borrowed_has_left_ends_the_loan(town) -> Non
     assert servers[HOME].heard == []
 
 
-def cut_off(site, town):
-    """A server is taken for dead, keeps what it has meanwhile, and is reached again."""
+def test_a_server_that_died_and_is_there_again_lends_and_borrows(town) -> None:
     above, servers, _ = town
-    kept, runs = dict(servers[site].lent), list(servers[site].loans)
-    above.on_server_death(site, 20 * S)
-    servers[site].lent, servers[site].loans = kept, runs
-    above.add_server(site, servers[site])
-
-
-def test_who_was_cut_off_ends_its_retrainings_elsewhere_and_keeps_no_share_for_others(town) -> None:
-    above, servers, _ = town
-    servers[HOME].loans = [above.answer_offers(HOME, 0, [offer()]).loan]
-    above.answer_offers(WEST, 0, [offer(site=WEST)])
-    assert sorted(servers[EAST].lent) == [0, 1]
-    cut_off(HOME, town)
-    assert servers[HOME].heard == ["its server was cut off from the others"]
-    assert list(servers[EAST].lent) == [1], "its host had the share back at once"
-    cut_off(EAST, town)
-    assert servers[EAST].lent == {}
-    assert servers[EAST].heard == []
-    assert [one.outcome for one in above.loans] == ["home died", "east died"]
-
-
-def test_who_was_cut_off_and_is_reached_again_lends_and_borrows(town) -> None:
-    above, _, _ = town
-    cut_off(EAST, town)
-    assert above.answer_offers(HOME, 30 * S, [offer()]).loan.host == EAST
-    cut_off(HOME, town)
-    assert above.answer_offers(HOME, 40 * S, [offer()]).loan.host == EAST
-
-
-def test_who_is_reached_again_before_anybody_missed_it_keeps_its_loans(town) -> None:
-    above, servers, _ = town
-    servers[HOME].loans = [above.answer_offers(HOME, 0, [offer()]).loan]
-    for site in (HOME, EAST):
+    for site in (EAST, HOME):
+        above.on_server_death(site, 20 * S)
         above.add_server(site, servers[site])
-    assert (servers[HOME].heard, list(servers[EAST].lent)) == ([], [0])
+        assert above.answer_offers(HOME, 30 * S, [offer()]).loan.host == EAST
+
+
+def test_who_only_lends_is_borrowed_of(town) -> None:
+    above, servers, _ = town
+    above.remove_server(EAST)
+    assert above.answer_offers(HOME, 0, [offer()]).loan is None
+    above.add_lender(EAST, servers[EAST])
+    assert above.answer_offers(HOME, 0, [offer()]).loan.host == EAST
+
+
+def test_a_loan_that_its_host_refuses_is_written_down_and_offered_again(town) -> None:
+    above, servers, records = town
+    servers[EAST].refuses = True
+    assert above.answer_offers(HOME, 0, [offer()]) == Answer()
+    assert records == [(0, "", {}), (0, "refused by its host", {})]
+    servers[EAST].refuses = False
+    assert above.answer_offers(HOME, S, [offer()]).loan.number == 1
+
+
+def test_where_the_next_host_refuses_what_came_home_is_all(town) -> None:
+    above, servers, _ = town
+    servers[WEST].units = 5
+    loan = above.answer_offers(HOME, 0, [offer()]).loan
+    gone, other = (loan.host, WEST if loan.host == EAST else EAST)
+    servers[other].refuses = True
+    above.on_server_death(gone, 20 * S)
+    assert servers[HOME].heard == [f"{other} has refused to go on with it"]
+    assert [one.outcome for one in above.loans] == [f"{gone} died", "refused by its host"]
 
 
 def test_what_nobody_knows_of_any_more_changes_nothing(town) -> None:
@@ -320,22 +317,6 @@ def test_an_offer_that_got_a_loan_is_not_open_again_when_the_loan_is_over(town) 
     above.end_loan(HOME, CAM, 40 * S, "arrived", {})
     above.more_room(41 * S)
     assert (len(above.loans), servers[HOME].heard) == (1, [])
-
-
-def test_a_coordinator_that_is_started_again_takes_up_what_runs_and_gives_back_what_does_not(town) -> None:
-    above, servers, _ = town
-    loan = above.answer_offers(HOME, 0, [offer()]).loan
-    servers[HOME].loans = [loan]
-    above.answer_offers(WEST, 0, [offer(site=WEST)])  # which its server never heard of
-    assert sorted(servers[EAST].lent) == [0, 1]
-    again = LoanCoordinator(TIERS["andreas"], Links(), held_until=lambda loan: loan.offer.until_us)
-    assert again.take_up(2, servers) == {0}
-    assert list(servers[EAST].lent) == [0]
-    third = again.answer_offers(WEST, S, [offer(site=WEST)]).loan
-    assert (third.number, third.host) == (2, EAST)
-    again.end_loan(HOME, CAM, 40 * S, "arrived", {})
-    assert [(made.number, made.outcome) for made in again.loans] == [(0, "arrived"), (2, "")]
-    assert list(servers[EAST].lent) == [2]
 
 
 def test_a_loan_that_cannot_be_written_down_is_not_made(town) -> None:

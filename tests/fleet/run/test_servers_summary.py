@@ -1,6 +1,4 @@
-"""Files of a run of several servers: summary, copied run folders, and loans."""
-
-from functools import partial
+"""Files of a run of several servers: summary, what its launcher must know, and loans."""
 
 import pytest
 
@@ -10,10 +8,9 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
-from ekya.fleet.run import servers_folder
 from ekya.fleet.run.lending import Made
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, LoanRecord, read_loans
-from ekya.fleet.run.servers_folder import RanServers, collect, files_of, part_of, summarise_servers
+from ekya.fleet.run.servers_folder import LiveRun, RanServers, ServersFolder, summarise_servers
 
 S = 1_000_000
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
@@ -85,49 +82,22 @@ def test_loans_are_counted_by_who_borrows_who_lends_and_how_they_ended() -> None
     }
 
 
-@pytest.fixture
-def there(tmp_path):
-    folder = tmp_path / "there"
-    (folder / "predictions").mkdir(parents=True)
-    (folder / "summary.json").write_text("{}")
-    (folder / "predictions" / "cam-1.parquet").write_bytes(bytes(range(256)) * 40)
-    (folder / "empty").touch()
-    (folder / "models" / "cam-1").mkdir(parents=True)
-    (folder / "models" / "cam-1" / "0.safetensors").write_bytes(b"weights")
-    (folder / "link").symlink_to(folder / "summary.json")
-    return folder
+def test_what_a_launcher_must_know_is_read_as_it_was_written(tmp_path) -> None:
+    live = LiveRun("net", 3, "auto", 20.0, {NORTH: 4711, SOUTH: 4712}, 1_764_093_600.0)
+    live.save(tmp_path / "live.json")
+    assert LiveRun.load(tmp_path / "live.json") == live
+    (tmp_path / "live.json").write_text("{}")
+    with pytest.raises(UserError, match=r"live\.json: cannot be read .* name the folder of a run"):
+        LiveRun.load(tmp_path / "live.json")
 
 
-def test_a_folder_is_copied_in_parts_but_for_weights(there, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(servers_folder, "PART_BYTES", 1000)
-    files, here = files_of(there), tmp_path / "here"
-    assert files == {"empty": 0, "predictions/cam-1.parquet": 10240, "summary.json": 2}
-    assert collect(files, partial(part_of, there), here) == 10242
-    assert files_of(here) == files
-    assert all((here / file).read_bytes() == (there / file).read_bytes() for file in files)
-    assert collect(files, partial(part_of, there), here) == 0
-
-
-def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_later(there, tmp_path) -> None:
-    here = tmp_path / "here"
-
-    def breaks(file, offset):
-        if file.endswith("parquet"):
-            raise OSError("the line is dead")
-        return part_of(there, file, offset)
-
-    with pytest.raises(OSError, match="dead"):
-        collect(files_of(there), breaks, here)
-    assert files_of(here) == {"empty": 0}
-    collect(files_of(there), partial(part_of, there), here)
-    assert files_of(here) == files_of(there)
-
-
-@pytest.mark.parametrize("file", ["../summary.json", "/etc/passwd", "a/../../b"])
-def test_no_file_is_written_outside_the_folder(file, tmp_path) -> None:
-    with pytest.raises(UserError, match="not in its folder"):
-        collect({file: 1}, lambda file, offset: b"", tmp_path / "here")
-    assert list(tmp_path.iterdir()) == []
+def test_loans_of_services_stand_in_their_folders_and_those_of_stores_beside_them(tmp_path) -> None:
+    for folder in (tmp_path, tmp_path / "north"):
+        folder.mkdir(exist_ok=True)
+        file = LoanFile(folder / "loans.jsonl")
+        file(made(0))
+        file.close()
+    assert [one.host for one in ServersFolder(tmp_path).read_loans((NORTH, SOUTH))] == [EAST, EAST]
 
 
 HOME, EAST = map(SiteName, ("home", "east"))

@@ -11,10 +11,10 @@ from ekya.core.units import StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.places import SiteName
-from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
-from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.training.protocol import Host, TrainingBundle, TrainingProgress
+from ekya.fleet.run.live.lender import Lender
+from ekya.fleet.run.training.bundle_file import TrainingBundle
+from ekya.fleet.run.training.protocol import CallError, Host, TrainingProgress
 from ekya.fleet.run.training.trainer import RemoteTraining
 
 _LOG = logging.getLogger(__name__)
@@ -72,22 +72,24 @@ class TrainedElsewhere:
 
     Args:
         site: borrower.
-        neighbours: this server and the others, with their processes; changes as they come and go.
+        lenders: servers that may train.
         gather: see ``Gather``.
         bring: see ``Bring``.
         moved_since: called by separate threads.
+        lose_host: likewise, for a host that is lost; it moves the trainings there, or fails them.
     """
 
     def __init__(
         self,
         site: SiteName,
-        neighbours: Neighbours,
+        lenders: Mapping[SiteName, Lender],
         gather: Gather,
         bring: Bring,
         moved_since: MovedSince,
+        lose_host: Callable[[SiteName], None],
     ) -> None:
-        self._site, self._neighbours, self._gather, self._bring = site, neighbours, gather, bring
-        self._moved_since = moved_since
+        self._site, self._lenders, self._gather, self._bring = site, lenders, gather, bring
+        self._moved_since, self._lose_host = moved_since, lose_host
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
         self._ending: list[threading.Thread] = []
@@ -175,7 +177,7 @@ class TrainedElsewhere:
                 if not away.over and not away.failed:
                     name = f"{away.command.stream}, retraining {away.command.job}"
                     host = self._host(away.loan)
-                    away.handle = RemoteTraining(name, bundle, host, self._neighbours, self._site)
+                    away.handle = RemoteTraining(name, bundle, host, self._site, self._lose_host)
                     away.handle.start_thread()
         except (UserError, CallError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__
@@ -186,7 +188,8 @@ class TrainedElsewhere:
 
     def _host(self, loan: Loan) -> Host:
         """Returns the host of a loan, with its share."""
-        return Host(loan.host, self._neighbours.neighbour_at(loan.host).machine, loan.share_milli)
+        there = self._lenders[loan.host]
+        return Host(loan.host, there.loan_id(loan.number), loan.share_milli, there)
 
     def _come(self, away: _Away, now_us: int) -> Came | None:
         command, handle, failed = away.command, away.handle, away.failed

@@ -17,7 +17,7 @@ from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import STORES
 from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.stores.memory import StoredPicture, StoreMemory, pictures
-from ekya.fleet.run.training.protocol import TrainingBundle
+from ekya.fleet.run.training.bundle_file import TrainingBundle
 from ekya.models.edge.architecture_table import DEFAULT_ARCHITECTURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import load_model, to_bytes

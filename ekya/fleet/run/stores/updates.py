@@ -1,11 +1,10 @@
 """Updates of stored models, trained like streams' retrainings on servers that lend for them."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
@@ -15,14 +14,13 @@ from ekya.fleet.policy.deep_edge.stopping import Outlook, outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.calls import CallError, Handle, LocalHandle
 from ekya.fleet.run.elsewhere import Came, Interrupted
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent
-from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.live.orders import Neighbour
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent, LoanId
+from ekya.fleet.run.live.own_coordinator import OwnCoordinator
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.stores.update_book import Update, UpdateBook, crop_gpu_s
-from ekya.fleet.run.training.protocol import TrainingBundle, TrainingProgress
+from ekya.fleet.run.training.bundle_file import TrainingBundle
+from ekya.fleet.run.training.protocol import TrainingProgress
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,9 +28,6 @@ ASK_AGAIN_US = 15 * US_PER_S
 """Time until the coordinator is asked again about the same offers."""
 
 DUE = "its due date has come"
-
-_THREADS = 4
-"""Calls at a time; ``look_after_stores`` holds one."""
 
 
 class StoreUpdates:
@@ -42,35 +37,26 @@ class StoreUpdates:
 
     Args:
         book: of the updates.
-
-    Attributes:
-        handle: this, for the coordinator and the driver.
+        above: finds loans for them; closed with this.
     """
 
-    def __init__(self, book: UpdateBook) -> None:
-        self._book = book
-        self.handle = LocalHandle(self, _THREADS)
-        self._neighbours = Neighbours(STORES)
-        self._neighbours.add_neighbours({STORES: Neighbour(self.handle, uuid4().hex)})
+    def __init__(self, book: UpdateBook, above: OwnCoordinator) -> None:
+        self._book, self._above = book, above
         self._elsewhere = TrainedElsewhere(
             STORES,
-            self._neighbours,
+            above.lenders,
             self._gather,
             self._bring,
-            partial(self._tell, "add_later_traffic", STORES),
+            partial(above.add_later_traffic, STORES),
+            above.lose_host,
         )
-        self._coordinator: Handle | None = None
         self._sites: Mapping[SiteName, str] = {}
         self._offered: object = ()
         self._asked_us = 0
         self._closed = False
+        self._above.open_for(self)
 
     # Called by the driver.
-
-    def meet_neighbours(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle) -> None:
-        """Sets where servers and coordinator are."""
-        self._neighbours.add_neighbours(neighbours)
-        self._coordinator = coordinator
 
     def look_after_stores(self, now_us: int, sites: Mapping[SiteName, str]) -> None:
         """Watches stores, follows trainings and offers what is wanted; to be called once a second.
@@ -106,7 +92,7 @@ class StoreUpdates:
                 self._give_up(one, "the run has ended")
             self._book.close()
         self._elsewhere.close()
-        self._tell("remove_server", STORES)
+        self._above.close()
 
     # Called by users.
 
@@ -126,8 +112,7 @@ class StoreUpdates:
             UserError: as in ``UpdateBook.draft_update``.
         """
         _, offer = self._book.draft_update(store)
-        answer: Answer = self._asked("would_get", self._book.now_us, offer)
-        return answer
+        return self._above.would_get(self._book.now_us, offer)
 
     def forecast(self, store: StreamId) -> tuple[TrainingProgress | None, Outlook | None]:
         """Returns the progress of an update and the accuracy monitor's estimate.
@@ -153,15 +138,12 @@ class StoreUpdates:
         """Returns None: it lends nothing."""
         return None
 
-    def lend_share(self, number: int, lent: Lent) -> None:
-        """Is never called."""
+    def lend_share(self, number: LoanId, lent: Lent) -> bool:
+        """Returns False."""
+        return False
 
-    def take_back_share(self, number: int, at_us: int) -> None:
+    def take_back_share(self, number: LoanId, at_us: int) -> None:
         """Is never called."""
-
-    def lent_numbers(self) -> Collection[int]:
-        """Returns no loans."""
-        return ()
 
     def grant_loan(self, loan: Loan) -> None:
         """Begins an update under a loan, or gives the loan up where it is not awaited any more."""
@@ -172,7 +154,7 @@ class StoreUpdates:
                 return  # It was moved already.
             offer = None if one is None or one.loan is not None else one.offer
             if one is None or offer is None or offer.config != loan.offer.config:
-                self._tell("end_loan", STORES, stream, self._book.now_us, GIVEN_UP, {})
+                self._above.end_loan(STORES, stream, self._book.now_us, GIVEN_UP, {})
                 return
             one.loan, one.why, one.judged, one.outlook, one.result = loan, "", 0, None, None
             job, arrives = JobId(one.order.update), Elsewhere(loan.arrives_us)
@@ -197,11 +179,6 @@ class StoreUpdates:
     def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Ends an attempt; what is home of it counts."""
         self._elsewhere.fail_training(stream, reason, now_us)
-
-    def borrowed_loans(self) -> Sequence[Loan]:
-        """Returns the loans under which updates run."""
-        with self._book.lock:
-            return [one.loan for one in self._book.updates.values() if one.loan is not None]
 
     def _gather(self, command: StartRetraining) -> Callable[[], TrainingBundle]:
         store = self._book.store(command.stream)
@@ -249,7 +226,7 @@ class StoreUpdates:
             if offered == self._offered and (not offers or now_us - self._asked_us < ASK_AGAIN_US):
                 return
             self._offered, self._asked_us = offered, now_us
-            answer: Answer = self._asked("answer_offers", STORES, now_us, offers)
+            answer = self._above.answer_offers(STORES, now_us, offers)
             with self._book.lock:
                 for stream, why in answer.why_not.items():
                     if stream in self._book.updates:
@@ -266,7 +243,7 @@ class StoreUpdates:
             if one is None or one.loan is None:
                 return
             loan, one.loan = one.loan, None
-        self._tell("end_loan", STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
+        self._above.end_loan(STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
         best, progress = one.result or (None, None)
         gain = 0.0
         if best is None or progress is None:
@@ -287,13 +264,13 @@ class StoreUpdates:
                 self._book.end_update(one, reason, best.accuracy, progress)
             else:
                 self._book.offer_later(one, reason, progress)
-        self._tell("record_gain", loan, round(loan.offer.measured_gain(gain, now_us), 6), 0 if gain else None)
+        self._above.record_gain(loan, round(loan.offer.measured_gain(gain, now_us), 6), 0 if gain else None)
 
     def _give_up(self, one: Update, reason: str) -> None:
         store, progress = one.order.store, self._progress(one)
         if one.loan is not None:
             moved_mb = self._elsewhere.stop_training(store, self._book.now_us)
-            self._tell("end_loan", STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
+            self._above.end_loan(STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
         self._book.end_update(one, reason, None, progress)
 
     def _status(self, one: Update) -> dict[str, Any]:
@@ -313,13 +290,3 @@ class StoreUpdates:
     def _progress(self, one: Update) -> TrainingProgress | None:
         training = self._elsewhere.find_training(one.order.store)
         return None if training is None else training.poll()
-
-    def _tell(self, method: str, *arguments: object) -> None:
-        if self._coordinator is not None:
-            self._coordinator.call(method, *arguments)
-
-    def _asked(self, method: str, *arguments: object) -> Any:
-        """Asks the coordinator, which is in this process and answers some time."""
-        if self._coordinator is None:
-            raise CallError("there is no coordinator yet")
-        return self._coordinator.call(method, *arguments).result()

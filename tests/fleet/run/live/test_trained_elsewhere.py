@@ -17,10 +17,9 @@ from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.live.orders import Neighbour
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
-from ekya.fleet.run.training.protocol import Host, TrainingBundle
+from ekya.fleet.run.training.bundle_file import TrainingBundle
+from ekya.fleet.run.training.protocol import Host
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
@@ -83,19 +82,26 @@ class Exchange:
         self.brought.append((command.job, accuracies, (made.weights, made.accuracy, made.epoch), over))
 
 
+class Lender:
+    """A server that trains, which nobody calls."""
+
+    def loan_id(self, number):
+        return f"home-{number}"
+
+
 class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self, trainings):
-        self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours(HOME)
-        self.trainings = trainings
-        neighbours.add_neighbours({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
+        self.exchange, self.moved_since, self.lost = Exchange(), [], []
+        self.trainings, self.lenders = trainings, {site: Lender() for site in (EAST, WEST)}
         self.awaits = TrainedElsewhere(
             HOME,
-            neighbours,
+            self.lenders,
             self.exchange.gather,
             self.exchange.bring,
             lambda *told: self.moved_since.append(told),
+            self.lost.append,
         )
 
     def begun(self, agreed):
@@ -116,7 +122,7 @@ def town(monkeypatch):
 
 def test_it_trains_where_the_loan_says_at_its_share(town) -> None:
     handle = town.begun(loan(EAST))
-    assert (handle.hosts, handle.home) == ([Host(EAST, "east's process", 300)], HOME)
+    assert (handle.hosts, handle.home) == ([Host(EAST, "home--1", 300, town.lenders[EAST])], HOME)
 
 
 def test_its_epochs_are_brought_once_as_they_come_and_with_the_last_it_is_over(town) -> None:

@@ -8,9 +8,9 @@ from hashlib import sha256
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from by_hand import ByHand, Trainings
+from by_hand import Trainings
 from peers_by_hand import Server
-from waiting import HANG_GUARD_S, wait_until
+from waiting import wait_until
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
@@ -19,16 +19,15 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.offers import TrainingOffer
 from ekya.fleet.policy.places import STORES, SiteName
 from ekya.fleet.policy.registry import TIERS
-from ekya.fleet.run.calls import LocalHandle
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.live import trained_elsewhere
-from ekya.fleet.run.live.coordination import RemotePeer, live_coordinator
-from ekya.fleet.run.live.orders import Neighbour
-from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
+from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, read_loans
 from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import Host, TrainingBundle
+from ekya.fleet.run.training.bundle_file import TrainingBundle
+from ekya.fleet.run.training.protocol import Host
 
 S = 1_000_000
 CAM, GATE = StreamId("cam"), StreamId("gate")
@@ -86,46 +85,63 @@ class Store:
         self.learnt.append((crop_gpu_s, gain))
 
 
+class Lender(Server):
+    """A server that trains, which nobody calls."""
+
+    def loan_id(self, number):
+        return f"stores-{number}"
+
+
+class Above(LoanCoordinator):
+    """An ``OwnCoordinator`` that asks its lenders whenever it decides, and for the stores alone."""
+
+    def __init__(self, lenders, loans):
+        for number, loan in enumerate(before := read_loans(loans)):
+            if loan.outcome == UNDER_WAY:
+                LoanFile(loans).record_lost(number)
+        until = {"held_until": lambda loan: loan.offer.until_us, "first": len(before)}
+        super().__init__(TIERS["net"], Links(), 0, LoanFile(loans), **until)
+        self.lenders = {one.site: one for one in lenders}
+        for one in lenders:
+            self.add_lender(one.site, one)
+
+    def open_for(self, peer):
+        self.add_server(STORES, peer)
+
+    def lose_host(self, site, now_us=10 * S):
+        self.on_server_death(site, now_us)
+        self.add_lender(site, self.lenders[site])
+
+    def close(self):
+        pass
+
+
 class Town:
     """Two servers, of which only east has room, and the stores of a run in ``folder``."""
 
     def __init__(self, folder, made, *stores):
         self.folder, self.made, self.stores = folder, made, {one.name: one for one in stores}
-        self.east, self.west = Server(EAST, 4), Server(WEST, 0)
+        self.east, self.west = Lender(EAST, 4), Lender(WEST, 0)
         self.now_us = 0
-        self.begin({})
+        self.begin()
 
-    def begin(self, running):
-        """Begins the driver, again where servers run."""
-        peers = {site: RemotePeer(server) for site, server in running.items()}
-        coordinator = live_coordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", peers)
-        self.coordinator = LocalHandle(coordinator, 1)
+    def begin(self):
+        """Begins the driver, also again; hosts end the loans of the one before by themselves."""
+        self.east.lent.clear()
+        self.above = Above((self.east, self.west), self.folder / "loans.jsonl")
         # Trainings of the driver before have ended with it.
         self.trainings = self.made
         self.trainings.clear()
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
-        self.updates = StoreUpdates(self.book)
-        servers = {EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)}
-        self.updates.meet_neighbours(
-            {site: Neighbour(one, site) for site, one in servers.items()}, self.coordinator
-        )
-        for site, one in servers.items():
-            self.told("add_server", site, RemotePeer(one))
-        self.told("add_server", STORES, RemotePeer(self.updates.handle))
+        self.updates = StoreUpdates(self.book, self.above)
 
-    def begin_again(self):
-        self.begin({EAST: ByHand(self.east, 0), WEST: ByHand(self.west, 0)})
-
-    def told(self, method, *arguments):
-        """Returns when the coordinator has handled this and all before."""
-        answer = self.coordinator.call(method, *arguments).result(HANG_GUARD_S)
-        self.coordinator.call("wait_for_earlier_calls").result(HANG_GUARD_S)
-        return answer
+    def borrowed(self):
+        """Returns the loans under which updates run."""
+        return [one.loan for one in self.book.updates.values() if one.loan is not None]
 
     def look(self, seconds=1):
         self.now_us += seconds * S
         self.updates.look_after_stores(self.now_us, {EAST: "running", WEST: "away"})
-        self.told("wait_for_earlier_calls")
 
     def training(self, number=0):
         wait_until(lambda: len(self.trainings) > number)
@@ -154,7 +170,7 @@ def town(monkeypatch, tmp_path):
 def test_what_is_ordered_trains_where_room_is_and_its_store_gets_the_best_weights(town) -> None:
     one = town()
     training = one.begun()
-    assert training.hosts == [Host(EAST, EAST, 400)]
+    assert training.hosts == [Host(EAST, "stores-0", 400, one.east)]
     assert (training.bundle.config, len(one.east.lent)) == (CONFIG, 1)
     assert one.updates.describe_updates()["updates"]["cam"]["host"] == EAST
     training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", crops=1200, share_s=12.0)
@@ -263,7 +279,7 @@ def test_two_stores_share_the_room_from_the_first_look_on(town) -> None:
     one.ordered(CAM)
     one.ordered(GATE)
     one.look()
-    lent = {loan.offer.stream: loan.share_milli for loan in one.updates.borrowed_loans()}
+    lent = {loan.offer.stream: loan.share_milli for loan in one.borrowed()}
     assert lent == {CAM: 500, GATE: 500}
     wait_until(lambda: len(one.trainings) == 2)
 
@@ -276,7 +292,7 @@ def test_what_finds_no_room_says_why_and_begins_when_there_is_room(town) -> None
     assert one.updates.describe_updates()["updates"]["cam"]["state"] == "waiting"
     assert one.updates.describe_updates()["updates"]["cam"]["why"] == "no other server has room"
     one.east.units = 4
-    one.told("more_room", 2 * S)
+    one.above.more_room(2 * S)
     one.training()
     assert one.updates.describe_updates()["updates"]["cam"]["why"] == ""
 
@@ -313,10 +329,10 @@ def test_a_host_that_dies_moves_it_from_its_last_snapshot(town) -> None:
     training = one.begun()
     training.shows(0.7, 0.75)
     one.west.units = 4
-    one.told("on_server_death", EAST, 10 * S)
+    one.above.lose_host(EAST)
     assert training.hosts[-1].site == WEST
     assert one.outcomes() == ["east died", UNDER_WAY]
-    (loan,) = one.updates.borrowed_loans()
+    (loan,) = one.borrowed()
     assert (loan.host, loan.offer.epochs) == (WEST, 10)
     training.shows(*[0.9] * 12, state="done")
     one.look(20)
@@ -328,7 +344,8 @@ def test_without_another_host_the_store_keeps_what_is_better_and_it_is_offered_a
     one = town()
     training = one.begun()
     training.shows(0.7, 0.75)
-    one.told("on_server_death", EAST, 10 * S)
+    one.above.lose_host(EAST)
+    one.east.units = 0
     one.look(10)
     assert one.stores[CAM].came == [(b"weights 2", 0.75)]
     assert training.stopped.is_set()
@@ -397,13 +414,12 @@ def test_who_is_killed_is_gone_and_his_trigger_waits_for_as_many_again(town) -> 
     one.look(5)
     assert not one.book.updates
     one.east.units = 4
-    one.told("more_room", one.now_us)
+    one.above.more_room(one.now_us)
     assert not one.trainings
     store.new = 120
     one.look(5)
     training = one.training()
     one.updates.kill_update(CAM)
-    one.told("wait_for_earlier_calls")
     assert training.stopped.is_set()
     assert (one.outcomes(), one.east.lent) == (["given up"], {})
     assert one.updates.describe_updates()["ended"]["cam"]["reason"] == "it was killed"
@@ -417,12 +433,11 @@ def test_a_grant_that_nobody_waits_for_is_given_up(town) -> None:
     loan = one.book.updates[CAM].loan
     one.updates.kill_update(CAM)
     one.updates.grant_loan(loan)
-    one.told("wait_for_earlier_calls")
     assert len(one.trainings) == 1
     assert training.stopped.is_set()
     one.ordered(epochs=5)
     one.updates.grant_loan(loan)
-    assert one.updates.borrowed_loans() == []
+    assert one.borrowed() == []
 
 
 def test_the_end_of_the_run_gives_all_up_and_refuses_more(town) -> None:
@@ -431,7 +446,6 @@ def test_the_end_of_the_run_gives_all_up_and_refuses_more(town) -> None:
     one.ordered(GATE)
     for _ in range(2):
         one.updates.close()
-    one.told("wait_for_earlier_calls")
     assert training.stopped.is_set()
     assert {ended.reason for ended in one.book.ended.values()} == {"the run has ended"}
     assert not one.east.lent
@@ -447,7 +461,7 @@ def test_a_new_driver_takes_up_what_was_not_over_and_hosts_get_their_shares_back
     one.begun(epochs=7)
     one.ordered(GATE, weight=2.0)
     assert one.east.lent
-    one.begin_again()
+    one.begin()
     assert not one.east.lent
     assert one.outcomes() == ["lost with the coordinator"]
     assert {name: update.order.update for name, update in one.book.updates.items()} == {CAM: 0, GATE: 1}
@@ -455,7 +469,7 @@ def test_a_new_driver_takes_up_what_was_not_over_and_hosts_get_their_shares_back
     one.look()
     wait_until(lambda: len(one.trainings) == 2)
     assert {training.bundle.config.epochs for training in one.trainings} == {7, 12}
-    assert {loan.offer.stream: loan.offer.epochs for loan in one.updates.borrowed_loans()} == {
+    assert {loan.offer.stream: loan.offer.epochs for loan in one.borrowed()} == {
         CAM: 7,
         GATE: 12,
     }
@@ -471,11 +485,11 @@ def test_a_driver_that_dies_as_the_weights_come_does_not_train_them_twice(writte
     one.book.store_weights(update, b"weights", 0.9, last=True)
     if not written:
         store.came.clear()
-    one.begin_again()
+    one.begin()
     assert (CAM in one.book.updates) is not written
     if written:
         assert (one.book.ended[CAM].accuracy, one.book.ended[CAM].reason) == (0.9, "")
-        one.begin_again()
+        one.begin()
         assert not one.book.updates
 
 
@@ -483,7 +497,7 @@ def test_a_store_that_is_gone_from_the_file_ends_its_update(town) -> None:
     one = town(Store(), Store(GATE))
     one.ordered(GATE)
     del one.stores[GATE]
-    one.begin_again()
+    one.begin()
     assert one.book.ended[GATE].reason == "its store is not in the file any more"
     assert not UpdateBook(one.stores, one.folder / "updates.jsonl").updates
 
@@ -587,7 +601,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_starts(town) -> None:
 
 
 def test_pages_of_browsers_and_clients_without_the_token_are_refused(town, monkeypatch) -> None:
-    monkeypatch.setattr("ekya.fleet.run.sites.server.WRONG_TOKEN_S", 0.01)
+    monkeypatch.setattr("ekya.fleet.run.stores.rest.WRONG_TOKEN_S", 0.01)
     one, order = town(), ("POST", "/launcher?store=cam")
     assert asked(one, order, headers={"Origin": "http://moon"})[0][0] == 403
     assert asked(one, order, token="secret")[0][0] == 401

@@ -7,7 +7,7 @@ import numpy as np
 from torch import nn
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.run.training.protocol import TrainingBundle
+from ekya.fleet.run.training.bundle_file import TrainingBundle
 from ekya.models.edge.architectures import Trunk
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.training.exemplars import ExemplarMemory

@@ -4,7 +4,7 @@ import pytest
 import torch
 from bundles import NAMES, bars, wide_trunk
 
-from ekya.fleet.run.training import actors
+from ekya.fleet.run.training import processes
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model, to_input
 
@@ -12,7 +12,7 @@ from ekya.models.edge.model import build_edge_model, to_input
 @pytest.fixture(autouse=True)
 def in_front(monkeypatch):
     """Keeps the process of the tests at its priority, since niceness cannot be lowered again."""
-    monkeypatch.setattr(actors, "lower_priority", lambda niceness: None)
+    monkeypatch.setattr(processes, "lower_priority", lambda niceness: None)
 
 
 @pytest.fixture

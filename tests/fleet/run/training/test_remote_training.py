@@ -1,81 +1,50 @@
 """Trainings on other servers: the same bits as at home, moves, and hosts that fail."""
 
-import threading
 from dataclasses import replace
 
 import pytest
 import torch
 from bundles import GAMMA, Shares, bundle_with
+from lent_by_hand import Machine
 from waiting import HANG_GUARD_S, wait_until
 
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.fleet.policy.places import SiteName
-from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
-from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training import trainer as trainer_module
-from ekya.fleet.run.training.actors import TrainingActor
-from ekya.fleet.run.training.protocol import Host, NoProcessError
-from ekya.fleet.run.training.trainer import SILENT_S, RemoteTraining
+from ekya.fleet.run.training.bundle_file import pack_bundle
+from ekya.fleet.run.training.processes import TrainingActor
+from ekya.fleet.run.training.protocol import Host
+from ekya.fleet.run.training.trainer import RemoteTraining
 from ekya.gpu.backends.backend import ShareJob
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.trainer import Compute
 
 HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
-AT_EAST, AT_WEST = Host(EAST, "e", 300), Host(WEST, "w", 600)
 
 
-class Machines:
-    """A ``ProcessSource`` whose processes are threads here, on machines that are ``off`` or fail.
-
-    ``fails`` has the epochs in which a machine fails, by its id; in an epoch of ``waits`` a process waits
-    until ``goes_on`` is set. ``given_back`` and ``ended`` count processes.
-    """
-
-    def __init__(self, fails=(), waits=()):
-        self.off, self.fails, self.waits = set(), dict(fails), set(waits)
-        self.goes_on = threading.Event()
-        self.shares, self.taken, self.given_back, self.ended = Shares(), [], 0, 0
-
-    def take_process(self, host):
-        self.taken.append(host)
-        if host.machine_id in self.off:
-            raise NoProcessError("it is off")
-        return Process(self, host)
-
-    def give_back_process(self, host, process):
-        self.given_back += 1
-
-    def is_there(self, machine_id):
-        return machine_id not in self.off
+def east(machine, loan="1"):
+    return Host(EAST, loan, 300, machine)
 
 
-class Process(LocalHandle):
-    def __init__(self, machines, host):
-        super().__init__(TrainingActor("a guest", machines.shares), threads=4)
-        self._machines, self._host, self._epochs = machines, host, 0
+def west(machine, loan="2"):
+    return Host(WEST, loan, 600, machine)
 
-    def call(self, method, *arguments):
-        if method == "run_epoch":
-            self._epochs += 1
-            if self._epochs in self._machines.fails.get(self._host.machine_id, ()):
-                self.end_process()
-            if self._epochs in self._machines.waits:
-                assert self._machines.goes_on.wait(HANG_GUARD_S)
-        return super().call(method, *arguments)
 
-    def end_process(self):
-        self._machines.ended += 1
-        super().end_process()
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(trainer_module, "_LOOK_S", 0.001)
+    monkeypatch.setattr(trainer_module, "AWAY_S", 0.05)
 
 
 @pytest.fixture
 def begun(model):
-    """Starts trainings, which are stopped at the end of the test."""
-    made = []
+    """Starts trainings, which are stopped at the end of the test; ``lost`` has the hosts that were lost."""
+    made, lost = [], []
 
-    def begin(machines, bundle=None, host=AT_EAST, part=1.0):
-        made.append(RemoteTraining("cam", bundle or bundle_with(model), host, machines, HOME, part))
+    def begin(host, bundle=None):
+        made.append(RemoteTraining("cam", bundle or bundle_with(model), host, HOME, lost.append))
         made[-1].start_thread()
+        made[-1].lost = lost
         return made[-1]
 
     yield begin
@@ -96,7 +65,7 @@ def learnt(training):
 @pytest.mark.parametrize("config", [GAMMA, replace(GAMMA, trainable_blocks=0, data_fraction=0.5)])
 def test_it_trains_what_it_would_at_home_to_the_bit(config, model, begun) -> None:
     bundle = bundle_with(model, config, exemplars=20)
-    training = begun(machines := Machines(), bundle)
+    training = begun(east(machine := Machine()), bundle)
     told = until(training, "done")
     at_home = bundle.make_retraining(Compute())
     start = at_home.prepare_training()
@@ -107,150 +76,146 @@ def test_it_trains_what_it_would_at_home_to_the_bit(config, model, begun) -> Non
     best = max(results, key=lambda one: (one.validation_accuracy, one.epoch))
     expected = models[best.epoch - 1].state_dict()
     assert all(torch.equal(of, expected[name]) for name, of in learnt(training).items())
-    assert machines.shares.attached == [ShareJob("a guest", "retraining", 300, 0)]
-    assert (machines.given_back, machines.ended, told.crops) == (1, 0, config.epochs * at_home.epoch_crops)
-
-
-def test_all_of_it_crosses_sites(model, begun) -> None:
-    bundle, machines = bundle_with(model, exemplars=20), Machines()
-    doors = SiteServer("127.0.0.1", 0, "t" * 40)
-    here = begun(Machines(), bundle)
-    machines.take_process = lambda host: doors.offer_object(
-        "guest", Process(machines, host), public_methods(TrainingActor)
-    )
-    there = begun(machines, bundle)
-    assert until(there, "done").epochs == until(here, "done").epochs
-    assert all(torch.equal(of, learnt(there)[name]) for name, of in learnt(here).items())
-    doors.close()
+    assert machine.shares.attached == [ShareJob("a guest", "retraining", 300, 0)]
+    assert told.crops == config.epochs * at_home.epoch_crops
+    assert (machine.given_back, machine.ended, machine.ends) == (1, 0, ["1"])
 
 
 def test_every_byte_is_counted(model, begun) -> None:
     bundle = bundle_with(model)
-    told = until(begun(Machines(), bundle), "done")
-    assert told.sent[HOME, EAST] == bundle.nbytes > len(bundle.start)
+    told = until(begun(east(Machine()), bundle), "done")
+    assert told.sent[HOME, EAST] == len(pack_bundle(bundle)) > len(bundle.start)
     assert told.epochs_home == 3 and 0 < told.sent[EAST, HOME] < 3.5 * len(bundle.start)
 
 
-def test_it_moves_after_the_epoch_under_way_and_learns_the_same(begun) -> None:
-    undisturbed = begun(Machines())
+def test_it_moves_and_learns_the_same(begun) -> None:
+    undisturbed = begun(east(Machine()))
     until(undisturbed, "done")
-    training = begun(machines := Machines(waits={1}))
-    training.move_to(AT_WEST)
-    machines.goes_on.set()
+    before, after = Machine(waits={2}), Machine()
+    training = begun(east(before))
+    wait_until(lambda: training.poll().epochs_home)
+    training.move_to(west(after))
+    before.goes_on.set()
     told = until(training, "done")
-    assert ([host.site for host in machines.taken], told.moves, told.failures) == ([EAST, WEST], 1, ())
+    assert (before.ends, after.ends, told.moves, told.failures) == (["1"], ["2"], 1, ())
     assert told.epochs == undisturbed.poll().epochs
     assert all(torch.equal(of, learnt(training)[name]) for name, of in learnt(undisturbed).items())
 
 
 def test_a_process_that_dies_is_made_anew_and_the_epoch_trained_again(begun) -> None:
-    undisturbed = begun(Machines())
+    undisturbed = begun(east(Machine()))
     until(undisturbed, "done")
-    training = begun(machines := Machines(fails={"e": {2}}))
-    machines.fails = {"e": {2}}
+    machine = Machine(fails={2}, waits={3})
+    training = begun(east(machine))
     wait_until(lambda: training.poll().failures)
-    machines.fails = {}
+    machine.fails = set()
+    machine.goes_on.set()
     told = until(training, "done")
-    assert [(one.site, one.epoch, one.left_out) for one in told.failures] == [(EAST, 2, False)]
+    assert {one.site for one in told.failures} == {EAST}
     assert told.epochs == undisturbed.poll().epochs
+    assert all(torch.equal(of, learnt(training)[name]) for name, of in learnt(undisturbed).items())
 
 
-def test_three_strikes_strand_it_until_it_is_moved_and_it_goes_on_from_its_last_epoch(begun) -> None:
-    training = begun(machines := Machines(fails={"e": {1}}))
+def test_three_dead_processes_strand_it_until_it_is_moved(begun) -> None:
+    training = begun(east(machine := Machine(fails={1})))
     told = until(training, "stranded")
-    assert [one.left_out for one in told.failures] == [False, False, True]
-    assert "no host is left to train on (east failed)" in told.reason
-    training.move_to(replace(AT_EAST, share_milli=900))
-    until(training, "stranded", moves=1)
-    assert len(machines.taken) == 3, "another share forgives nothing"
-    training.move_to(AT_WEST)
+    assert (machine.taken, training.lost) == (3, [EAST])
+    assert "east is lost; it waits for another host" in told.reason
+    training.move_to(west(Machine()))
     told = until(training, "done")
-    assert ([one.epoch for one in told.epochs], told.reason, told.moves) == ([1, 2, 3], "", 2)
+    assert ([one.epoch for one in told.epochs], told.reason, told.moves) == ([1, 2, 3], "", 1)
 
 
-def test_a_machine_that_is_off_strands_it_at_once_and_one_that_comes_back_is_another(begun) -> None:
-    machines = Machines()
-    machines.off.add("e")
-    training = begun(machines)
-    assert [one.left_out for one in until(training, "stranded").failures] == [True]
-    training.move_to(replace(AT_EAST, machine_id="e again"))
-    assert len(until(training, "done").epochs) == 3
+def test_a_host_that_is_not_reached_is_tried_again_and_then_lost(begun) -> None:
+    machine = Machine(waits={2})
+    training = begun(east(machine))
+    wait_until(lambda: training.poll().epochs_home)
+    machine.off = True
+    told = until(training, "stranded")
+    assert ("it is off", training.lost) == (told.failures[-1].reason, [EAST])
+    machine.goes_on.set()
+    training.move_to(west(Machine()))
+    assert [one.epoch for one in until(training, "done").epochs] == [1, 2, 3]
+
+
+def test_a_host_that_was_started_again_is_lost_at_once(begun, monkeypatch) -> None:
+    monkeypatch.setattr(trainer_module, "AWAY_S", HANG_GUARD_S)
+    machine = Machine(waits={1})
+    training = begun(east(machine))
+    wait_until(lambda: machine.taken)
+    machine.forgets = True
+    assert "no such loan" in until(training, "stranded").failures[-1].reason
+    machine.goes_on.set()
+
+
+def test_a_checkpoint_that_does_not_match_is_not_used_and_fetched_again(begun) -> None:
+    undisturbed, machine = begun(east(Machine())), Machine()
+    machine.garbles = 2
+    training = begun(east(machine))
+    assert until(training, "done").epochs_home == until(undisturbed, "done").epochs_home
+    assert all(torch.equal(of, learnt(training)[name]) for name, of in learnt(undisturbed).items())
 
 
 def test_who_is_stopped_while_stranded_keeps_what_is_home(begun) -> None:
-    training = begun(Machines(fails={"e": {2, 1}}))
+    training = begun(east(Machine(fails={1, 2})))
     until(training, "stranded")
     training.stop_training()
     assert training.wait(HANG_GUARD_S)
     assert (training.poll().state, training.best_yet()) == ("stopped", None)
 
 
-def test_it_is_stopped_within_a_step_and_keeps_its_best_epoch(model, begun) -> None:
-    training = begun(Machines(), bundle_with(model, replace(GAMMA, epochs=5000)))
-    wait_until(lambda: training.poll().epochs)
+def test_it_is_stopped_and_keeps_its_best_epoch(model, begun) -> None:
+    training = begun(east(machine := Machine()), bundle_with(model, replace(GAMMA, epochs=5000)))
+    wait_until(lambda: training.poll().epochs_home)
     training.stop_training()
     assert training.wait(HANG_GUARD_S)
-    assert training.poll().state == "stopped"
+    assert (training.poll().state, machine.ends) == ("stopped", ["1"])
     assert training.best_yet().epoch >= 1
+    wait_until(lambda: machine.given_back)
 
 
 def test_an_accuracy_monitor_ends_it_sooner(model, begun) -> None:
-    training = begun(machines := Machines(waits={2}), bundle_with(model, replace(GAMMA, epochs=50)))
+    machine = Machine(waits={2})
+    training = begun(east(machine), bundle_with(model, replace(GAMMA, epochs=50)))
     training.set_epochs(2)
-    machines.goes_on.set()
+    wait_until(lambda: machine.trainings and machine.trainings["1"]._planned == 2)
+    machine.goes_on.set()
     assert len(until(training, "done").epochs) == 2
     with pytest.raises(ValueError, match="at least one epoch"):
         training.set_epochs(0)
 
 
-def test_where_checkpoints_are_dear_the_first_the_best_and_the_last_are_made(begun) -> None:
-    often, seldom = begun(Machines()), begun(Machines(), part=1e-9)
-    until(often, "done")
-    until(seldom, "done")
-    assert all(torch.equal(of, learnt(seldom)[name]) for name, of in learnt(often).items())
-
-
 def test_damaged_weights_fail_it_with_the_reason(model, begun) -> None:
-    training = begun(machines := Machines(), bundle_with(model, start=b"none"))
+    training = begun(east(machine := Machine()), bundle_with(model, start=b"none"))
     assert "safetensors" in until(training, "failed").reason
-    assert machines.ended == 1
+    assert (machine.ended, training.lost) == (1, [])
 
 
-def test_a_process_that_does_not_answer_a_heartbeat_counts_as_dead(monkeypatch) -> None:
-    monkeypatch.setattr(trainer_module, "_LOOK_S", 0.0)
-
-    class Silent:
-        def call(self, method, *arguments):
-            return trainer_module.Future()
-
-    times = iter([0.0, 10.0, 11.0, 10.0 + SILENT_S, 10.1 + SILENT_S])
-    with pytest.raises(trainer_module._HostLostError, match="no answer for 60 s"):
-        trainer_module._Process(Silent(), lambda: next(times)).ask("run_epoch")
-    assert next(times, None) is None
-
-
-def test_a_process_holds_nothing_between_two_trainings(model) -> None:
+def test_a_process_holds_nothing_between_two_trainings(model, tmp_path) -> None:
     actor = TrainingActor("a guest", shares := Shares())
+    file = tmp_path / "bundle"
+    file.write_bytes(pack_bundle(bundle_with(model)))
     for share_milli in (300, 600):
-        actor.begin_training(bundle_with(model), None, share_milli)
+        actor.begin_training("1", file, None, share_milli)
         assert (shares.held, shares.attached[-1].share_milli) == (1, share_milli)
-    outcome = actor.run_epoch()
-    snapshot = actor.fetch_snapshot(1)
-    actor.abort_epoch()
-    assert (outcome.kept, actor.run_epoch()) == (True, None)
+    outcome, snapshot = actor.run_epoch()
+    actor.abort_epoch("another")
+    assert actor.run_epoch() is not None
+    actor.abort_epoch("1")
+    assert actor.run_epoch() is None
     actor.release_training()
     assert shares.held == 0
-    for ask in (actor.run_epoch, lambda: actor.fetch_snapshot(1)):
-        with pytest.raises(LookupError):
-            ask()
-    again = actor.begin_training(bundle_with(model), snapshot, 300)
-    assert again == outcome.result.validation_accuracy
+    with pytest.raises(LookupError):
+        actor.run_epoch()
+    again = actor.begin_training("2", file, snapshot, 300)
+    assert (again.accuracy, again.epochs_done) == (outcome.result.validation_accuracy, 1)
     with pytest.raises(UserError, match="snapshot"):
-        actor.begin_training(bundle_with(model), b"none", 300)
+        actor.begin_training("3", file, b"none", 300)
 
 
-def test_who_is_not_there_any_more_raises_a_call_error() -> None:
-    process = LocalHandle(object(), 1)
-    process.end_process()
-    with pytest.raises(CallError):
-        process.call("pid").result(HANG_GUARD_S)
+def test_a_checkpoint_that_was_replaced_is_not_there(model) -> None:
+    machine = Machine()
+    machine.begin_training("1", pack_bundle(bundle_with(model)))
+    wait_until(lambda: machine.progress("1").over)
+    with pytest.raises(NotThereError, match="better"):
+        machine.fetch_checkpoint("1", "another")
