@@ -1,10 +1,17 @@
 """Tests of ``ekya.start``: begin and end of a run, and its answers; the engine is a stand-in, but once."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
+from waiting import wait_until
 
 import ekya
 from ekya.api import live
@@ -14,6 +21,7 @@ from ekya.pipeline.run_writer import FrameRecord, merge_frames
 from ekya.results.storage.run_folder import RunFolder
 
 CAMERA = StreamId("cam-1")
+ROOT = Path(__file__).parents[2]
 
 
 class Stage:
@@ -142,3 +150,41 @@ def test_live_run_from_python_answers_reports_and_takes_an_own_scheduler(tmp_pat
     assert run.summary.values["frames"]["lost"] == 0
     assert run.summary.mean_accuracy > 0.4
     assert "</html>" in run.report._repr_html_().replace("&lt;", "<").replace("&gt;", ">")
+
+
+SCRIPT = """
+import ekya
+
+with ekya.start(ekya.load_fleet(windows=9, window_s=9), runs="runs", name="cut") as run:
+    for answer in run.answers():
+        print(answer["id"], flush=True)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.long
+def test_ctrl_c_in_a_script_ends_its_run_in_order(tmp_path):
+    """A terminal sends Ctrl-C to all processes of the script; none may end before its work is done."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "script.py"],
+        process_group=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    ) as script:
+        assert script.stdout.readline().startswith("cam-"), script.communicate()[1]
+        others = psutil.Process(script.pid).children(recursive=True)
+        os.killpg(script.pid, signal.SIGINT)
+        _, said = script.communicate()
+    assert script.returncode == -signal.SIGINT
+    assert (said.count("Traceback"), said.splitlines()[-1]) == (1, "KeyboardInterrupt")
+    assert others
+    wait_until(lambda: not any(one.is_running() for one in others), "its processes have ended")
+    summary = ekya.Finished(tmp_path / "runs" / "cut").summary
+    assert len(summary.streams) == 4
+    assert summary.values["frames"]["lost"] == 0
+    assert (tmp_path / "runs" / "cut" / "report.html").is_file()
