@@ -169,7 +169,7 @@ def test_ctrl_c_in_a_script_ends_its_run_in_order(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "script.py"],
-        start_new_session=True,
+        process_group=0,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
