@@ -120,7 +120,7 @@ def test_docs_keys_are_all_described_in_the_code():
 
 def test_docs_reference_names_enum_values_and_source_kinds():
     text = page(generated.fleet_file())
-    for value in ("quantised", "detector+motion", "drawn"):
+    for value in ("quantised", "drawn"):
         assert f"`{value}`" in text
     for kind in ("camera", "video", "waymo", "cityscapes", "sample_list", "image_folder", "synthetic_city"):
         assert f"## `streams[].source` with `kind: {kind}`" in text
