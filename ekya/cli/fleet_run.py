@@ -246,7 +246,7 @@ def _watch(
             for site in running:
                 follow(site, now_us, ends_us.get(site))
             if updates is not None:
-                updates.look_after_stores(now_us, dict.fromkeys(running, "running"))
+                updates.look_after_stores(launched.now_us, dict.fromkeys(running, "running"))
 
         return launched.watch_runs(failures, look)
 

@@ -34,6 +34,9 @@ _LOG = logging.getLogger(__name__)
 SERVE = (sys.executable, "-P", "-m", "ekya", "serve")
 """Command that starts a service."""
 
+SERVES = "service.json"
+"""File in a service's folder from when its loop begins."""
+
 _LOOK_S = 0.5
 _TOKEN = "EKYA_TOKEN_{site}"
 """Variable with the token of a server, for those that borrow of it."""
@@ -62,6 +65,7 @@ class LaunchedServers:
         self._processes: dict[SiteName, subprocess.Popen[bytes]] = {}
         self._running = list(live.ports)
         self._ran = RanServers()
+        self._begun_us: int | None = None
 
     @staticmethod
     def launch(
@@ -88,9 +92,7 @@ class LaunchedServers:
             own = folder.path / site
             own.mkdir()
             make_token_file(own / "token")
-            lending = LendingConfig()
-            if tier is not None:
-                lending = _lending(server, ports, servers.links, tier)
+            lending = LendingConfig() if tier is None else _lending(server, ports, servers.links, tier)
             http = HttpConfig(port=ports[site])
             write_fleet(
                 _file(folder, site), server.fleet.model_copy(update={"http": http, "lending": lending})
@@ -148,7 +150,7 @@ class LaunchedServers:
 
         Args:
             failures: servers that are killed.
-            look: called twice a second with the time and those that run.
+            look: called twice a second with the time since all have begun, and those that run.
 
         Raises:
             UserError: no server has a result, with the reasons.
@@ -156,9 +158,10 @@ class LaunchedServers:
         due, reasons = sorted(failures, key=lambda one: one.at_us), list[str]()
         while self._running:
             try:
-                while due and due[0].at_us <= self.now_us:
+                ran_us = self._ran_us()
+                while due and self._begun_us is not None and due[0].at_us <= ran_us:
                     self._kill(due.pop(0).site)
-                look(self.now_us, self._running)
+                look(ran_us, self._running)
                 for site in list(self._running):
                     if self._has_ended(site):
                         reasons += self._collect(site)
@@ -166,8 +169,7 @@ class LaunchedServers:
             except KeyboardInterrupt:
                 _LOG.warning("stopping; measuring what there is")
                 due = []
-                for site in self._running:
-                    self._stop(site)
+                self.close()
         if not self._ran.summaries:
             raise UserError("; ".join(reasons))
         return self._ran
@@ -176,6 +178,14 @@ class LaunchedServers:
         """Stops the servers that still run."""
         for site in self._running:
             self._stop(site)
+
+    def _ran_us(self) -> int:
+        """Returns the time since all that run have begun; 0 before."""
+        if self._begun_us is None and all(
+            (self._folder.path / site / SERVES).is_file() for site in self._running
+        ):
+            self._begun_us = self.now_us
+        return 0 if self._begun_us is None else self.now_us - self._begun_us
 
     def _has_ended(self, site: SiteName) -> bool:
         process = self._processes.get(site)
@@ -191,7 +201,7 @@ class LaunchedServers:
             return []
         reason = f"{site}: {self._last_error(site)}"
         _LOG.error("%s", reason)
-        self._ran.died_s.setdefault(site, self.now_us / US_PER_S)
+        self._ran.died_s.setdefault(site, self._ran_us() / US_PER_S)
         summary = _left_behind(folder, self._live.seed)
         if summary is not None:
             self._ran.summaries[site] = summary
@@ -203,7 +213,7 @@ class LaunchedServers:
         if not pid:
             return
         _LOG.warning("%s is made to fail", site)
-        self._ran.died_s[site] = self.now_us / US_PER_S
+        self._ran.died_s[site] = self._ran_us() / US_PER_S
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(pid)
             # First, since it would start the others again.

@@ -149,7 +149,6 @@ class TrainingProgress:
         failures: so far.
         sent: bytes by origin and target site; payload, without the overhead of calls.
         crops, share_s: on which it trained, and the time of that multiplied by the hosts' shares.
-        moves: how often it was moved.
         reason: why it failed, or is stranded, or was when it was stopped; empty otherwise.
     """
 
@@ -162,7 +161,6 @@ class TrainingProgress:
     sent: Mapping[tuple[SiteName, SiteName], int] = field(default_factory=dict)
     crops: int = 0
     share_s: float = 0.0
-    moves: int = 0
     reason: str = ""
 
     @property

@@ -152,8 +152,7 @@ class RemoteTraining:
             ordered, self._next = self._next, None
             if self._stopped.is_set():
                 return None
-            moved = self._progress.state != "starting"
-            self._note(state="starting", reason="", moves=self._progress.moves + moved)
+            self._note(state="starting", reason="")
             return ordered
 
     def _train_on(self, host: Host) -> None:

@@ -31,6 +31,7 @@ stops = []
 signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
 with hold_folder(folder):
     print("ekya: what is wrong", flush=True)
+    (folder / "service.json").touch()
     (folder / "words").write_text(json.dumps([words, os.environ.get("EKYA_TOKEN_south", "")]))
     while not stops and not (folder / "ends").exists():
         time.sleep(0.01)
