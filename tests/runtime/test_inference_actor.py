@@ -148,6 +148,7 @@ def common(monkeypatch, tmp_path):
         inference_speed=LINEAR,
         keeps_hours=False,
         audit_frames=0,
+        variables={},
         costs={CAM: None, OTHER: None},
         bucket=bucket,
     )

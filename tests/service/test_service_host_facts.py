@@ -130,7 +130,7 @@ def test_service_that_goes_on_removes_what_is_old_before_a_full_disk_ends_it(tmp
     folder = a_service(tmp_path)
     put(folder, f"predictions/{CAM}/2020-01-01T00.parquet", "old")
     options = RunOptions(name="yard", resume=folder.path, endless=True)
-    monkeypatch.setattr("ekya.service.process.choose_backend", full)
+    monkeypatch.setattr("ekya.runtime.driver.ray_of_run.choose_backend", full)
     with pytest.raises(FullDiskError, match=r"rtsp://\*\*\*@10.0.0.5/live"):
         serve_fleet(load_fleet(folder.fleet), options, True, Console(quiet=True))
     answers = {name for name in names(folder.path) if name.startswith("predictions/")}
