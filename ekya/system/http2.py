@@ -1,4 +1,4 @@
-"""Whether a port speaks HTTP/2, as a gRPC server does."""
+"""Tells whether a port speaks HTTP/2, as a gRPC server does."""
 
 import socket
 

@@ -117,7 +117,7 @@ class Lender:
         sent = {DIGEST_HEADER: digest_of(bundle), "Content-Type": "application/octet-stream"}
         self._call("PUT", f"loans/{loan}/training", bundle, sent, TAKES_WITHIN_S)
 
-    def progress(self, loan: str) -> LentProgress:
+    def read_progress(self, loan: str) -> LentProgress:
         told: LentProgress = _checked(_PROGRESS, self._call("GET", f"loans/{loan}"))
         return told
 

@@ -1,4 +1,4 @@
-"""What a service does for others that borrow of it, behind the routes ``/api/v1/lending`` of its API."""
+"""Lends to other services that borrow of this one, behind the routes ``/api/v1/lending`` of its API."""
 
 import re
 import threading
@@ -135,7 +135,7 @@ class LendingDesk:
                 loan, own, lent.share_milli, self._processes, lambda: self._free(loan)
             )
 
-    def progress(self, loan: str) -> LentProgress:
+    def read_progress(self, loan: str) -> LentProgress:
         """Returns the progress of a loan's training.
 
         Raises:
@@ -147,9 +147,9 @@ class LendingDesk:
         """Sets its number of epochs in total."""
         self._training(loan).set_epochs(epochs)
 
-    def checkpoint(self, loan: str, digest: str) -> bytes:
+    def read_checkpoint(self, loan: str, digest: str) -> bytes:
         """Returns its best checkpoint, which has this SHA-256."""
-        return self._training(loan).checkpoint(digest)
+        return self._training(loan).read_checkpoint(digest)
 
     def give_back(self, loan: str) -> None:
         """Ends a loan, if it is there."""

@@ -47,7 +47,7 @@ class LentTraining:
         """Sets the number of epochs in total."""
         self._planned = epochs
 
-    def checkpoint(self, digest: str) -> bytes:
+    def read_checkpoint(self, digest: str) -> bytes:
         """Returns the best checkpoint.
 
         Raises:

@@ -91,7 +91,7 @@ class TrainingHost(Protocol):
     def begin_training(self, loan: str, bundle: bytes) -> None:
         """Begins a loan's training, once however often it is called."""
 
-    def progress(self, loan: str) -> LentProgress:
+    def read_progress(self, loan: str) -> LentProgress:
         """Returns its progress."""
 
     def set_epochs(self, loan: str, epochs: int) -> None:

@@ -170,7 +170,7 @@ class RemoteTraining:
             if wanted != planned:
                 self._reach(host.there.set_epochs, host.loan, wanted)
                 planned = wanted
-            told: LentProgress = self._reach(host.there.progress, host.loan)
+            told: LentProgress = self._reach(host.there.read_progress, host.loan)
             self._follow(before, told, host, begins_anew)
             leaves = told.over or self._stopped.is_set() or self._next is not None
             if told.best not in ("", self._best_digest) and (leaves or self._now_s() >= self._rests_until_s):

@@ -74,7 +74,7 @@ class Machine:
             file.write_bytes(bundle)
             self.trainings[loan] = LentTraining(loan, file, share_milli, self, lambda: None)
 
-    def progress(self, loan):
+    def read_progress(self, loan):
         self._reached()
         return self.trainings[loan].poll()
 
@@ -87,7 +87,7 @@ class Machine:
         if self.garbles:
             self.garbles -= 1
             raise CallError("a checkpoint does not match its SHA-256; it is not used")
-        return self.trainings[loan].checkpoint(digest)
+        return self.trainings[loan].read_checkpoint(digest)
 
     def end_training(self, loan):
         self.ends.append(loan)

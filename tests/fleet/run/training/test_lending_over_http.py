@@ -134,8 +134,8 @@ def test_a_training_that_is_sent_twice_begins_once(model, lender, host) -> None:
     lender.lend_share(4, LENT)
     lender.begin_training(loan, content)
     lender.begin_training(loan, content)
-    wait_until(lambda: lender.progress(loan).over)
-    assert (lender.progress(loan).state, host.machine.taken) == ("done", 1)
+    wait_until(lambda: lender.read_progress(loan).over)
+    assert (lender.read_progress(loan).state, host.machine.taken) == ("done", 1)
     assert not list((host.folder / "lent").iterdir())
 
 
@@ -150,18 +150,18 @@ def test_what_does_not_match_its_hash_is_not_trained_and_not_served(model, lende
     answer = asks("PUT", f"{LENDING}/loans/{loan}/training", content, headers)
     assert (answer.status, "does not match its SHA-256" in answer.error) == (400, True)
     with pytest.raises(GoneError, match="has not come yet"):
-        lender.progress(loan)
+        lender.read_progress(loan)
     lender.begin_training(loan, content)
-    wait_until(lambda: lender.progress(loan).over)
-    host.desk.checkpoint = lambda loan, digest: b"garbled"
+    wait_until(lambda: lender.read_progress(loan).over)
+    host.desk.read_checkpoint = lambda loan, digest: b"garbled"
     with pytest.raises(CallError, match="south: a checkpoint does not match its SHA-256; it is not used"):
-        lender.fetch_checkpoint(loan, lender.progress(loan).best)
+        lender.fetch_checkpoint(loan, lender.read_progress(loan).best)
 
 
 def test_a_wrong_token_is_refused_in_a_sentence_without_it(asks, monkeypatch) -> None:
     monkeypatch.setenv("SOUTH_TOKEN", "wrong" * 9)
     with pytest.raises(CallError) as raised:
-        lender_of(asks.url).progress(f"{ONE}-1")
+        lender_of(asks.url).read_progress(f"{ONE}-1")
     assert str(raised.value) == "south refuses the token in lending.borrow_from; copy the one of its folder"
 
 
@@ -178,7 +178,7 @@ def test_another_version_is_refused_with_both(lender, monkeypatch) -> None:
     monkeypatch.setattr(lender_module, "__version__", "0.0.1")
     said = f"south: it has Ekya {__version__}, and who asks has 0.0.1; install the same at both"
     with pytest.raises(CallError) as raised:
-        lender.progress(f"{ONE}-1")
+        lender.read_progress(f"{ONE}-1")
     assert str(raised.value) == said
 
 
@@ -196,7 +196,7 @@ def test_a_service_that_was_started_again_knows_no_loan_of_before(model, lender,
     before = host.desk
     host.begin()
     with pytest.raises(GoneError, match="it has ended, or this service was restarted"):
-        lender.progress(lender.loan_id(4))
+        lender.read_progress(lender.loan_id(4))
     host.machine.goes_on.set()
     before.close()
 
@@ -204,7 +204,7 @@ def test_a_service_that_was_started_again_knows_no_loan_of_before(model, lender,
 def test_one_that_lends_nothing_says_how_it_would(lender, host) -> None:
     host.desk = None
     with pytest.raises(GoneError, match="this service lends nothing; start it with --lend"):
-        lender.progress(f"{ONE}-1")
+        lender.read_progress(f"{ONE}-1")
 
 
 def test_who_is_not_reached_has_no_room_and_that_is_said_once(caplog) -> None:
@@ -236,19 +236,19 @@ def test_a_training_whose_time_is_over_ends_and_its_checkpoint_stays_for_a_while
     lender.lend_share(4, Lent(200, 0, 17 * S))
     host.machine.waits = {2}
     lender.begin_training(loan, pack_bundle(bundle_with(model)))
-    wait_until(lambda: lender.progress(loan).best)
+    wait_until(lambda: lender.read_progress(loan).best)
     host.now_s = 10.5
     host.desk.end_silent()
     host.machine.goes_on.set()
-    wait_until(lambda: lender.progress(loan).over)
-    told = lender.progress(loan)
+    wait_until(lambda: lender.read_progress(loan).over)
+    told = lender.read_progress(loan)
     assert told.state == "stopped"
     assert digest_of(lender.fetch_checkpoint(loan, told.best)) == told.best
     host.now_s = 11 + SILENT_S
-    lender.progress(loan)
+    lender.read_progress(loan)
     host.desk.end_silent()
     with pytest.raises(GoneError):
-        lender.progress(loan)
+        lender.read_progress(loan)
 
 
 def test_an_accuracy_monitor_sets_the_epochs_over_http(model, lender, host) -> None:
@@ -258,5 +258,5 @@ def test_an_accuracy_monitor_sets_the_epochs_over_http(model, lender, host) -> N
     lender.begin_training(loan, pack_bundle(bundle_with(model)))
     lender.set_epochs(loan, 2)
     host.machine.goes_on.set()
-    wait_until(lambda: lender.progress(loan).over)
-    assert len(lender.progress(loan).epochs) == 2
+    wait_until(lambda: lender.read_progress(loan).over)
+    assert len(lender.read_progress(loan).epochs) == 2

@@ -216,6 +216,6 @@ def test_a_process_holds_nothing_between_two_trainings(model, tmp_path) -> None:
 def test_a_checkpoint_that_was_replaced_is_not_there(model) -> None:
     machine = Machine()
     machine.begin_training("1", pack_bundle(bundle_with(model)))
-    wait_until(lambda: machine.progress("1").over)
+    wait_until(lambda: machine.read_progress("1").over)
     with pytest.raises(NotThereError, match="better"):
         machine.fetch_checkpoint("1", "another")
