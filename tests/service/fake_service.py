@@ -310,7 +310,7 @@ class FakeService:
         return SimpleNamespace(
             folder=None,
             spare_room=lambda *_: room,
-            progress=lambda _: LentProgress(epochs=(EpochResult(1, 0.5, 2.0),)),
+            read_progress=lambda _: LentProgress(epochs=(EpochResult(1, 0.5, 2.0),)),
         )
 
     def ask_labels(self, camera):
