@@ -131,7 +131,7 @@ def cases(fleet: FleetConfig, base: EdgeModel, windows: Sequence[int], seed: int
                 for one in seen[window - 1 : window + 1]
             )
             training, validation = split_by_track_and_time(labels)
-            memory = ExemplarMemory().update_exemplars(base, split_by_track_and_time(before)[0])
+            memory = ExemplarMemory().update_exemplars(split_by_track_and_time(before)[0])
             yield Case(training, validation, memory, seen[window + 1])
 
 

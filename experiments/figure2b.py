@@ -96,7 +96,7 @@ def retrain(
     while not retraining.done:
         retraining.run_epoch()
     model = retraining.model()
-    return model, memory.update_exemplars(model, labels)
+    return model, memory.update_exemplars(labels)
 
 
 def follow(

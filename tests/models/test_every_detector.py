@@ -108,8 +108,8 @@ def test_detector_maps_frames_of_any_side_to_boxes(models, name: str) -> None:
         with torch.inference_mode():
             outputs = models[name](to_input(images, "cpu"))
             decoded = models[name].detector.decode_outputs(outputs)
-            features = models[name].embed_images(to_input(images, "cpu"))
-        assert features.shape == (2, models[name].features)
+            maps = models[name].maps(to_input(images, "cpu"))
+        assert maps.shape[:2] == (2, models[name].features)
         count = decoded.boxes.shape[1]
         assert decoded.boxes.shape == (2, count, 4)
         assert decoded.scores.shape == decoded.outputs.shape == (2, count)
@@ -269,7 +269,7 @@ def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: 
 def test_detector_training_on_kept_activations_is_the_same(
     models, retraining, training, name: str, blocks: int
 ) -> None:
-    memory = ExemplarMemory(4).update_exemplars(models[name], scenes(6, 5, first_track=900))
+    memory = ExemplarMemory(4).update_exemplars(scenes(6, 5, first_track=900))
     model, losses = trained(retraining(name, blocks, 2, memory))
     uncached = retraining(name, blocks, 2, memory, method=TrainingMethod(keep_activations=False))
     other, nearly = trained(uncached)
@@ -442,8 +442,8 @@ def test_exemplar_memory_of_a_detector_keeps_to_its_budget(models, name: str) ->
     for window in range(2):
         seen = scenes(6, window, first_track=100 * window)
         memory, again = (
-            memory.update_exemplars(models[name], seen),
-            memory.update_exemplars(models[name], seen),
+            memory.update_exemplars(seen),
+            memory.update_exemplars(seen),
         )
         kept, same = memory.exemplars(), again.exemplars()
         assert np.array_equal(kept.images, same.images)

@@ -12,7 +12,7 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architecture_table import CUTS, block_names
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.checkpoints import from_bytes, from_torchvision, to_bytes
-from ekya.models.edge.model import EdgeModel, build_edge_model, clone, to_input
+from ekya.models.edge.model import EdgeModel, build_edge_model, clone, pool, to_input
 from ekya.models.edge.multi_model import BatchedPredictor, SharedTrunk
 from ekya.models.edge.predictor import Predictor
 from ekya.models.operations_counter import count_operations
@@ -73,7 +73,7 @@ def test_edge_model_names_its_blocks() -> None:
 def test_edge_model_maps_crops_of_any_size_to_logits(models, name: str, resolution: int) -> None:
     crops = np.random.default_rng(0).integers(0, 256, (2, resolution, resolution, 3)).astype(np.uint8)
     with torch.inference_mode():
-        features = models[name].embed_images(to_input(crops, "cpu"))
+        features = pool(models[name].maps(to_input(crops, "cpu")))
         assert features.shape == (2, CUTS[name].features)
         assert models[name](to_input(crops, "cpu")).shape == (2, len(NAMES))
 
@@ -226,7 +226,7 @@ def test_from_torchvision_takes_blocks_and_leaves_the_classifier(name: str, tmp_
     net.get_submodule(last).register_forward_hook(lambda *given: inside.update(last=given[2]))
     with torch.inference_mode():
         net(images)
-        torch.testing.assert_close(loaded.embed_images(images), inside["last"].mean(dim=(2, 3)))
+        torch.testing.assert_close(pool(loaded.maps(images)), inside["last"].mean(dim=(2, 3)))
     assert loaded.head.weight.shape == (len(NAMES), CUTS[name].features)
 
 

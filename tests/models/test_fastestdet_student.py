@@ -128,7 +128,7 @@ def test_training_of_heads_leaves_all_blocks_unchanged(model: EdgeModel) -> None
 
 
 def test_exemplars_are_frames_of_every_class_and_never_twice(model: EdgeModel) -> None:
-    memory = ExemplarMemory(6).update_exemplars(model, scenes(12, 3))
+    memory = ExemplarMemory(6).update_exemplars(scenes(12, 3))
     kept = memory.exemplars()
     assert len(kept) == len(set(kept.t_us.tolist())) <= 6
     assert {index for of in kept.objects for index in of.classes.tolist()} == {0, 1}

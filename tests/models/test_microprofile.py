@@ -74,7 +74,7 @@ def test_micro_profile_cost_is_that_of_the_retraining(
     """Compares with the cost counted on the retraining itself, including exemplars and validation."""
     memory = ExemplarMemory(60)
     if remembered:
-        memory = memory.update_exemplars(trial.start, make_bars(200, 3, first_track=900))
+        memory = memory.update_exemplars(make_bars(200, 3, first_track=900))
     real = Retraining(
         trial.start,
         replace(BLOCKS, epochs=3, data_fraction=fraction),

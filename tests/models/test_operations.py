@@ -44,7 +44,7 @@ def test_training_cost_equals_operations_of_the_trainer(
     fresh_model: EdgeModel, make_bars, trainable_blocks: int, head_width: int
 ) -> None:
     start = adapt(fresh_model, SIX, head_width, seed=0)
-    memory = ExemplarMemory(3).update_exemplars(start, make_bars(5, 3, first_track=900))
+    memory = ExemplarMemory(3).update_exemplars(make_bars(5, 3, first_track=900))
     config = RetrainConfig(1, 8, head_width, trainable_blocks, 1.0)
     retraining = Retraining(
         start,

@@ -82,7 +82,7 @@ def test_retraining_learns_and_keeps_frozen_blocks(
 
 
 def test_retraining_with_equal_seed_gives_equal_weights(tiny_model: EdgeModel, make_bars) -> None:
-    memory = ExemplarMemory(12).update_exemplars(tiny_model, make_bars(20, 5, first_track=900))
+    memory = ExemplarMemory(12).update_exemplars(make_bars(20, 5, first_track=900))
     config = replace(LAST_BLOCK, epochs=2, data_fraction=0.5)
     models = []
     for noise in range(2):
@@ -103,7 +103,7 @@ def test_retraining_learns_a_new_class_and_keeps_old_ones(tiny_model: EdgeModel,
     names = tiny_model.classes
     old = make_bars(64, 1, classes=(0, 1))
     two, _ = retrained(tiny_model, LAST_BLOCK, old, make_bars(20, 2, (0, 1), 500), classes=names[:2])
-    memory = ExemplarMemory(20).update_exemplars(two, old)
+    memory = ExemplarMemory(20).update_exemplars(old)
     new = make_bars(40, 3, classes=(2,), first_track=1000)
     model, _ = retrained(two, LAST_BLOCK, new, make_bars(10, 4, (2,), 2000), memory=memory, classes=names)
     assert accuracy(model, make_bars(40, 5, classes=(2,))) >= 0.9
@@ -151,7 +151,7 @@ def test_retraining_checkpoint_is_independent_of_later_epochs(tiny_model: EdgeMo
 
 def test_usable_exemplars_leave_out_validation_objects(tiny_model: EdgeModel, make_bars) -> None:
     seen = make_bars(40, 1)
-    memory = ExemplarMemory(40).update_exemplars(tiny_model, seen)
+    memory = ExemplarMemory(40).update_exemplars(seen)
     retraining = Retraining(
         tiny_model,
         LAST_BLOCK,
@@ -252,7 +252,7 @@ def test_retraining_steps_never_wait_for_the_device(
 def test_retraining_without_kept_activations_learns_the_same(
     tiny_model: EdgeModel, make_bars, trainable_blocks: int
 ) -> None:
-    memory = ExemplarMemory(12).update_exemplars(tiny_model, make_bars(20, 5, first_track=900))
+    memory = ExemplarMemory(12).update_exemplars(make_bars(20, 5, first_track=900))
     config = replace(LAST_BLOCK, trainable_blocks=trainable_blocks)
     passed: list[int] = []
     first = tiny_model.blocks[0]

@@ -25,7 +25,7 @@ class NoMemory:
     def __init__(self, budget):
         self.budget = budget
 
-    def update_exemplars(self, _model, _crops):
+    def update_exemplars(self, _crops):
         return self
 
 

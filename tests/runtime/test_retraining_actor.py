@@ -4,7 +4,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from fake_training import NO_LABELS, events_until, process_config, start_command
+from fake_training import events_until, process_config, start_command
 from waiting import HANG_GUARD_S, call_at, wait_until, wait_until_blocked
 
 import ekya.runtime.actors.retraining_actor as actor_module
@@ -66,8 +66,8 @@ class NamedMemory:
     def __init__(self, of=""):
         self.of = of
 
-    def update_exemplars(self, model, _crops):
-        return NamedMemory(model)
+    def update_exemplars(self, examples):
+        return NamedMemory(examples)
 
 
 @pytest.fixture
@@ -80,7 +80,8 @@ def actor(trainers, tmp_path, monkeypatch):
 
 def start(actor, trainers, stream, job, share_milli=1000):
     command = start_command(job, GAMMA, share_milli, stream)
-    resized = actor.streams[stream].start_retraining(command, stream.encode(), NO_LABELS, job)
+    labels = SimpleNamespace(training=SimpleNamespace(examples=f"labels of {stream}"))
+    resized = actor.streams[stream].start_retraining(command, stream.encode(), labels, job)
     assert resized.share_milli == share_milli
     wait_until(lambda: stream in trainers)
     return trainers[stream]
@@ -112,7 +113,7 @@ def test_weights_and_exemplars_are_of_their_own_stream(actor, trainers):
         weights, accuracy = actor.streams[stream].send_checkpoint(JobId(job), ModelVersion(1))
         assert (weights, accuracy) == (f"weights of {stream}".encode(), 0.5)
         actor.streams[stream].stop_retraining(JobId(job))
-        assert actor.streams[stream].exemplar_memory().of == f"weights of {stream}"
+        assert actor.streams[stream].exemplar_memory().of == f"labels of {stream}"
     actor.finish_saving()
 
 

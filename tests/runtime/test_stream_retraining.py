@@ -247,7 +247,7 @@ def test_received_weights_are_the_best_of_their_job(real, labels, folder):
     assert (torch.equal(from_bytes(weights).head.weight, model_of(5).head.weight), accuracy) == (True, 0.75)
     assert real.stop_retraining(JOB).share_milli == 0, "by then its exemplars are chosen"
     kept = real.exemplar_memory()
-    same = ExemplarMemory().update_exemplars(from_bytes(weights), labels.training.examples)
+    same = ExemplarMemory().update_exemplars(labels.training.examples)
     assert np.array_equal(kept.exemplars().crops, same.exemplars().crops)
     real.finish_saving()
     saved = load_model(folder.model(CAM, ONE))
@@ -261,7 +261,7 @@ def test_better_weights_received_later_replace_them(real, labels):
     weights, accuracy = real.send_checkpoint(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, better.head.weight), accuracy) == (True, 0.8)
     assert real.stop_retraining(JOB).share_milli == 0
-    same = ExemplarMemory().update_exemplars(from_bytes(weights), labels.training.examples)
+    same = ExemplarMemory().update_exemplars(labels.training.examples)
     assert np.array_equal(real.exemplar_memory().exemplars().crops, same.exemplars().crops)
     real.finish_saving()
 

@@ -61,10 +61,6 @@ class EdgeModel(nn.Module):
             images = block(images)
         return images
 
-    def embed_images(self, images: Tensor) -> Tensor:
-        """Maps (N, 3, S, S) float to (N, F) float features; they are the input of a classifier's head."""
-        return pool(self.maps(images))
-
 
 def pool(maps: Tensor) -> Tensor:
     """Averages (N, F, h, w) feature maps to (N, F) features."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -53,7 +53,7 @@ class _Job:
         memory: exemplars of the windows before.
         best: None before the first epoch.
         keeps: whether pictures are kept of it at its end.
-        thread: that runs it.
+        thread: that runs it; None if it was trained elsewhere.
         before: answers of the model that served, on the validation labels; None where they are not kept.
     """
 
@@ -119,7 +119,10 @@ class StreamRetraining:
         with self._beginning(command):
             job = self._new_job(command, command.share_milli, labels)
             resized = job.share.resize(serial, command.share_milli)
-            self._set_to_work(job, lambda: self._train(job, weights))
+            job.thread = threading.Thread(
+                target=self._run, args=(job, weights), name="retraining", daemon=True
+            )
+            job.thread.start()
             return resized
         return None
 
@@ -128,19 +131,15 @@ class StreamRetraining:
     ) -> None:
         """Receives the best checkpoint of a remote retraining so far, and makes a job of it.
 
-        It needs no share: it only updates the exemplar memory, as every job does at its end. It is called
-        again when the remote retraining has a better checkpoint.
+        It needs no share. It is called again when the remote retraining has a better checkpoint.
         """
         with self._beginning(command):
             model, before = from_bytes(weights), self._jobs.get_job(command.job)
-            if before is not None:
-                before.share.wait_over()
             job = self._new_job(command, 0, labels)
             if before is not None:
                 job.memory = before.memory
             job.best = _Best(model, accuracy)
-            job.share.release()
-            self._set_to_work(job, lambda: None)
+            self._finish_job(job)
 
     def exemplar_memory(self) -> ExemplarMemory:
         """Returns the exemplars of the windows so far, for a retraining that begins now."""
@@ -184,10 +183,6 @@ class StreamRetraining:
             share.finish_job()
             raise
         return job
-
-    def _set_to_work(self, job: _Job, work: Callable[[], None]) -> None:
-        job.thread = threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True)
-        job.thread.start()
 
     def resize_retraining(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a running retraining; returns when it holds, None if overtaken."""
@@ -238,10 +233,10 @@ class StreamRetraining:
         for saver in self._savers:
             saver.join()
 
-    def _run(self, job: _Job, work: Callable[[], None]) -> None:
+    def _run(self, job: _Job, weights: bytes) -> None:
         command, peak = job.command, self._peaks.start_job()
         try:
-            work()
+            self._train(job, weights)
         except JobStoppedError:
             pass
         except Exception as error:
@@ -261,22 +256,23 @@ class StreamRetraining:
                 )
             # Here the error, and the tensors that its traceback held, have been released.
             free_cache()
-            try:
-                with job.share.scope():
-                    if job.best is not None and job.keeps:
-                        self._memory = job.memory.update_exemplars(
-                            job.best.model, job.labels.training.examples
-                        )
-            finally:
-                job.share.finish_job()
-                give_back_freed()
-            self._pictures.keep_exemplars(self._memory)
-            best, before = job.best, job.before
-            if best is not None and best.answered is not None and before is not None:
-                validation = job.labels.validation.examples
-                self._pictures.keep_validation(command.job, before, best.answered, validation)
-            if not job.keeps:
-                self._delete()  # it was forgotten, perhaps while this was written
+            give_back_freed()
+            self._finish_job(job)
+
+    def _finish_job(self, job: _Job) -> None:
+        """Releases the share of a job that computes no more, and keeps its exemplars and answers."""
+        best, before = job.best, job.before
+        try:
+            if best is not None and job.keeps:
+                self._memory = job.memory.update_exemplars(job.labels.training.examples)
+        finally:
+            job.share.finish_job()
+        self._pictures.keep_exemplars(self._memory)
+        if best is not None and best.answered is not None and before is not None:
+            validation = job.labels.validation.examples
+            self._pictures.keep_validation(job.command.job, before, best.answered, validation)
+        if not job.keeps:
+            self._delete()  # it was forgotten, perhaps while this was written
 
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command

@@ -89,10 +89,10 @@ class EmulatedCamera:
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
 
-    def remember_exemplars(self, best: Checkpoint[EdgeModel] | None) -> None:
-        """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
-        if best is not None and self.trained_on is not None:
-            self.memory = self.memory.update_exemplars(best.model, self.trained_on.training.examples)
+    def remember_exemplars(self) -> None:
+        """Adds exemplars of the labels of a finished retraining."""
+        if self.trained_on is not None:
+            self.memory = self.memory.update_exemplars(self.trained_on.training.examples)
 
     def _serve(self, model: EdgeModel, now_us: int) -> None:
         self.version, self.model = ModelVersion(self.version + 1), model

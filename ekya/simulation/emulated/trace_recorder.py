@@ -233,7 +233,7 @@ class StreamRecorder:
                     needed or origin not in following
                 )
                 if wanted and best.would_serve(serving):
-                    memory = start.memory.update_exemplars(best.model, labels.training.examples)
+                    memory = start.memory.update_exemplars(labels.training.examples)
                     following[origin] = Candidate(origin, best.model, memory, needed)
         self._candidates.add(following.values())
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))

@@ -141,8 +141,9 @@ class EmulatedWorld:
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
     def finish_retraining(self, running: VirtualRetraining[EdgeModel]) -> None:
-        """Remembers exemplars of a retraining."""
-        self._cameras[running.stream].remember_exemplars(running.best)
+        """Remembers exemplars of a retraining that reached an epoch."""
+        if running.best is not None:
+            self._cameras[running.stream].remember_exemplars()
 
     def free_unused_weights(self) -> None:
         """Frees weights that can no longer be rolled back to; the same step may still have done so."""
