@@ -83,7 +83,11 @@ class MonitoringConfig:
 
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the files; made if missing.")]
     target: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address of the service, as Prometheus reaches it.")
+        str,
+        typer.Option(
+            metavar="[https://]HOST:PORT",
+            help="Address of the service, as Prometheus reaches it; https:// if it has a certificate.",
+        ),
     ] = "127.0.0.1:8470"
     token: Annotated[
         Path,
@@ -96,7 +100,7 @@ class MonitoringConfig:
 @command(
     MonitoringConfig,
     "ekya monitoring --out monitoring --token /srv/ekya/runs/yard/token",
-    "ekya monitoring --out monitoring --target edge-7:8470",
+    "ekya monitoring --out monitoring --target https://edge-7:8470",
 )
 def monitoring(config: MonitoringConfig, output: Output) -> None:
     """Write a Grafana dashboard, alert rules for Prometheus, and an example of Prometheus's configuration."""

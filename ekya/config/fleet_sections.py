@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 from urllib.parse import urlsplit
 
@@ -152,11 +153,22 @@ class HttpConfig(FleetSection):
         address: to listen on; the default is reached from the machine itself only.
         port: of TCP; 0 for any free one.
         metrics_open: whether everyone may read the metrics, without the service's token.
+        certificate: of the service, in PEM, those of its authorities behind it: it then answers by https
+            only; null for http.
+        key: of the certificate, in PEM, without a passphrase; null if it is in the certificate's file.
     """
 
     address: str = "127.0.0.1"
     port: int = Field(default=8470, ge=0, le=65535)
     metrics_open: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @model_validator(mode="after")
+    def _is_encrypted_by_both(self) -> Self:
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key is of no use without certificate; name both, or neither")
+        return self
 
 
 class LenderConfig(FleetSection):
@@ -175,7 +187,7 @@ class LenderConfig(FleetSection):
     url: str
     name: str | None = None
     mb_s: float = Field(default=12.5, gt=0)
-    ca: str | None = None
+    ca: Path | None = None
     insecure: bool = False
 
     @property

@@ -137,7 +137,8 @@ def monitoring_files(target: str, token: Path) -> Mapping[str, str]:
     """Returns the text of each file by its name.
 
     Args:
-        target: address and port of the service, as Prometheus reaches it.
+        target: address and port of the service, as Prometheus reaches it; with ``https://`` before them if the
+            service has a certificate.
         token: file with the service's token, as Prometheus reads it.
     """
     return {
@@ -148,10 +149,12 @@ def monitoring_files(target: str, token: Path) -> Mapping[str, str]:
 
 
 def _prometheus_text(target: str, token: Path) -> str:
+    scheme, _, host = target.rpartition("://")
     job = {
         "job_name": JOB,
+        **({"scheme": scheme} if scheme else {}),
         "authorization": {"type": "Bearer", "credentials_file": str(token)},
-        "static_configs": [{"targets": [target]}],
+        "static_configs": [{"targets": [host]}],
     }
     every = {"scrape_interval": "15s", "evaluation_interval": "15s"}
     config = {"global": every, "rule_files": [RULES], "scrape_configs": [job]}

@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 from contextlib import suppress
+from ssl import SSLContext
 
 from aiohttp import web
 
@@ -26,6 +27,7 @@ class HttpThread:
             longer than clients keep theirs, so none asks on one that is being closed.
         most_connections: at a time, a further one is closed at once; None for any number.
         remedy: what a user can do if the address cannot be listened on.
+        tls: certificate and key for https; None for http.
 
     Attributes:
         port: on which it listens.
@@ -44,9 +46,10 @@ class HttpThread:
         idle_s: float = 3600.0,
         most_connections: int | None = None,
         remedy: str = "choose another address or port",
+        tls: SSLContext | None = None,
     ) -> None:
         self._app, self._stop_s, self._idle_s = app, stop_s, idle_s
-        self._most_connections = most_connections
+        self._most_connections, self._tls = most_connections, tls
         self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
         self._began, self._serves = threading.Event(), False
         # Here and not in the thread, so that the caller gets the error of a port that is in use.
@@ -81,7 +84,9 @@ class HttpThread:
             self._app, access_log=None, shutdown_timeout=self._stop_s, keepalive_timeout=self._idle_s
         )
         await runner.setup()
-        listener = await self._loop.create_server(lambda: self._protocol(runner), sock=listening)
+        listener = await self._loop.create_server(
+            lambda: self._protocol(runner), sock=listening, ssl=self._tls
+        )
         try:
             self._serves = True
             self._began.set()

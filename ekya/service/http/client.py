@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import VERIFY_X509_PARTIAL_CHAIN, create_default_context
 from typing import Any
 from urllib.parse import quote
 
@@ -63,8 +64,9 @@ class ServiceClient:
         if values is not None:
             headers["Content-Type"] = "application/json"
         body = None if values is None else json.dumps(values)
-        connection = HTTPConnection(self.place.host, self.place.port, timeout=LONGEST_S)
+        connection: HTTPConnection | None = None
         try:
+            connection = self._connection()
             connection.request(method, f"{API}/{path}", body, headers)
             answer = connection.getresponse()
             content = answer.read()
@@ -74,12 +76,23 @@ class ServiceClient:
                 "see its log, or start it again"
             ) from error
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
         told = _json(content)
         if answer.status >= 400:
             sentence = told.get("error") if isinstance(told, dict) else None
             raise UserError(f"{self.name}: {sentence or f'the service answers {answer.status}'}")
         return told
+
+    def _connection(self) -> HTTPConnection:
+        host, port, certificate = self.place.host, self.place.port, self.place.certificate
+        if certificate is None:
+            return HTTPConnection(host, port, timeout=LONGEST_S)
+        # The certificate is of another name than this machine's own, but it must be that very one.
+        tls = create_default_context(cafile=certificate)
+        tls.check_hostname = False
+        tls.verify_flags |= VERIFY_X509_PARTIAL_CHAIN
+        return HTTPSConnection(host, port, timeout=LONGEST_S, context=tls)
 
 
 def camera_path(camera: str, what: str = "") -> str:

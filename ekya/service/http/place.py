@@ -2,10 +2,9 @@
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -29,17 +28,19 @@ class Place:
         port: of TCP.
         pid: its process.
         started_s: start of that, as by ``started_s`` of a process: its number may be another's later.
+        certificate: file with the certificate by which it answers; None if it is not encrypted.
     """
 
     address: str
     port: int
     pid: int
     started_s: float
+    certificate: Path | None = None
 
     @staticmethod
-    def of_this_process(address: str, port: int) -> "Place":
+    def of_this_process(address: str, port: int, certificate: Path | None = None) -> "Place":
         """Returns the place of a service in this process."""
-        return Place(address, port, os.getpid(), started_s(psutil.Process()))
+        return Place(address, port, os.getpid(), started_s(psutil.Process()), certificate)
 
     @property
     def is_there(self) -> bool:
@@ -55,11 +56,12 @@ class Place:
     @property
     def url(self) -> str:
         """URL of its page."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        scheme = "http" if self.certificate is None else "https"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def write_into(self, folder: Path) -> None:
         """Writes it into the service's folder."""
-        write_text_atomic(folder / PLACE_FILE, json.dumps(asdict(self)) + "\n")
+        write_text_atomic(folder / PLACE_FILE, _PLACE.dump_json(self).decode() + "\n")
 
     def remove_from(self, folder: Path) -> None:
         """Removes it from the service's folder, unless another process has written its own since."""

@@ -4,6 +4,7 @@ import logging
 import threading
 from contextlib import suppress
 from pathlib import Path
+from ssl import Purpose, SSLContext, create_default_context
 
 from aiohttp import web
 
@@ -64,7 +65,7 @@ class HttpServer:
         config: where to listen.
 
     Raises:
-        UserError: an address that others can reach without a token.
+        UserError: an address that others can reach without a token, or a certificate that is of no use.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class HttpServer:
                 f"{DEFAULT.address}, or the token"
             )
         self._backend, self._folder, self._token, self._config = backend, folder, token, config
+        self._tls = None if config.certificate is None else _load_certificate(config.certificate, config.key)
         self._place: Place | None = None
         self._thread: HttpThread | None = None
         self._waiting: threading.Thread | None = None
@@ -124,8 +126,9 @@ class HttpServer:
             idle_s=IDLE_S,
             most_connections=MOST_CONNECTIONS,
             remedy="choose another http.port",
+            tls=self._tls,
         )
-        self._place = Place.of_this_process(config.address, thread.port)
+        self._place = Place.of_this_process(config.address, thread.port, config.certificate)
         try:
             self._place.write_into(self._folder)
         except UserError:
@@ -134,8 +137,8 @@ class HttpServer:
         self._thread = thread
         how = "" if self._token is None else f"; log in with the token in {self._folder / TOKEN_FILE}"
         _LOG.info("serves at %s%s", self.url, how)
-        if not is_loopback(config.address):
-            _LOG.warning("%s is reached by others without encryption; put a TLS proxy before it", self.url)
+        if self._tls is None and not is_loopback(config.address):
+            _LOG.warning("%s is reached by others without encryption; see http.certificate", self.url)
 
     def close(self) -> None:
         """Ends all requests and removes ``service.json``. May be called twice."""
@@ -149,3 +152,17 @@ class HttpServer:
         self._place.remove_from(self._folder)
         self._thread.close()
         self._thread = None
+
+
+def _load_certificate(certificate: Path, key: Path | None) -> SSLContext:
+    tls = create_default_context(Purpose.CLIENT_AUTH)
+    try:
+        # An empty passphrase, so that OpenSSL does not wait at the terminal for one.
+        tls.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        files = certificate if key is None else f"{certificate}, {key}"
+        raise UserError(
+            f"http.certificate, http.key: {files}: {error}; both must be PEM and belong together, the key "
+            "without a passphrase"
+        ) from error
+    return tls

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from bundles import bundle_with
+from certificates import make_certificate
 from fake_service import TOKEN
 from http_asking import BEARER, serving
 from lent_by_hand import Machine
@@ -78,9 +79,9 @@ def lender(asks, monkeypatch):
     made.close()
 
 
-def lender_of(url, borrower=ONE, token="${SOUTH_TOKEN}"):
+def lender_of(url, borrower=ONE, token="${SOUTH_TOKEN}", ca=None):
     url = url.replace("://", f"://ekya:{token}@")
-    return Lender(LenderConfig(url=url, name="south"), borrower, lambda: 7 * S)
+    return Lender(LenderConfig(url=url, name="south", ca=ca), borrower, lambda: 7 * S)
 
 
 LENT = Lent(300, 8 * S, 27 * S)
@@ -214,6 +215,15 @@ def test_who_is_not_reached_has_no_room_and_that_is_said_once(caplog) -> None:
         assert lender.spare_room(0, S) is None
     (said,) = caplog.messages
     assert said == "south refuses connections: start ekya serve there, or correct its URL"
+
+
+def test_a_service_lends_by_its_own_certificate_and_no_other(host, tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("SOUTH_TOKEN", TOKEN)
+    certificate, key = make_certificate(tmp_path)
+    with serving(host, tmp_path, certificate=certificate, key=key) as asks:
+        assert lender_of(asks.url, ca=certificate).spare_room(0, 60 * S) is not None
+        assert lender_of(asks.url).spare_room(0, 60 * S) is None
+    assert "CERTIFICATE_VERIFY_FAILED" in caplog.text
 
 
 def test_loans_of_who_is_not_heard_of_end_and_others_go_on(model, lender, host, asks) -> None:
