@@ -137,8 +137,8 @@ def monitoring_files(target: str, token: Path) -> Mapping[str, str]:
     """Returns the text of each file by its name.
 
     Args:
-        target: address and port of the service, as Prometheus reaches it; with ``https://`` before them if the
-            service has a certificate.
+        target: address and port of the service, as Prometheus reaches it, behind ``https://`` if it has a
+            certificate.
         token: file with the service's token, as Prometheus reads it.
     """
     return {
