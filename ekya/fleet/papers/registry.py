@@ -9,7 +9,7 @@ import numpy as np
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
-from ekya.fleet.papers.okita.oasis import Bounds, Oasis
+from ekya.fleet.papers.okita.oasis import Oasis
 from ekya.fleet.policy.andreas.construct import construct
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.point import WAITS, point_of
@@ -20,7 +20,6 @@ from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeL
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgePolicy, EdgeTask, Solver
-from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
@@ -114,7 +113,6 @@ class Terms:
         estimates: of times and states (Deep-Edge, which cannot be made without).
         limits: of batches, memory and deadlines (Deep-Edge).
         shares_milli: to which trainings were throttled in their profiles (ours for Deep-Edge).
-        jobs: all jobs, also future ones, for baselines that know them.
     """
 
     slot_us: int = 1800 * US_PER_S
@@ -123,7 +121,6 @@ class Terms:
     estimates: EdgeEstimates | None = None
     limits: EdgeLimits = ANY_EDGE
     shares_milli: tuple[int, ...] = tuple(range(100, FULL_GPU_MILLI, 100))
-    jobs: tuple[TrainJob, ...] = ()
 
 
 Make = Callable[[Terms], FleetPolicy]
@@ -175,7 +172,6 @@ BASELINES: Mapping[str, Make] = MappingProxyType(
         "okita-fifo": lambda terms: OkitaFifo(terms.slot_us),
         "drf": lambda terms: Drf(terms.slot_us),
         "oasis": lambda terms: Oasis(terms.slot_us),
-        "oasis-fixed": lambda terms: Oasis(terms.slot_us, Bounds.over_jobs(terms.jobs, terms.slot_us)),
         "fair": lambda terms: edge_policy("fair", Fair(), terms),
         "fair-kept": lambda terms: edge_policy("fair-kept", Fair(keeps_deadlines=True), terms),
     }
@@ -185,6 +181,6 @@ BASELINES: Mapping[str, Make] = MappingProxyType(
 PLAYED: Mapping[str, Make] = MappingProxyType({**POLICIES, **BASELINES})
 
 OF_ANDREAS = ("andreas", "worth", "fifo", "edf", "priority")
-OF_OKITA = ("okita", "okita-joint", "okita-fifo", "drf", "oasis", "oasis-fixed")
+OF_OKITA = ("okita", "okita-joint", "okita-fifo", "drf", "oasis")
 OF_DEEP_EDGE = ("deep-edge", "deep-edge-joint", "fair", "fair-kept")
 """Names of the policies that can play in each paper's worlds; the paper's own comes first."""

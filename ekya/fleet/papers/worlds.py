@@ -137,7 +137,7 @@ def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
 
 def okita_terms(world: OkitaWorkload) -> Terms:
     """Returns the terms of Okita's policies for a workload."""
-    return Terms(world.setting.slot_us, world.setting.until_us, jobs=world.jobs)
+    return Terms(world.setting.slot_us, world.setting.until_us)
 
 
 def _made(terms: Terms, name: str) -> FleetPolicy:

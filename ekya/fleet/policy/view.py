@@ -51,14 +51,12 @@ class JobState:
         left: remaining work at its last snapshot.
         assignment: current one; None where it waits.
         strikes: failures of nodes under this job.
-        memory: what the last decision remembers of it.
     """
 
     job: TrainJob
     left: Left
     assignment: JobAssignment | None = None
     strikes: Strikes = field(default_factory=Strikes)
-    memory: str = ""
 
     def may_use(self, node: NodeName) -> bool:
         """Returns whether the job is allowed on a node, which has not failed too often under it."""
@@ -111,5 +109,5 @@ class FleetPolicy(Protocol):
     def decide(self, view: FleetView) -> Decision:
         """Assigns each job of the view or lets it wait, with a reason; no resource is given out twice.
 
-        Equal views get equal decisions: what is to be remembered of a job is part of the decision.
+        Equal views get equal decisions: nothing is remembered.
         """

@@ -102,7 +102,6 @@ class _Present:
     began_us: int = 0
     ends_us: int = 0
     resumes: bool = False
-    memory: str = ""
     strikes: Strikes = field(default_factory=Strikes)
 
     def interrupted(self, now_us: int, failed: bool = False) -> Kept:
@@ -119,7 +118,7 @@ class _Present:
 
     def state(self, now_us: int) -> JobState:
         left = self.interrupted(now_us).left
-        return JobState(self.job, left, self.assignment, self.strikes, self.memory)
+        return JobState(self.job, left, self.assignment, self.strikes)
 
 
 class FleetEngine:
@@ -263,7 +262,6 @@ class FleetEngine:
             raise BrokenConstraintError(f"{self._policy.name} at {at_s:g} s: {'; '.join(faults)}")
         assigned = {assignment.job: assignment for assignment in decision.assignments}
         for present in self._present.values():
-            present.memory = decision.memory.get(present.job.name, "")
             self._assign(present, assigned.get(present.job.name))
 
     def _assign(self, present: _Present, assignment: JobAssignment | None) -> None:

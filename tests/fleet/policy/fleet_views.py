@@ -32,8 +32,7 @@ class Estimates:
 
 def made(name, view):
     """Returns a new policy, on the terms of a view."""
-    terms = Terms(SLOT_US, estimates=Estimates(), jobs=tuple(state.job for state in view.jobs))
-    return PLAYED[name](terms)
+    return PLAYED[name](Terms(SLOT_US, estimates=Estimates()))
 
 
 def drawn(sites, jobs, seed):
@@ -114,8 +113,7 @@ def later(name, view, seed):
             if gone in there:
                 assignment, strikes = None, strikes.with_failures(gone)
         if any(left.chunks.values()):
-            memory = decision.memory.get(state.job.name, "")
-            states.append(JobState(state.job, left, assignment, strikes, memory))
+            states.append(JobState(state.job, left, assignment, strikes))
     jobs = (*states, *view.jobs[half:])
     return replace(view, now_us=view.now_us + SLOT_US, jobs=jobs, places=replace(view.places, nodes=nodes))
 

@@ -59,7 +59,7 @@ def comparable(decision):
     by_job = {
         one.job: (frozenset(one.parts), one.parameter_server, dict(one.moves)) for one in decision.assignments
     }
-    return by_job, dict(decision.waiting), dict(decision.memory)
+    return by_job, dict(decision.waiting)
 
 
 @every_policy
@@ -89,7 +89,6 @@ def test_every_job_is_assigned_or_waits_with_a_reason(name, sites, jobs, seed) -
         told = [one.job for one in decision.assignments] + [*decision.waiting]
         assert sorted(told) == sorted(state.job.name for state in view.jobs)
         assert all([*(one.reason for one in decision.assignments), *decision.waiting.values()])
-        assert decision.memory.keys() <= set(told)
 
 
 @every_policy
@@ -126,26 +125,6 @@ def test_no_order_in_the_view_matters(name, sites, jobs, seed) -> None:
 
 def shuffled(random, mapping):
     return dict(random.sample([*mapping.items()], len(mapping)))
-
-
-@every_policy
-@settings(max_examples=10)
-@given(*DRAWN)
-def test_what_is_remembered_can_be_kept_as_text_and_says_the_same_again(name, sites, jobs, seed) -> None:
-    for view in both(name, sites, jobs, seed):
-        policy = made(name, view)
-        decision = policy.decide(view)
-        assert all(isinstance(text, str) for text in decision.memory.values())
-        remembering = tuple(
-            replace(state, memory=decision.memory.get(state.job.name, "")) for state in view.jobs
-        )
-        assert comparable(policy.decide(replace(view, jobs=remembering))) == comparable(decision)
-
-
-def test_one_policy_remembers() -> None:
-    """Otherwise the law above would say nothing."""
-    view = drawn(4, 8, 1)
-    assert {name for name in PLAYED if made(name, view).decide(view).memory} == {"oasis-fixed"}
 
 
 @pytest.mark.parametrize("name", [*OF_ANDREAS, *OF_OKITA])

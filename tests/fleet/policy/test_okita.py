@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
-from ekya.fleet.papers.okita.oasis import Bounds, Oasis
 from ekya.fleet.papers.okita.workload import (
     CLIFF,
     GROWING,
@@ -307,22 +306,6 @@ def test_room_is_what_every_resource_leaves() -> None:
     free = np.array([[5.0, 3.0, 16.0, 9.0], [0.0, 3.0, 16.0, 9.0], [5.0, 3.0, 6.0, 9.0]])
     assert room(free, task).tolist() == [3, 3, 1]
     assert room_beside(free, task).tolist() == [3, -1, 0]
-
-
-@settings(max_examples=12)
-@given(worlds)
-def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
-    """They are those of a decision about the jobs that have arrived by then, without what comes later."""
-    played = [
-        (slot, job, assignment.parts, assignment.parameter_server)
-        for slot, job, assignment in play(made("oasis-fixed", world), world)[1]
-    ]
-    first = min(job.arrives_us for job in world.jobs)
-    early = tuple(job for job in world.jobs if job.arrives_us == first)
-    bounds = Bounds.over_jobs(world.jobs, SLOT_US)
-    alone = play(Oasis(SLOT_US, bounds), replace(world, jobs=early))[1]
-    for slot, job, assignment in alone:
-        assert (slot, job, assignment.parts, assignment.parameter_server) in played
 
 
 def test_the_testbed_is_scheduled_too() -> None:

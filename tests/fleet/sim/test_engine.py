@@ -175,22 +175,21 @@ def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
 
 
 class Noting(InTurn):
-    """Also notes the time and the memories of each call, and counts the calls in the memory of each job."""
+    """Also notes the time of each call."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.seen = []
 
     def decide(self, view):
-        self.seen.append((view.now_us / S, {state.job.name: state.memory for state in view.jobs}))
-        memory = {state.job.name: f"{state.memory}." for state in view.jobs if state.job.name != "forgotten"}
-        return replace(super().decide(view), memory=memory)
+        self.seen.append(view.now_us / S)
+        return super().decide(view)
 
 
 def called_at(**calls):
     policy = Noting(**calls)
     run([job("a", 3, 2), job("b", 15, 1)], places(one=1), policy)
-    return [at_s for at_s, _ in policy.seen]
+    return policy.seen
 
 
 def test_a_policy_is_called_on_events_periodically_or_both() -> None:
@@ -215,17 +214,6 @@ def test_periodic_calls_end_where_no_job_can_ever_start() -> None:
         policy = InTurn(on_events=on_events, every_us=10 * S)
         outcome = run([job("a", 0, 1)], places(one=0), policy)
         assert outcome.unfinished == ("a",)
-
-
-def test_what_is_remembered_of_a_job_comes_back_with_its_next_state() -> None:
-    policy = Noting()
-    run([job("a", 0, 3), job("forgotten", 0, 1), job("b", 5, 1)], places(one=3), policy)
-    assert [memories for _, memories in policy.seen] == [
-        {"a": "", "forgotten": ""},
-        {"a": ".", "forgotten": "", "b": ""},
-        {"a": "..", "b": "."},
-        {"a": "..."},
-    ]
 
 
 class Says:
