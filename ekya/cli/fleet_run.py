@@ -124,12 +124,12 @@ def run(config: FleetRunConfig, output: Output) -> None:
 def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, ...]":
     from ekya.fleet.run.servers import ServerDeath
 
-    failures = read_failing(words, "SITE", returns=False)
-    for failing in failures:
-        if failing.name not in servers.sites:
+    failures = read_failing(words)
+    for name, _ in failures:
+        if name not in servers.sites:
             known = ", ".join(servers.sites)
-            raise UserError(f"--fail {failing.name}: there is no server {failing.name}; they are {known}")
-    return tuple(ServerDeath(SiteName(failing.name), failing.from_us) for failing in failures)
+            raise UserError(f"--fail {name}: there is no server {name}; they are {known}")
+    return tuple(ServerDeath(SiteName(name), at_us) for name, at_us in failures)
 
 
 def make_tier(name: str) -> str | None:
