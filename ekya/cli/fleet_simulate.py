@@ -72,20 +72,15 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
 
     seeds = parse_integers(config.seeds)
     kind = world_kind(config.world)
-    policies = _checked(split_names(config.policy), config.world, kind.policies)
+    policies = _checked(split_names(config.policy), config.world, tuple(kind.policies))
     refuse_repeats("--seeds", seeds)
     restart_us = None if config.restart is None else seconds_to_us(config.restart)
     nodes = kind.nodes if config.nodes is None else config.nodes
     runs: list[dict[str, Any]] = []
     stopped = False
     with open_bars(output.console) as bars:
-        ready = bars.add_task("Ready %", total=100)
-        draw = kind.open(
-            WorkloadOptions(config.nodes, config.first, policies, restart_us),
-            lambda part: bars.update(ready, completed=round(100 * part)),
-        )
-        bars.remove_task(ready)
         task = bars.add_task("Runs", total=len(seeds) * len(policies))
+        draw = kind.open(WorkloadOptions(config.nodes, config.first, policies, restart_us))
         try:
             for seed, name in product(seeds, policies):
                 world = draw(seed)

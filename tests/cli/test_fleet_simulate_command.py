@@ -24,7 +24,7 @@ def played(capfd, *words):
 def knows(monkeypatch):
     """Gives Deep-Edge's policies the true models: fitting takes seconds and has its own test."""
     truth = Models(laws, KNOWN, (), {})
-    monkeypatch.setattr(testbed, "learned", lambda _held_back, _fitted: truth)
+    monkeypatch.setattr(testbed, "learned", lambda _held_back: truth)
 
 
 SMALL = {"deep-edge": ("--first", "1")}

@@ -148,39 +148,35 @@ def _edge_joint(terms: Terms) -> EdgePolicy:
     return edge_policy("deep-edge-joint", Joint(shares), terms)
 
 
-POLICIES: Mapping[str, Make] = MappingProxyType(
+OF_ANDREAS: Mapping[str, Make] = MappingProxyType(
     {
         "andreas": lambda _: Andreas(),
         "worth": _worth,
-        "okita": lambda terms: Okita(terms.slot_us, until_us=terms.until_us),
-        "okita-joint": lambda terms: OkitaJoint(terms.slot_us, until_us=terms.until_us),
-        "deep-edge": lambda terms: edge_policy("deep-edge", Heuristic(), terms),
-        "deep-edge-joint": _edge_joint,
-    }
-)
-"""The papers' policies to the letter, and ours: ``worth`` for ANDREAS, and those that end in joint."""
-
-THROTTLING = frozenset({"deep-edge-joint"})
-"""Policies that throttle workers, so that they need profiles of throttled trainings."""
-
-
-BASELINES: Mapping[str, Make] = MappingProxyType(
-    {
         "fifo": lambda _: FIFO,
         "edf": lambda _: EDF,
         "priority": lambda _: PRIORITY,
+    }
+)
+OF_OKITA: Mapping[str, Make] = MappingProxyType(
+    {
+        "okita": lambda terms: Okita(terms.slot_us, until_us=terms.until_us),
+        "okita-joint": lambda terms: OkitaJoint(terms.slot_us, until_us=terms.until_us),
         "okita-fifo": lambda terms: OkitaFifo(terms.slot_us),
         "drf": lambda terms: Drf(terms.slot_us),
         "oasis": lambda terms: Oasis(terms.slot_us),
+    }
+)
+OF_DEEP_EDGE: Mapping[str, Make] = MappingProxyType(
+    {
+        "deep-edge": lambda terms: edge_policy("deep-edge", Heuristic(), terms),
+        "deep-edge-joint": _edge_joint,
         "fair": lambda terms: edge_policy("fair", Fair(), terms),
         "fair-kept": lambda terms: edge_policy("fair-kept", Fair(keeps_deadlines=True), terms),
     }
 )
-"""Policies with which the papers compare theirs."""
+"""Policies that can play in each paper's worlds: its own to the letter, ours, and the baselines."""
 
-PLAYED: Mapping[str, Make] = MappingProxyType({**POLICIES, **BASELINES})
+PLAYED: Mapping[str, Make] = MappingProxyType({**OF_ANDREAS, **OF_OKITA, **OF_DEEP_EDGE})
 
-OF_ANDREAS = ("andreas", "worth", "fifo", "edf", "priority")
-OF_OKITA = ("okita", "okita-joint", "okita-fifo", "drf", "oasis")
-OF_DEEP_EDGE = ("deep-edge", "deep-edge-joint", "fair", "fair-kept")
-"""Names of the policies that can play in each paper's worlds; the paper's own comes first."""
+THROTTLING = frozenset({"deep-edge-joint"})
+"""Policies that throttle workers, so that they need profiles of throttled trainings."""

@@ -15,7 +15,7 @@ from ekya.fleet.papers.andreas.workload import (
 )
 from ekya.fleet.papers.deep_edge.workload import EdgePhysics, edge_experiment
 from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, OkitaWorkload, simulation
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, Terms
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, Make, Terms
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.view import FleetPolicy
@@ -59,15 +59,14 @@ class WorldKind:
 
     Attributes:
         nodes: default number of nodes.
-        open: checks the options and does the slow preparation once; its second argument is a callback that
-            receives the part that is done, in [0, 1].
+        open: checks the options and does the slow preparation once.
         shown: names of the facts of a run that are shown.
     """
 
     about: str
     nodes: int
-    open: Callable[[WorkloadOptions, Callable[[float], object]], Draw]
-    policies: tuple[str, ...]
+    open: Callable[[WorkloadOptions], Draw]
+    policies: Mapping[str, Make]
     shown: tuple[str, ...] = (
         "total_cost",
         "waiting_cost",
@@ -86,7 +85,7 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 """Machines of Deep-Edge's testbed, and epochs of an update, which the paper does not state."""
 
 
-def _andreas(scenario: Scenario, asked: WorkloadOptions, _done: object) -> Draw:
+def _andreas(scenario: Scenario, asked: WorkloadOptions) -> Draw:
     physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
     made = partial(_made, Terms(restart_us=asked.restart_us))
 
@@ -97,7 +96,7 @@ def _andreas(scenario: Scenario, asked: WorkloadOptions, _done: object) -> Draw:
     return draw
 
 
-def _okita(asked: WorkloadOptions, _done: object) -> Draw:
+def _okita(asked: WorkloadOptions) -> Draw:
     _refuse_restart(asked, "okita")
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
@@ -110,7 +109,7 @@ def _okita(asked: WorkloadOptions, _done: object) -> Draw:
     return draw
 
 
-def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
+def _deep_edge(asked: WorkloadOptions) -> Draw:
     _refuse_restart(asked, "deep-edge")
     if asked.nodes not in (None, EDGE_NODES):
         raise UserError(
@@ -125,7 +124,7 @@ def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
     # This imports scikit-learn, which is slow and which no other world needs.
     from ekya.fleet.papers.deep_edge.testbed import deciders
 
-    decide = deciders(asked.policies, done)
+    decide = deciders(asked.policies)
 
     def draw(seed: int) -> PaperWorld:
         experiment = edge_experiment(seed, epochs=EDGE_EPOCHS)

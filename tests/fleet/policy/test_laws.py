@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.andreas.workload import TWO_GPUS, AndreasPhysics, andreas_workload
 from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, simulation
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, POLICIES, Terms
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, Terms
 from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.job import Linear, TrainJob
@@ -176,7 +176,7 @@ def cost(policy, physics, jobs, places, seed):
 @pytest.mark.parametrize("name", ["andreas", "worth"])
 def test_all_jobs_decided_together_cost_less_than_one_after_the_other_on_gpus(name) -> None:
     jobs, places = andreas_workload(TWO_GPUS, 3, 1, 3.0)
-    policy = POLICIES[name](Terms())
+    policy = PLAYED[name](Terms())
     together, alone = (cost(each, AndreasPhysics(), jobs, places, 1) for each in (policy, OneAtATime(policy)))
     assert together < 0.8 * alone
 
@@ -201,7 +201,7 @@ def test_all_jobs_decided_together_cost_less_than_one_after_the_other_at_a_site(
         )
         for place in range(12)
     ]
-    policy, places = POLICIES[name](Terms(SLOT_US)), replace(site.places, nodes={node.name: node})
+    policy, places = PLAYED[name](Terms(SLOT_US)), replace(site.places, nodes={node.name: node})
     together, alone = (
         cost(each, OkitaPhysics(SLOT_US), jobs, places, 1) for each in (policy, OneAtATime(policy))
     )
@@ -213,7 +213,7 @@ def test_all_jobs_decided_together_cost_less_than_one_after_the_other_at_sites()
     totals = [0.0, 0.0]
     for seed in (1, 2):
         world = simulation(OkitaSetting(sites=5, jobs=16, slots=2), seed)
-        policy = POLICIES["okita-joint"](okita_terms(world))
+        policy = PLAYED["okita-joint"](okita_terms(world))
         for at, each in enumerate((policy, OneAtATime(policy))):
             totals[at] += cost(each, OkitaPhysics(world.setting.slot_us), world.jobs, world.places, seed)
     assert totals[0] < 0.95 * totals[1]

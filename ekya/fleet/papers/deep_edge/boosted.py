@@ -110,16 +110,9 @@ class BoostedEstimates:
     Args:
         points: measurements; one regressor is fitted per kind of machine and quantity, for EstExecTime also
             per application.
-        fitted: callback after each regressor, thus once per quantity and kind where each kind has one
-            application.
     """
 
-    def __init__(
-        self,
-        points: Sequence[ProfilePoint],
-        trees: int = TREES,
-        fitted: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, points: Sequence[ProfilePoint], trees: int = TREES) -> None:
         self._regressors: dict[tuple[str, str, str], GradientBoostingRegressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
@@ -130,7 +123,6 @@ class BoostedEstimates:
                     rows = [quantity.features(point) for point in told]
                     labels = [quantity.label(point) for point in told]
                     self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees)
-                    fitted()
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
     def compute_s(self, worker: EdgeTraining) -> float:

@@ -1,10 +1,8 @@
 """Models of Deep-Edge's testbed, fitted to as many data points as in the paper."""
 
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Iterable, Sequence
 
 from ekya.fleet.papers.deep_edge.boosted import (
-    QUANTITIES,
     BoostedEstimates,
     JudgedModel,
     Models,
@@ -29,12 +27,11 @@ HELD_MILLI = tuple(range(100, 1000, 100))
 _KINDS = (NANO, TX2)
 
 
-def learned(held_back: bool, fitted: Callable[[], object] = lambda: None) -> Models:
+def learned(held_back: bool) -> Models:
     """Fits the models to the paper's number of data points, with the paper's split.
 
     Args:
         held_back: adds as many points again of trainings that are throttled to a share.
-        fitted: callback after each fitted regressor.
     """
     train, tests = list[ProfilePoint](), dict[str, tuple[ProfilePoint, ...]]()
     for kind in _KINDS:
@@ -44,21 +41,14 @@ def learned(held_back: bool, fitted: Callable[[], object] = lambda: None) -> Mod
         halves = [split(points) for points in sets]
         train += [point for own, _ in halves for point in own]
         tests[kind] = tuple(point for _, own in halves for point in own)
-    estimates = BoostedEstimates(train, fitted=fitted)
+    estimates = BoostedEstimates(train)
     limits = reckoned(estimates, [point for test in tests.values() for point in test], DEADLINE_S, KNOWN)
     return Models(estimates, limits, tuple(train), tests)
 
 
-def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[str, FleetPolicy]:
-    """Returns the policies by name; policies that need the same models share them.
-
-    Args:
-        names: of policies, see ``fleet.papers.registry``.
-        done: progress callback with the part of the fitting that is done, in [0, 1]; fitting takes seconds.
-    """
-    needs, fitted = sorted({name in THROTTLING for name in names}), count(1)
-    steps = len(needs) * len(_KINDS) * len(QUANTITIES)
-    models = {held: learned(held, lambda: done(next(fitted) / steps)) for held in needs}
+def deciders(names: Iterable[str]) -> dict[str, FleetPolicy]:
+    """Returns the policies by name; those that need the same models share them, whose fitting takes seconds."""
+    models = {held: learned(held) for held in {name in THROTTLING for name in names}}
     terms = {held: Terms(estimates=own.estimates, limits=own.limits) for held, own in models.items()}
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
 

@@ -81,12 +81,9 @@ def test_reasons_say_who_trains_what_and_who_does_not() -> None:
     assert "so that an epoch takes" in assignment.reason
 
 
-def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None:
+def test_deciders_fit_their_models(monkeypatch) -> None:
     monkeypatch.setattr(testbed, "POINTS", dict.fromkeys(POINTS, 120))
-    parts = []
-    (policy,) = testbed.deciders(("deep-edge",), parts.append).values()
-    assert parts == sorted(parts)
-    assert (len(parts), parts[-1]) == (12, 1.0)
+    (policy,) = testbed.deciders(("deep-edge",)).values()
     assert policy.solver == Heuristic()
     assert 0 < policy.limits.exec_error < 0.5
 
