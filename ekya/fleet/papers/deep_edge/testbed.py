@@ -47,7 +47,7 @@ def learned(held_back: bool) -> Models:
 
 
 def deciders(names: Iterable[str]) -> dict[str, FleetPolicy]:
-    """Returns the policies by name; those that need the same models share them, whose fitting takes seconds."""
+    """Returns the policies by name; policies that need the same models share them. Fitting takes seconds."""
     models = {held: learned(held) for held in {name in THROTTLING for name in names}}
     terms = {held: Terms(estimates=own.estimates, limits=own.limits) for held, own in models.items()}
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}

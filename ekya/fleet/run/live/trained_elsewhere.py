@@ -29,7 +29,7 @@ TELLS_EVERY_US = 2_000_000
 """Minimum interval of events for a retraining's epochs: preparing weights to serve takes about a second."""
 
 ENDS_WITHIN_S = 5.0
-"""Time in which a stopped training ends; traffic after it is not counted."""
+"""Time within which hosts are told of trainings that were stopped before this process ends."""
 
 Gather = Callable[[cmd.StartRetraining], Callable[[], TrainingBundle]]
 """Begins to collect a retraining's inputs; the result, in another thread, waits for them."""
@@ -37,9 +37,6 @@ Gather = Callable[[cmd.StartRetraining], Callable[[], TrainingBundle]]
 Bring = Callable[[cmd.StartRetraining, Sequence[float], Callable[[], RemoteCheckpoint], bool], None]
 """Callback for the accuracies after each epoch whose weights are home, with what makes the best of these, and
 whether it is over."""
-
-MovedSince = Callable[[StreamId, Mapping[Way, float]], None]
-"""Callback for traffic that a retraining caused after it was given up: stream, traffic over each link."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,8 +72,8 @@ class TrainedElsewhere:
         lenders: servers that may train.
         gather: see ``Gather``.
         bring: see ``Bring``.
-        moved_since: called by separate threads.
-        lose_host: likewise, for a host that is lost; it moves the trainings there, or fails them.
+        lose_host: called by separate threads for a host that is lost; it moves the trainings there, or fails
+            them.
     """
 
     def __init__(
@@ -85,14 +82,13 @@ class TrainedElsewhere:
         lenders: Mapping[SiteName, Lender],
         gather: Gather,
         bring: Bring,
-        moved_since: MovedSince,
         lose_host: Callable[[SiteName], None],
     ) -> None:
         self._site, self._lenders, self._gather, self._bring = site, lenders, gather, bring
-        self._moved_since, self._lose_host = moved_since, lose_host
+        self._lose_host = lose_host
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
-        self._ending: list[threading.Thread] = []
+        self._ending: list[RemoteTraining] = []
 
     def begin_training(self, command: cmd.StartRetraining, loan: Loan) -> None:
         """Begins a retraining; a thread collects its inputs, since crops come from another process."""
@@ -137,19 +133,9 @@ class TrainedElsewhere:
                 away.failed = reason
 
     def stop_training(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
-        """Stops it; its processes end within a step, and their traffic until then is reported later."""
+        """Stops it; its processes end within a step, and their traffic until then is not counted."""
         with self._lock:
-            away = self._away.pop(stream)
-            moved_mb = self._leave(away)
-            self._ending = [thread for thread in self._ending if thread.is_alive()]
-            if away.handle is not None:
-                self._ending.append(
-                    threading.Thread(
-                        target=self._tell_rest, args=(away, away.handle), name="ending", daemon=True
-                    )
-                )
-                self._ending[-1].start()
-        return moved_mb
+            return self._leave(self._away.pop(stream))
 
     def next_us(self) -> int | None:
         """Returns None: real trainings have no known end."""
@@ -162,13 +148,13 @@ class TrainedElsewhere:
         return [came for away in waiting if (came := self._come(away, now_us)) is not None]
 
     def close(self) -> None:
-        """Ends all retrainings, and waits until the last traffic of those given up is reported."""
+        """Ends all retrainings, and waits until their hosts are told."""
         with self._lock:
             for away in self._away.values():
                 self._leave(away)
             self._away.clear()
-        for thread in self._ending:
-            thread.join(ENDS_WITHIN_S)
+        for handle in self._ending:
+            handle.wait(ENDS_WITHIN_S)
 
     def _start(self, away: _Away, gathered: Callable[[], TrainingBundle]) -> None:
         try:
@@ -230,14 +216,8 @@ class TrainedElsewhere:
         if away.handle is None:
             return {}
         away.handle.stop_training()
+        self._ending = [*(one for one in self._ending if not one.poll().over), away.handle]
         return self._newly_moved(away, away.handle.poll())
-
-    def _tell_rest(self, away: _Away, handle: RemoteTraining) -> None:
-        handle.wait(ENDS_WITHIN_S)
-        with self._lock:
-            moved_mb = self._newly_moved(away, handle.poll())
-        if any(moved_mb.values()):
-            self._moved_since(away.command.stream, moved_mb)
 
     def _newly_moved(self, away: _Away, now: TrainingProgress) -> Mapping[Way, float]:
         """Returns traffic that was not reported before, and marks it as reported."""

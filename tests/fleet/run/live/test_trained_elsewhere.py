@@ -93,14 +93,13 @@ class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self, trainings):
-        self.exchange, self.moved_since, self.lost = Exchange(), [], []
+        self.exchange, self.lost = Exchange(), []
         self.trainings, self.lenders = trainings, {site: Lender() for site in (EAST, WEST)}
         self.awaits = TrainedElsewhere(
             HOME,
             self.lenders,
             self.exchange.gather,
             self.exchange.bring,
-            lambda *told: self.moved_since.append(told),
             self.lost.append,
         )
 
@@ -271,14 +270,14 @@ def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
     assert handle.stopped.is_set()
 
 
-def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> None:
-    handle = town.begun(loan(EAST))
+def test_who_is_given_up_is_stopped_and_its_host_is_told_before_the_end(town) -> None:
+    handle, waited = town.begun(loan(EAST)), []
     sends(handle, HOME, EAST, 46)
-    handle.steps_on = lambda: sends(handle, EAST, HOME, 2)
+    handle.steps_on = lambda: waited.append(handle)
     assert town.awaits.stop_training(CAM, 20 * S) == {(HOME, EAST): 46.0}
-    town.awaits.close()
-    assert town.moved_since == [(CAM, {(HOME, EAST): 0.0, (EAST, HOME): 2.0})]
     assert handle.stopped.is_set()
+    town.awaits.close()
+    assert waited == [handle]
 
 
 def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_ends_in_time_with_what_is_here(town) -> None:
