@@ -261,11 +261,10 @@ class StoreUpdates:
 
     def _status(self, one: Update) -> dict[str, Any]:
         progress = self._progress(one)
-        waits = "waiting" if one.loan is None else "gathering"
         return {
             "update": one.order.update,
             "ordered_by": one.order.ordered_by,
-            "state": waits if progress is None else progress.state,
+            "state": "waiting" if progress is None else progress.state,
             "why": one.why,
             "epochs": 0 if progress is None else len(progress.epochs),
             "host": None if one.loan is None else one.loan.host,

@@ -1,5 +1,6 @@
 """Trainings on other servers: the same bits as at home, moves, and hosts that fail."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -36,13 +37,18 @@ def quick(monkeypatch):
     monkeypatch.setattr(trainer_module, "AWAY_S", 0.05)
 
 
+def follow(gather, host, epochs=3, lost=lambda site: None):
+    return RemoteTraining("cam", gather, epochs, host, HOME, lost)
+
+
 @pytest.fixture
 def begun(model):
     """Starts trainings, which are stopped at the end of the test; ``lost`` has the hosts that were lost."""
     made, lost = [], []
 
     def begin(host, bundle=None):
-        made.append(RemoteTraining("cam", bundle or bundle_with(model), host, HOME, lost.append))
+        bundle = bundle or bundle_with(model)
+        made.append(follow(lambda: bundle, host, bundle.config.epochs, lost.append))
         made[-1].start_thread()
         made[-1].lost = lost
         return made[-1]
@@ -183,6 +189,52 @@ def test_an_accuracy_monitor_ends_it_sooner(model, begun) -> None:
     assert len(until(training, "done").epochs) == 2
     with pytest.raises(ValueError, match="at least one epoch"):
         training.set_epochs(0)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LookupError("there are no labels"), "there are no labels"),
+        (TimeoutError(), "TimeoutError"),
+        (UserError("damaged"), "damaged"),
+        (RuntimeError("out of memory"), "RuntimeError: out of memory"),
+    ],
+)
+def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, said) -> None:
+    def gather():
+        raise error
+
+    training = follow(gather, east(machine := Machine()))
+    training.start_thread()
+    assert (until(training, "failed").reason, machine.taken) == (said, 0)
+
+
+class Gathered:
+    """Inputs that are there after ``there`` is set."""
+
+    def __init__(self, model):
+        self.there, self.bundle = threading.Event(), bundle_with(model)
+
+    def __call__(self):
+        assert self.there.wait(HANG_GUARD_S)
+        return self.bundle
+
+
+def test_who_is_stopped_while_its_crops_are_gathered_never_begins(model) -> None:
+    training = follow(gathered := Gathered(model), east(machine := Machine()))
+    training.start_thread()
+    training.stop_training()
+    gathered.there.set()
+    assert (until(training, "stopped").sent, machine.taken) == ({}, 0)
+
+
+def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(model) -> None:
+    training = follow(gathered := Gathered(model), east(gone := Machine()))
+    training.start_thread()
+    training.move_to(west(Machine()))
+    gathered.there.set()
+    assert {site for way in until(training, "done").sent for site in way} == {HOME, WEST}
+    assert gone.taken == 0
 
 
 def test_damaged_weights_fail_it_with_the_reason(model, begun) -> None:
