@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from okita_testbed import TESTBED, of_testbed
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
 from ekya.fleet.papers.okita.workload import (
@@ -16,7 +17,6 @@ from ekya.fleet.papers.okita.workload import (
     LINEAR,
     OkitaPhysics,
     OkitaSetting,
-    of_testbed,
     simulation,
 )
 from ekya.fleet.papers.registry import OF_OKITA, PLAYED
@@ -309,7 +309,7 @@ def test_room_is_what_every_resource_leaves() -> None:
 
 
 def test_the_testbed_is_scheduled_too() -> None:
-    world = of_testbed(0)
+    world = of_testbed(TESTBED, 0)
     outcome = FleetEngine(
         Okita(world.setting.slot_us), OkitaPhysics(world.setting.slot_us), world.jobs, world.places
     ).run()

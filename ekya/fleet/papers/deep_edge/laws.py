@@ -173,18 +173,6 @@ def state_after(worker: EdgeTraining) -> NodeState:
     )
 
 
-def after_updates(workers: Sequence[EdgeTraining], parameter_server: NodeState) -> NodeState:
-    """Returns the state of the parameter server while workers push to it."""
-    updates_s = update_s(workers, parameter_server)
-    busy = sum(
-        SERVER.service_s / (_step_s(worker) + updating_s)
-        for worker, updating_s in zip(workers, updates_s, strict=True)
-    )
-    cpu = saturated(parameter_server.cpu + SERVER.cpu_demand * min(1.0, busy))
-    mem = parameter_server.mem + SERVER.model_mem + SERVER.worker_mem * len(workers)
-    return NodeState(cpu, 0.0, mem)
-
-
 def exec_s(kind: str, app: str, state: NodeState) -> float:
     """Returns the execution time of SIFT on a machine in a state, at the 95th percentile.
 

@@ -1,21 +1,12 @@
 """Models of Deep-Edge's testbed, fitted to as many data points as in the paper."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from ekya.fleet.papers.deep_edge.boosted import (
-    BoostedEstimates,
-    JudgedModel,
-    Models,
-    boosted,
-    estimated,
-    reckoned,
-    row,
-    split,
-)
+from ekya.fleet.papers.deep_edge.boosted import BoostedEstimates, Models, reckoned, split
 from ekya.fleet.papers.deep_edge.laws import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED, THROTTLING, Terms
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, ParameterServerPoint, ProfilePoint
+from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, ProfilePoint
 from ekya.fleet.policy.view import FleetPolicy
 
 KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
@@ -51,21 +42,3 @@ def deciders(names: Iterable[str]) -> dict[str, FleetPolicy]:
     models = {held: learned(held) for held in {name in THROTTLING for name in names}}
     terms = {held: Terms(estimates=own.estimates, limits=own.limits) for held, own in models.items()}
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
-
-
-def judged_parameter_server(
-    train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint]
-) -> list[JudgedModel]:
-    """Returns the parameter server's rows: its CPU and memory while workers push to it."""
-    rows = []
-    for metric in ("cpu", "mem"):
-        labels, true = ([getattr(point.after, metric) for point in points] for points in (train, test))
-        regressor = boosted([_row(point) for point in train], labels)
-        values = [estimated(regressor, _row(point)) for point in test]
-        rows.append(row(test[0].kind, f"EstState {metric}", len(train), values, true))
-    return rows
-
-
-def _row(point: ParameterServerPoint) -> tuple[float, ...]:
-    pushes = sum(1 / batch for batch in point.batches)
-    return (point.before.cpu, point.before.mem, len(point.batches), pushes)

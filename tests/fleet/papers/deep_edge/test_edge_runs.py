@@ -6,10 +6,8 @@ import pytest
 from deep_edge_search import Force, as_it_is
 
 from ekya.fleet.papers.deep_edge import laws, testbed
-from ekya.fleet.papers.deep_edge.boosted import split
-from ekya.fleet.papers.deep_edge.laws import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server
-from ekya.fleet.papers.deep_edge.workload import POINTS, EdgePhysics, edge_experiment, pi_points
+from ekya.fleet.papers.deep_edge.laws import NANO, TX2
+from ekya.fleet.papers.deep_edge.workload import POINTS, EdgePhysics, edge_experiment
 from ekya.fleet.papers.registry import Fair
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
@@ -86,12 +84,3 @@ def test_deciders_fit_their_models(monkeypatch) -> None:
     (policy,) = testbed.deciders(("deep-edge",)).values()
     assert policy.solver == Heuristic()
     assert 0 < policy.limits.exec_error < 0.5
-
-
-def test_the_server_has_two_functions() -> None:
-    rows = judged_parameter_server(*split(pi_points(80)))
-    assert [(row.kind, row.function, row.test) for row in rows] == [
-        (PI, "EstState cpu", 13),
-        (PI, "EstState mem", 13),
-    ]
-    assert all(0 < row.mape < 15 for row in rows)
