@@ -8,8 +8,8 @@ from commands import error_line
 from ekya import cli
 from ekya.fleet.papers.deep_edge import laws, testbed
 from ekya.fleet.papers.deep_edge.boosted import Models
-from ekya.fleet.papers.deep_edge.testbed import KNOWN
 from ekya.fleet.papers.worlds import WORLDS
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE
 from ekya.fleet.sim.engine import FleetEngine
 
 S = 1_000_000
@@ -23,7 +23,7 @@ def played(capfd, *words):
 @pytest.fixture
 def knows(monkeypatch):
     """Gives Deep-Edge's policies the true models: fitting takes seconds and has its own test."""
-    truth = Models(laws, KNOWN, (), {})
+    truth = Models(laws, ANY_EDGE, (), {})
     monkeypatch.setattr(testbed, "learned", lambda _held_back: truth)
 
 

@@ -63,7 +63,6 @@ class WorldKind:
         shown: names of the facts of a run that are shown.
     """
 
-    about: str
     nodes: int
     open: Callable[[WorkloadOptions], Draw]
     policies: Mapping[str, Make]
@@ -151,25 +150,21 @@ def _refuse_restart(asked: WorkloadOptions, world: str) -> None:
 WORLDS: Mapping[str, WorldKind] = MappingProxyType(
     {
         "andreas-two-gpu": WorldKind(
-            "ANDREAS §V.B: half the nodes have two V100, half one Turing; ten jobs a node",
             _ANDREAS_NODES,
             partial(_andreas, TWO_GPUS),
             OF_ANDREAS,
         ),
         "andreas-four-gpu": WorldKind(
-            "ANDREAS §V.B: half the nodes have four V100, half two Turing; ten jobs a node",
             _ANDREAS_NODES,
             partial(_andreas, FOUR_GPUS),
             OF_ANDREAS,
         ),
         "okita": WorldKind(
-            "Okita §V.B: sites with data of their own, a hundred jobs with a parameter server each",
             OkitaSetting().sites,
             _okita,
             OF_OKITA,
         ),
         "deep-edge": WorldKind(
-            "Deep-Edge §V.C: an update over a TX2 and three Nanos with other work on them, and a Pi",
             EDGE_NODES,
             _deep_edge,
             OF_DEEP_EDGE,

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from math import sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 TX2, NANO, PI = "tx2", "nano", "pi4"
 SIFT = "sift"
 
-BATCH_MIN, BATCH_MAX = 2, 32
+BATCH_MIN, BATCH_MAX = ANY_EDGE.batch_min, ANY_EDGE.batch_max
 """b_min and b_max: 32 fits on an idle Nano, and the paper compares step times of both kinds at one size."""
-
-MEM_LIMIT = 0.97
-"""Upper bound of memory utilisation with a training."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,11 @@
 from collections.abc import Iterable
 
 from ekya.fleet.papers.deep_edge.boosted import BoostedEstimates, Models, reckoned, split
-from ekya.fleet.papers.deep_edge.laws import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
+from ekya.fleet.papers.deep_edge.laws import NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED, THROTTLING, Terms
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, ProfilePoint
+from ekya.fleet.policy.deep_edge.estimates import ProfilePoint
 from ekya.fleet.policy.view import FleetPolicy
-
-KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
-"""Limits for estimates without an error."""
 
 HELD_MILLI = tuple(range(100, 1000, 100))
 """Shares of the throttled trainings that our solver profiles, as many points again as in the paper."""
@@ -33,7 +30,7 @@ def learned(held_back: bool) -> Models:
         train += [point for own, _ in halves for point in own]
         tests[kind] = tuple(point for _, own in halves for point in own)
     estimates = BoostedEstimates(train)
-    limits = reckoned(estimates, [point for test in tests.values() for point in test], DEADLINE_S, KNOWN)
+    limits = reckoned(estimates, [point for test in tests.values() for point in test], DEADLINE_S)
     return Models(estimates, limits, tuple(train), tests)
 
 

@@ -268,7 +268,7 @@ class StoreUpdates:
             "why": one.why,
             "epochs": 0 if progress is None else len(progress.epochs),
             "host": None if one.loan is None else one.loan.host,
-            "failures": [] if progress is None else [asdict(failure) for failure in progress.failures],
+            "failures": [] if progress is None else progress.failures,
             "due_in_s": (one.order.until_us - self._book.now_us) / US_PER_S,
         }
 

@@ -14,7 +14,6 @@ from ekya.fleet.run.training.bundle_file import TrainingBundle, pack_bundle
 from ekya.fleet.run.training.protocol import (
     MOST_ATTEMPTS,
     CallError,
-    Failure,
     GoneError,
     Host,
     LentProgress,
@@ -198,7 +197,7 @@ class RemoteTraining:
 
     def _follow(self, before: TrainingProgress, told: LentProgress, host: Host, begins_anew: bool) -> None:
         """Notes what a host tells of its part of the training."""
-        failures = (Failure(host.site, len(told.epochs) + 1, reason) for reason in told.failures)
+        failures = (f"{host.site}: {reason}" for reason in told.failures)
         started: dict[str, Any] = {"start_accuracy": told.start_accuracy} if begins_anew else {}
         self._note(
             state="starting" if told.start_accuracy is None else "training",
@@ -239,9 +238,8 @@ class RemoteTraining:
     def _strand(self, host: Host, reason: str) -> None:
         with self._lock:
             now = self._progress
-            failure = Failure(host.site, len(now.epochs) + 1, reason)
             why = f"{self._name}: {host.site} is lost; it waits for another host"
-            self._note(state="stranded", reason=why, failures=(*now.failures, failure))
+            self._note(state="stranded", reason=why, failures=(*now.failures, f"{host.site}: {reason}"))
 
     def _count_sent(self, origin: SiteName, target: SiteName, count: int) -> None:
         with self._lock:
