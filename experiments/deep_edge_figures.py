@@ -6,9 +6,6 @@
 `deep_edge_epochs` (Figures 10 and 11): random experiments as in §V.C, where a TX2 and three Nanos run SIFT,
 which has a deadline of 200 ms, and stressors. All policies decide by models fitted to as many data points as
 the paper has; then the epoch is simulated with the true costs.
-
-`deep_edge_table1`: as many data points as the paper has of each kind of machine, split as in the paper;
-scikit-learn's gradient boosting in place of H2O's AutoML, which also selected gradient boosting.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,20 +13,19 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
+from deep_edge_table1 import TABLE1
 from matplotlib.figure import Figure
-from recipe import Beside, draw_parts, legend, name_axes, new_figure, paper_mark, run
+from recipe import Beside, draw_parts, legend, name_axes, new_figure, run
 from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
 from ekya.core.units import us_to_seconds
-from ekya.fleet.papers.deep_edge.boosted import Models, split
-from ekya.fleet.papers.deep_edge.laws import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
+from ekya.fleet.papers.deep_edge.boosted import Models
+from ekya.fleet.papers.deep_edge.testbed import learned
 from ekya.fleet.papers.deep_edge.workload import (
     SEEDS,
     EdgeExperiment,
     EdgePhysics,
     edge_experiment,
-    pi_points,
 )
 from ekya.fleet.papers.registry import PLAYED, Terms
 from ekya.fleet.policy.assignment import Decision
@@ -215,71 +211,6 @@ def draw_epochs(rows: Rows) -> Figure:
     return figure
 
 
-# Table I: errors of the estimators on held-out points.
-
-TABLE1 = {
-    (NANO, "EstComputeTime"): (1.668, 2.074),
-    (NANO, "EstUpdateTime"): (9.617, 7.383),
-    (NANO, "EstState gpu"): (1.498, 3.9),
-    (NANO, "EstState cpu"): (5.21, 4.53),
-    (NANO, "EstState mem"): (1.508, 1.306),
-    (NANO, "EstExecTime"): (1.73, 0.21),
-    (TX2, "EstComputeTime"): (5.916, 6.721),
-    (TX2, "EstUpdateTime"): (7.721, 6.598),
-    (TX2, "EstState gpu"): (0.509, 0.479),
-    (TX2, "EstState cpu"): (6.294, 5.468),
-    (TX2, "EstState mem"): (0.894, 0.704),
-    (TX2, "EstExecTime"): (1.48, 0.12),
-    (PI, "EstState cpu"): (2.32, 1.58),
-    (PI, "EstState mem"): (1.70, 1.15),
-}
-"""MAPE and its deviation, in percent."""
-
-AVERAGE = 3.433
-"""Average MAPE of all functions, from the paper's text."""
-
-
-def judge_estimators(_: Asked) -> Iterator[Row]:
-    """Yields the errors of models fitted to the paper's number of points."""
-    for row in (*learned(held_back=False).rows, *judged_parameter_server(*split(pi_points()))):
-        yield {
-            "kind": row.kind,
-            "function": row.function,
-            "train": row.train,
-            "test": row.test,
-            "mape": row.mape,
-            "deviation": row.deviation,
-            "paper_mape": TABLE1[row.kind, row.function][0],
-        }
-
-
-def beside_estimators(rows: Rows) -> Iterator[Beside]:
-    """Yields Table I."""
-    for row in rows:
-        yield Beside(
-            f"{row['kind']} {row['function']}, MAPE in % ({row['train']}/{row['test']} points)",
-            "{:g} ± {:g}".format(*TABLE1[row["kind"], row["function"]]),
-            {"ours": f"{row['mape']:.2f} ± {row['deviation']:.2f}"},
-            below=False,
-        )
-    yield Beside("average of all", f"{AVERAGE}", {"ours": f"{fmean(row['mape'] for row in rows):.3f}"})
-
-
-def draw_estimators(rows: Rows) -> Figure:
-    """Draws each error, with the paper's."""
-    figure, axes = new_figure(1, 1, 3.6)
-    (panel,) = axes[0]
-    places = np.arange(len(rows))
-    panel.bar(places, [row["mape"] for row in rows], 0.62, color=LIGHT.streams[0])
-    for place, row in zip(places, rows, strict=True):
-        paper_mark(panel, float(place), row["paper_mape"], "_")
-    names = [f"{row['kind']}\n{row['function'].removeprefix('Est').replace('Time', '')}" for row in rows]
-    panel.set_xticks(places, names, fontsize=7.5)
-    name_axes(panel, y="MAPE, %", size=9.5)
-    panel.legend(frameon=False, fontsize=8.5)
-    return figure
-
-
 FIGURES = {
     "deep_edge_epochs": FigureRecipe(
         "Epochs under Deep-Edge, ours, and fairness",
@@ -292,16 +223,7 @@ FIGURES = {
         "'whole steps' is ours without that.",
         draw_epochs,
     ),
-    "deep_edge_table1": FigureRecipe(
-        "Estimators",
-        "Deep-Edge, Table I: errors of the estimators on points that they have not learned from",
-        judge_estimators,
-        beside_estimators,
-        "What is measured here has an error by design: 2% of a compute time, 6% of an update, 3% of "
-        "a CPU's and 1% of a GPU's and a memory's utilisation; no estimator can be nearer than that. SIFT's "
-        "time on a Nano rises steeply where the CPU is nearly full: 3% of that are more than 3% of the time.",
-        draw_estimators,
-    ),
+    "deep_edge_table1": TABLE1,
 }
 
 main = command_of(FIGURES, "Draw one of Deep-Edge's figures.")

@@ -45,19 +45,12 @@ from okita_played import (
     play_all,
     signed,
 )
+from okita_testbed import TESTBED, of_testbed
 from optimum.okita import optimum
 from recipe import Beside, legend, name_axes, new_figure, percent, run
 from recipe_table import Asked, FigureRecipe, Row, command_of, rows_where
 
-from ekya.fleet.papers.okita.workload import (
-    CLIFF,
-    GROWING,
-    LINEAR,
-    TESTBED,
-    OkitaSetting,
-    of_testbed,
-    simulation,
-)
+from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, simulation
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.placing import OkitaWeights
 from ekya.results.report.themes import LIGHT
@@ -73,7 +66,7 @@ Rows = Sequence[Row]
 def play_testbed(asked: Asked) -> Iterator[Row]:
     """Plays the testbed's ten jobs on nine servers."""
     seeds = range(asked.seed, asked.seed + (100 if asked.full else 20))
-    return play_all(lambda setting, seed: of_testbed(seed, setting), TESTBED, seeds)
+    return play_all(of_testbed, TESTBED, seeds)
 
 
 def beside_testbed(rows: Rows) -> Iterator[Beside]:

@@ -15,16 +15,9 @@ from ekya.fleet.policy.view import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 
-OKITA, OURS, OASIS, FIXED, DRF, FIFO = (
-    "okita",
-    "okita-joint",
-    "oasis",
-    "oasis-fixed",
-    "drf",
-    "okita-fifo",
-)
-BASELINES = (OASIS, FIXED, DRF, FIFO)
-STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO, FIXED), LIGHT.streams, strict=False))
+OKITA, OURS, OASIS, DRF, FIFO = "okita", "okita-joint", "oasis", "drf", "okita-fifo"
+BASELINES = (OASIS, DRF, FIFO)
+STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO), LIGHT.streams, strict=False))
 
 JUDGED_SEEDS = range(100, 110)
 """Seeds on which policies are compared, committed before any policy played them; 0 to 9 are for tuning."""

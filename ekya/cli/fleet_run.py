@@ -15,13 +15,7 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, open_bars
-from ekya.cli.fleet_stores import (
-    RestOptions,
-    note_stores_file,
-    open_updates,
-    read_noted_stores,
-    read_stores_of_file,
-)
+from ekya.cli.fleet_stores import RestOptions, open_updates, read_stores_of_file
 from ekya.cli.options import Clock, read_failing
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, us_to_seconds
@@ -124,12 +118,12 @@ def run(config: FleetRunConfig, output: Output) -> None:
 def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, ...]":
     from ekya.fleet.run.servers import ServerDeath
 
-    failures = read_failing(words, "SITE", returns=False)
-    for failing in failures:
-        if failing.name not in servers.sites:
+    failures = read_failing(words)
+    for name, _ in failures:
+        if name not in servers.sites:
             known = ", ".join(servers.sites)
-            raise UserError(f"--fail {failing.name}: there is no server {failing.name}; they are {known}")
-    return tuple(ServerDeath(SiteName(failing.name), failing.from_us) for failing in failures)
+            raise UserError(f"--fail {name}: there is no server {name}; they are {known}")
+    return tuple(ServerDeath(SiteName(name), at_us) for name, at_us in failures)
 
 
 def make_tier(name: str) -> str | None:
@@ -204,8 +198,7 @@ def _run_live(
         raise UserError("--stores: without a tier no update is given a server; leave out --tier none")
     stores = read_stores_of_file(config.stores)
     folder = _folder(config, servers)
-    note_stores_file(folder, config.stores)
-    launched = LaunchedServers.launch(folder, servers, tier, config.seed, config.shares)
+    launched = LaunchedServers.launch(folder, servers, tier, config.seed, config.shares, config.stores)
     ends_us = {server.terms.site: _ends_us(server.fleet) for server in servers.servers}
     return _watch(config, launched, folder, stores, failures, ends_us, output), folder
 
@@ -218,7 +211,7 @@ def _resumed(
 
     folder = ServersFolder(path)
     live = LiveRun.load(folder.live)
-    stores, launched = read_noted_stores(folder), LaunchedServers(folder, live)
+    stores, launched = read_stores_of_file(live.stores), LaunchedServers(folder, live)
     launched.start_missing()
     ran = _watch(config, launched, folder, stores, (), {}, output)
     return ran, folder, live.tier, tuple(live.ports)

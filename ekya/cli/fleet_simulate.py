@@ -13,18 +13,14 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import Output, command, open_bars
-from ekya.cli.options import parse_integers, read_failing, refuse_repeats, split_names
+from ekya.cli.options import parse_integers, refuse_repeats, split_names
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S, seconds_to_us
-from ekya.fleet.policy.places import NodeName
-from ekya.fleet.sim.engine import FleetEngine, NodeOutage
+from ekya.fleet.sim.engine import FleetEngine
 
 if TYPE_CHECKING:
     from ekya.fleet.papers.worlds import PaperWorld
     from ekya.fleet.sim.outcome import FleetOutcome
-
-_FEW = 8
-"""Up to this number of nodes an error message lists them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +46,6 @@ class FleetSimulateConfig:
     seeds: Annotated[
         str, typer.Option(metavar="SEED,...", help="Seeds of the workload and the policies.")
     ] = "1"
-    fail: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NODE@FROM[:TO]", help="A node that fails, in seconds; give it once for each."),
-    ] = None
     restart: Annotated[
         float | None,
         typer.Option(
@@ -71,39 +63,28 @@ class FleetSimulateConfig:
     FleetSimulateConfig,
     "ekya fleet simulate andreas-two-gpu --nodes 20 --seeds 1,2,3",
     "ekya fleet simulate okita --policy okita,okita-joint,drf --nodes 20 --json -",
-    "ekya fleet simulate andreas-four-gpu --policy andreas --fail node-001@20000:27200",
     "ekya fleet simulate andreas-two-gpu --policy andreas,worth,edf --restart 60",
     "ekya fleet simulate deep-edge --policy deep-edge,fair --seeds 2020,2021,2022",
-    "ekya fleet simulate deep-edge --fail nano-1@300:600 --json -",
 )
 def simulate(config: FleetSimulateConfig, output: Output) -> None:
     """Simulate a paper's workload under fleet policies, in virtual time."""
     from ekya.fleet.papers.worlds import WorkloadOptions, world_kind
 
     seeds = parse_integers(config.seeds)
-    outages = [
-        NodeOutage(NodeName(failing.name), failing.from_us, failing.to_us)
-        for failing in read_failing(config.fail or (), "NODE", returns=True)
-    ]
     kind = world_kind(config.world)
-    policies = _checked(split_names(config.policy), config.world, kind.policies)
+    policies = _checked(split_names(config.policy), config.world, tuple(kind.policies))
     refuse_repeats("--seeds", seeds)
     restart_us = None if config.restart is None else seconds_to_us(config.restart)
     nodes = kind.nodes if config.nodes is None else config.nodes
     runs: list[dict[str, Any]] = []
     stopped = False
     with open_bars(output.console) as bars:
-        ready = bars.add_task("Ready %", total=100)
-        draw = kind.open(
-            WorkloadOptions(config.nodes, config.first, policies, restart_us),
-            lambda part: bars.update(ready, completed=round(100 * part)),
-        )
-        bars.remove_task(ready)
         task = bars.add_task("Runs", total=len(seeds) * len(policies))
+        draw = kind.open(WorkloadOptions(config.nodes, config.first, policies, restart_us))
         try:
             for seed, name in product(seeds, policies):
                 world = draw(seed)
-                runs.append(_facts(_play(world, name, outages, seed), world, name, seed))
+                runs.append(_facts(_play(world, name, seed), world, name, seed))
                 bars.advance(task)
         except KeyboardInterrupt:
             stopped = True
@@ -126,18 +107,12 @@ def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> t
     return policies or known
 
 
-def _play(world: "PaperWorld", policy: str, outages: Sequence[NodeOutage], seed: int) -> "FleetOutcome":
-    for outage in outages:
-        if outage.node not in world.places.nodes:
-            there = sorted(world.places.nodes)
-            known = ", ".join(there) if len(there) <= _FEW else f"{there[0]} to {there[-1]}"
-            raise UserError(f"--fail {outage.node}: there is no such node; they are {known}")
+def _play(world: "PaperWorld", policy: str, seed: int) -> "FleetOutcome":
     return FleetEngine(
         world.policy(policy),
         world.physics,
         world.jobs,
         world.places,
-        outages,
         seed,
         timer=time.perf_counter,
     ).run()

@@ -1,6 +1,5 @@
 """Stores of ``ekya fleet run``: their files, and the updates that a run makes of them."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ekya.cli.command import Output
-from ekya.core.errors import UserError
-from ekya.system.files import write_text_atomic
 from ekya.system.token_file import make_token_file, read_token_file
 
 if TYPE_CHECKING:
@@ -75,25 +72,6 @@ def read_stores_of_file(stores: Path | None) -> "dict[StreamId, FolderStore]":
     from ekya.fleet.run.stores.folder_store import read_stores
 
     return read_stores(stores)
-
-
-def note_stores_file(folder: "ServersFolder", stores: Path | None) -> None:
-    """Notes the file of a run's stores, for a driver that is started again."""
-    if stores is not None:
-        write_text_atomic(folder.stores, json.dumps({"stores": str(stores.absolute())}) + "\n")
-
-
-def read_noted_stores(folder: "ServersFolder") -> "dict[StreamId, FolderStore]":
-    """Returns the stores of a run that was begun before."""
-    if not folder.stores.is_file():
-        return {}
-    try:
-        stores = Path(json.loads(folder.stores.read_text(encoding="utf-8"))["stores"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder.stores}: it names no stores ({error}); remove it to go on without"
-        ) from error
-    return read_stores_of_file(stores)
 
 
 def _token(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Stores of a run over REST, as ``ekya fleet run`` opens them, and again for a driver that takes it up."""
+"""Stores of a run over REST, as ``ekya fleet run`` opens them."""
 
 import io
 import json
@@ -11,8 +11,7 @@ from rich.console import Console
 from waiting import HANG_GUARD_S
 
 from ekya.cli.command import Output
-from ekya.cli.fleet_stores import RestOptions, note_stores_file, open_updates, read_noted_stores
-from ekya.core.errors import UserError
+from ekya.cli.fleet_stores import RestOptions, open_updates, read_stores_of_file
 from ekya.fleet.run.servers_folder import ServersFolder
 
 
@@ -30,12 +29,13 @@ def folder(tmp_path, monkeypatch):
 class Opened:
     """Updates of the stores of a run, reached at a free port."""
 
-    def __init__(self, folder, host):
+    def __init__(self, folder, host, stores="stores.yaml"):
         self.said = io.StringIO()
         output = Output(Console(file=self.said, width=200), None)
         launched = SimpleNamespace(lenders=list, tier="net")
         rest = RestOptions(host, 0)
-        self.updates = open_updates(read_noted_stores(folder), folder, launched, rest, output)
+        stores = read_stores_of_file(stores and folder.path.parent / stores)
+        self.updates = open_updates(stores, folder, launched, rest, output)
 
     def asked(self, token=None):
         port = self.said.getvalue().strip().rpartition(":")[2]
@@ -47,16 +47,14 @@ class Opened:
 
 
 def test_a_run_without_stores_has_no_updates_and_listens_nowhere(folder) -> None:
-    note_stores_file(folder, None)
-    opened = Opened(folder, "127.0.0.1")
+    opened = Opened(folder, "127.0.0.1", None)
     with opened.updates as updates:
         assert updates is None
     assert not opened.said.getvalue()
     assert list(folder.path.iterdir()) == []
 
 
-def test_a_run_that_is_taken_up_has_the_stores_that_it_had(folder) -> None:
-    note_stores_file(folder, folder.path.parent / "stores.yaml")
+def test_a_run_with_stores_says_where_updates_are_ordered(folder) -> None:
     opened = Opened(folder, "127.0.0.1")
     with opened.updates:
         assert opened.asked() == {"sites": {}, "updates": {}, "ended": {}}
@@ -66,7 +64,6 @@ def test_a_run_that_is_taken_up_has_the_stores_that_it_had(folder) -> None:
 
 
 def test_clients_elsewhere_need_the_token_of_the_fleet(folder) -> None:
-    note_stores_file(folder, folder.path.parent / "stores.yaml")
     opened = Opened(folder, "0.0.0.0")
     with opened.updates:
         token = (folder.path / "token").read_text().strip()
@@ -74,10 +71,3 @@ def test_clients_elsewhere_need_the_token_of_the_fleet(folder) -> None:
         for wrong in (None, token + "x"):
             with pytest.raises(HTTPError, match="401"):
                 opened.asked(wrong)
-
-
-def test_a_note_that_is_damaged_is_refused(folder) -> None:
-    for words in ("[]", "{", '{"stores": 3}'):
-        folder.stores.write_text(words)
-        with pytest.raises(UserError, match=r"stores.json: it names no stores .*; remove it"):
-            read_noted_stores(folder)

@@ -1,7 +1,7 @@
 """Servers that lend each other shares on virtual time, without training."""
 
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 
 import pytest
 import torch
@@ -51,10 +51,9 @@ class Cheapest:
         return Decision(tuple(placed), waiting)
 
     def _fits(self, job, view):
-        for name in job.allowed & set(view.places.nodes):
-            node = view.places.nodes[name]
+        for name, node in view.places.nodes.items():
             for gpus in range(1, node.gpus + 1):
-                takes_s = job.epoch_us[node.kind, gpus] / 1e6
+                takes_s = job.epoch_us.get((node.kind, gpus), inf) / 1e6
                 if takes_s < job.waiting.due_s:
                     yield takes_s * view.places.cost_a_second(node, gpus), name, gpus
 

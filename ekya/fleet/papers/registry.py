@@ -9,7 +9,7 @@ import numpy as np
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
-from ekya.fleet.papers.okita.oasis import Bounds, Oasis
+from ekya.fleet.papers.okita.oasis import Oasis
 from ekya.fleet.policy.andreas.construct import construct
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.point import WAITS, point_of
@@ -20,7 +20,6 @@ from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeL
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgePolicy, EdgeTask, Solver
-from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
@@ -114,7 +113,6 @@ class Terms:
         estimates: of times and states (Deep-Edge, which cannot be made without).
         limits: of batches, memory and deadlines (Deep-Edge).
         shares_milli: to which trainings were throttled in their profiles (ours for Deep-Edge).
-        jobs: all jobs, also future ones, for baselines that know them.
     """
 
     slot_us: int = 1800 * US_PER_S
@@ -123,7 +121,6 @@ class Terms:
     estimates: EdgeEstimates | None = None
     limits: EdgeLimits = ANY_EDGE
     shares_milli: tuple[int, ...] = tuple(range(100, FULL_GPU_MILLI, 100))
-    jobs: tuple[TrainJob, ...] = ()
 
 
 Make = Callable[[Terms], FleetPolicy]
@@ -151,40 +148,35 @@ def _edge_joint(terms: Terms) -> EdgePolicy:
     return edge_policy("deep-edge-joint", Joint(shares), terms)
 
 
-POLICIES: Mapping[str, Make] = MappingProxyType(
+OF_ANDREAS: Mapping[str, Make] = MappingProxyType(
     {
         "andreas": lambda _: Andreas(),
         "worth": _worth,
-        "okita": lambda terms: Okita(terms.slot_us, until_us=terms.until_us),
-        "okita-joint": lambda terms: OkitaJoint(terms.slot_us, until_us=terms.until_us),
-        "deep-edge": lambda terms: edge_policy("deep-edge", Heuristic(), terms),
-        "deep-edge-joint": _edge_joint,
-    }
-)
-"""The papers' policies to the letter, and ours: ``worth`` for ANDREAS, and those that end in joint."""
-
-THROTTLING = frozenset({"deep-edge-joint"})
-"""Policies that throttle workers, so that they need profiles of throttled trainings."""
-
-
-BASELINES: Mapping[str, Make] = MappingProxyType(
-    {
         "fifo": lambda _: FIFO,
         "edf": lambda _: EDF,
         "priority": lambda _: PRIORITY,
+    }
+)
+OF_OKITA: Mapping[str, Make] = MappingProxyType(
+    {
+        "okita": lambda terms: Okita(terms.slot_us, until_us=terms.until_us),
+        "okita-joint": lambda terms: OkitaJoint(terms.slot_us, until_us=terms.until_us),
         "okita-fifo": lambda terms: OkitaFifo(terms.slot_us),
         "drf": lambda terms: Drf(terms.slot_us),
         "oasis": lambda terms: Oasis(terms.slot_us),
-        "oasis-fixed": lambda terms: Oasis(terms.slot_us, Bounds.over_jobs(terms.jobs, terms.slot_us)),
+    }
+)
+OF_DEEP_EDGE: Mapping[str, Make] = MappingProxyType(
+    {
+        "deep-edge": lambda terms: edge_policy("deep-edge", Heuristic(), terms),
+        "deep-edge-joint": _edge_joint,
         "fair": lambda terms: edge_policy("fair", Fair(), terms),
         "fair-kept": lambda terms: edge_policy("fair-kept", Fair(keeps_deadlines=True), terms),
     }
 )
-"""Policies with which the papers compare theirs."""
+"""Policies that can play in each paper's worlds: its own to the letter, ours, and the baselines."""
 
-PLAYED: Mapping[str, Make] = MappingProxyType({**POLICIES, **BASELINES})
+PLAYED: Mapping[str, Make] = MappingProxyType({**OF_ANDREAS, **OF_OKITA, **OF_DEEP_EDGE})
 
-OF_ANDREAS = ("andreas", "worth", "fifo", "edf", "priority")
-OF_OKITA = ("okita", "okita-joint", "okita-fifo", "drf", "oasis", "oasis-fixed")
-OF_DEEP_EDGE = ("deep-edge", "deep-edge-joint", "fair", "fair-kept")
-"""Names of the policies that can play in each paper's worlds; the paper's own comes first."""
+THROTTLING = frozenset({"deep-edge-joint"})
+"""Policies that throttle workers, so that they need profiles of throttled trainings."""

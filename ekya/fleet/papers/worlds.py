@@ -15,7 +15,7 @@ from ekya.fleet.papers.andreas.workload import (
 )
 from ekya.fleet.papers.deep_edge.workload import EdgePhysics, edge_experiment
 from ekya.fleet.papers.okita.workload import OkitaPhysics, OkitaSetting, OkitaWorkload, simulation
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, Terms
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED, Make, Terms
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.view import FleetPolicy
@@ -59,15 +59,13 @@ class WorldKind:
 
     Attributes:
         nodes: default number of nodes.
-        open: checks the options and does the slow preparation once; its second argument is a callback that
-            receives the part that is done, in [0, 1].
+        open: checks the options and does the slow preparation once.
         shown: names of the facts of a run that are shown.
     """
 
-    about: str
     nodes: int
-    open: Callable[[WorkloadOptions, Callable[[float], object]], Draw]
-    policies: tuple[str, ...]
+    open: Callable[[WorkloadOptions], Draw]
+    policies: Mapping[str, Make]
     shown: tuple[str, ...] = (
         "total_cost",
         "waiting_cost",
@@ -86,7 +84,7 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 """Machines of Deep-Edge's testbed, and epochs of an update, which the paper does not state."""
 
 
-def _andreas(scenario: Scenario, asked: WorkloadOptions, _done: object) -> Draw:
+def _andreas(scenario: Scenario, asked: WorkloadOptions) -> Draw:
     physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
     made = partial(_made, Terms(restart_us=asked.restart_us))
 
@@ -97,7 +95,7 @@ def _andreas(scenario: Scenario, asked: WorkloadOptions, _done: object) -> Draw:
     return draw
 
 
-def _okita(asked: WorkloadOptions, _done: object) -> Draw:
+def _okita(asked: WorkloadOptions) -> Draw:
     _refuse_restart(asked, "okita")
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
@@ -110,7 +108,7 @@ def _okita(asked: WorkloadOptions, _done: object) -> Draw:
     return draw
 
 
-def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
+def _deep_edge(asked: WorkloadOptions) -> Draw:
     _refuse_restart(asked, "deep-edge")
     if asked.nodes not in (None, EDGE_NODES):
         raise UserError(
@@ -125,7 +123,7 @@ def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
     # This imports scikit-learn, which is slow and which no other world needs.
     from ekya.fleet.papers.deep_edge.testbed import deciders
 
-    decide = deciders(asked.policies, done)
+    decide = deciders(asked.policies)
 
     def draw(seed: int) -> PaperWorld:
         experiment = edge_experiment(seed, epochs=EDGE_EPOCHS)
@@ -137,7 +135,7 @@ def _deep_edge(asked: WorkloadOptions, done: Callable[[float], object]) -> Draw:
 
 def okita_terms(world: OkitaWorkload) -> Terms:
     """Returns the terms of Okita's policies for a workload."""
-    return Terms(world.setting.slot_us, world.setting.until_us, jobs=world.jobs)
+    return Terms(world.setting.slot_us, world.setting.until_us)
 
 
 def _made(terms: Terms, name: str) -> FleetPolicy:
@@ -152,25 +150,21 @@ def _refuse_restart(asked: WorkloadOptions, world: str) -> None:
 WORLDS: Mapping[str, WorldKind] = MappingProxyType(
     {
         "andreas-two-gpu": WorldKind(
-            "ANDREAS §V.B: half the nodes have two V100, half one Turing; ten jobs a node",
             _ANDREAS_NODES,
             partial(_andreas, TWO_GPUS),
             OF_ANDREAS,
         ),
         "andreas-four-gpu": WorldKind(
-            "ANDREAS §V.B: half the nodes have four V100, half two Turing; ten jobs a node",
             _ANDREAS_NODES,
             partial(_andreas, FOUR_GPUS),
             OF_ANDREAS,
         ),
         "okita": WorldKind(
-            "Okita §V.B: sites with data of their own, a hundred jobs with a parameter server each",
             OkitaSetting().sites,
             _okita,
             OF_OKITA,
         ),
         "deep-edge": WorldKind(
-            "Deep-Edge §V.C: an update over a TX2 and three Nanos with other work on them, and a Pi",
             EDGE_NODES,
             _deep_edge,
             OF_DEEP_EDGE,

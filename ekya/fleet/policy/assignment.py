@@ -55,13 +55,10 @@ class Decision:
     Attributes:
         assignments: of the jobs that run from now on.
         waiting: reasons, by job, of the jobs that wait.
-        memory: text, by job, that the policy gets back unchanged with the job's next state. It is the
-            policy's own, and can be stored. A job without any is not remembered.
     """
 
     assignments: tuple[JobAssignment, ...]
     waiting: Mapping[JobName, str] = field(default_factory=dict)
-    memory: Mapping[JobName, str] = field(default_factory=dict)
 
     def assignment_of(self, job: JobName) -> JobAssignment | None:
         """Returns the assignment of a job; None where it waits."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Protocol
 
-from ekya.fleet.policy.places import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import JobName, SiteName
 
 _LARGEST_EXPONENT = 600.0
 """Of e, so that the sum of many costs is still a number."""
@@ -121,7 +121,6 @@ class TrainJob:
         epoch_us: t_jng / E_j, length of an epoch by kind of node and number of GPUs (ANDREAS).
         worker, parameter_server: m_i^k and n_i^k, needs of one worker and of it, by resource.
         chunks_per_slot: ρ_i / E_i, chunks that a worker takes through all epochs in a slot.
-        allowed: nodes on which it may run; all where empty.
     """
 
     name: JobName
@@ -135,7 +134,6 @@ class TrainJob:
     worker: Mapping[str, float] = field(default_factory=dict)
     parameter_server: Mapping[str, float] = field(default_factory=dict)
     chunks_per_slot: float = 0.0
-    allowed: frozenset[NodeName] = frozenset()
 
     @property
     def due_us(self) -> int | None:

@@ -78,11 +78,12 @@ class _Times:
         self._us_per_gpu_s = US_PER_S / hosts.speed[units, self._host]
 
     def takes_us(self, offer: TrainingOffer) -> dict[tuple[str, int], int]:
-        """Returns microseconds by server and units, as a job's ``epoch_us``."""
+        """Returns microseconds by server, other than its own, and units, as a job's ``epoch_us``."""
         ways = self._hosts.ways
         away_us = in_us(ways.there_s(offer)) + self._hosts.late_us + in_us(ways.back_s(offer))
         takes_us = away_us[self._host] + np.rint(offer.gpu_s * self._us_per_gpu_s).astype(np.int64)
-        return dict(zip(self._configs, takes_us.tolist(), strict=True))
+        times = zip(self._configs, takes_us.tolist(), strict=True)
+        return {config: us for config, us in times if config[0] != offer.site}
 
 
 def _state(
@@ -101,7 +102,6 @@ def _state(
         waiting=Tardiness(us_to_seconds(offer.until_us - offer.arrived_us), offer.gain),
         model_mb=offer.back_mb,
         epoch_us=takes_us,
-        allowed=frozenset(NodeName(room.site) for room in rooms if room.site != offer.site),
     )
     return JobState(job, Left.all_of(job), assignment)
 

@@ -1,5 +1,6 @@
 """Coordinator: holds all open offers and running loans, asks the policy about the whole, and acts on it."""
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.registry import Tier
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lends, Lent, Made, Peer
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Borrows, Lends, Lent, Made
 
 REFUSED = "refused by its host"
 """Outcome of a loan whose host had lent to others meanwhile, or was not reached."""
@@ -27,7 +28,7 @@ def rooms_in_turn(peers: Mapping[SiteName, Lends], now_us: int, until_us: int) -
 
 
 class LoanCoordinator:
-    """Decides about all servers' offers together. One call at a time.
+    """Decides about all servers' offers together. Thread-safe.
 
     An offer stays open until its server withdraws or replaces it, it gets a loan, or its window ends. A
     server's offers change their value with each loan that it gets, so of several loans for one server only
@@ -43,6 +44,9 @@ class LoanCoordinator:
         rooms: asks several servers for their rooms.
         promises: with what was learnt of former loans.
         first: number of the next loan.
+
+    Attributes:
+        lock: held by each call, and while it calls servers.
     """
 
     def __init__(
@@ -59,13 +63,13 @@ class LoanCoordinator:
         self._tier, self._links, self._seed = tier, links, seed
         self._record, self._held_until, self._ask_rooms = record, held_until, rooms
         self._promises = promises or Promises()
-        self._peers: dict[SiteName, Peer] = {}
+        self.lock = threading.RLock()
+        self._borrowers: dict[SiteName, Borrows] = {}
         self._lenders: dict[SiteName, Lends] = {}
         self._offers: dict[SiteName, tuple[TrainingOffer, ...]] = {}
         self._rooms: tuple[Room, ...] = ()
         self._refused: Mapping[Key, str] = {}
         self._open: dict[Key, Made] = {}
-        self._ended: dict[Key, Made] = {}
         self._decided_us = 0
         self._next = first
         self.loans: list[Made] = []
@@ -73,19 +77,23 @@ class LoanCoordinator:
     @property
     def moved_mb(self) -> Mapping[Way, float]:
         """Traffic over each link, per direction: crops, models, snapshots and answers, never whole frames."""
-        return _together(*(made.moved_mb for made in self.loans))
+        whole: dict[Way, float] = {}
+        for made in self.loans:
+            for way, size_mb in made.moved_mb.items():
+                whole[way] = whole.get(way, 0.0) + size_mb
+        return whole
 
-    def add_server(self, site: SiteName, peer: Peer) -> None:
-        """Registers a server that may borrow and lend."""
-        self._peers[site] = self._lenders[site] = peer
+    def add_borrower(self, site: SiteName, borrower: Borrows) -> None:
+        """Registers a server that may borrow."""
+        self._borrowers[site] = borrower
 
     def add_lender(self, site: SiteName, lender: Lends) -> None:
-        """Registers a server that lends only."""
+        """Registers a server that may lend."""
         self._lenders[site] = lender
 
     def remove_server(self, site: SiteName) -> None:
         """Removes a server whose run has ended."""
-        self._peers.pop(site, None)
+        self._borrowers.pop(site, None)
         self._lenders.pop(site, None)
         self._offers.pop(site, None)
 
@@ -94,32 +102,41 @@ class LoanCoordinator:
 
         Loans that other servers get by this are granted to them.
         """
-        before = {(one.stream, one.until_us): one.arrived_us for one in self._offers.get(site, ())}
-        self._offers[site] = tuple(
-            replace(one, opened_us=before.get((one.stream, one.until_us), one.now_us)) for one in offers
-        )
-        mine = self._decide(now_us, site) if offers else None
-        why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
-        return Answer(mine, why_not if mine is None else {})
+        with self.lock:
+            before = {(one.stream, one.until_us): one.arrived_us for one in self._offers.get(site, ())}
+            self._offers[site] = tuple(
+                replace(one, opened_us=before.get((one.stream, one.until_us), one.now_us)) for one in offers
+            )
+            mine = self._decide(now_us, site) if offers else None
+            why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
+            return Answer(mine, why_not if mine is None else {})
 
     def would_get(self, now_us: int, offer: TrainingOffer) -> Answer:
         """Returns the answer that an offer would get now; nothing is made."""
         key = key_of(offer)
-        others = [other for other in self._waiting(now_us) if key_of(other) != key]
-        offers = [*others, self._promises.with_expected_gain(offer)]
-        self._see_rooms(now_us, offers)
-        deal = self._deal(now_us, offers)
+        with self.lock:
+            others = [other for other in self._waiting(now_us) if key_of(other) != key]
+            offers = [*others, self._promises.with_expected_gain(offer)]
+            self._see_rooms(now_us, offers)
+            deal = self._deal(now_us, offers)
         loan = next((loan for loan in deal.loans if key_of(loan.offer) == key), None)
         return Answer(loan, {offer.stream: deal.refused[key]} if key in deal.refused else {})
 
     def withdraw_offers(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers of retrainings that their own server has begun."""
-        kept = (offer for offer in self._offers.get(site, ()) if offer.stream not in streams)
-        self._offers[site] = tuple(kept)
+        with self.lock:
+            kept = (offer for offer in self._offers.get(site, ()) if offer.stream not in streams)
+            self._offers[site] = tuple(kept)
 
-    def more_room(self, now_us: int) -> None:
-        """Decides again, because a server could lend more than before."""
-        self._decide(now_us)
+    def more_room(self, site: SiteName, now_us: int) -> None:
+        """Decides again, because a server could lend more than before; nothing where it is no lender here."""
+        if site in self._lenders:
+            self.decide_again(now_us)
+
+    def decide_again(self, now_us: int) -> None:
+        """Decides about all that is open and runs, because something has changed."""
+        with self.lock:
+            self._decide(now_us)
 
     def decide_if_due(self, now_us: int) -> None:
         """Decides again if the policy wants that after so long."""
@@ -135,32 +152,25 @@ class LoanCoordinator:
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
         """Ends a loan: its weights have arrived, are too late, or will never come."""
-        made = self._open.pop((site, stream), None)
-        if made is not None and outcome == ARRIVED:
-            self._promises.late.record_delay(made.loan.host, made.loan.late_by(now_us))
-        elif made is not None and outcome == GIVEN_UP:
-            self._promises.late.record_least_delay(made.loan.host, made.loan.late_by(now_us))
-        if made is None:
-            # Its host had died, and traffic was under way until the borrower stopped the training.
-            self.add_later_traffic(site, stream, moved_mb)
-        else:
+        with self.lock:
+            made = self._open.pop((site, stream), None)
+            if made is None:
+                return  # Its host had died.
+            if outcome == ARRIVED:
+                self._promises.late.record_delay(made.loan.host, made.loan.late_by(now_us))
+            elif outcome == GIVEN_UP:
+                self._promises.late.record_least_delay(made.loan.host, made.loan.late_by(now_us))
             self._end(made, now_us, outcome, moved_mb)
 
-    def add_later_traffic(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-        """Adds traffic that the stream's last ended loan caused after its end, until processes stop."""
-        made = self._ended.get((site, stream))
-        if made is not None and any(moved_mb.values()):
-            made.moved_mb = _together(made.moved_mb, moved_mb)
-            self._record(made)
-
     def record_gain(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
-        """Learns what a loan has brought, in accuracy times seconds."""
-        self._promises.record_gain(loan.offer.site, loan.promises, came, serves_after_us)
-        for made in self.loans:
-            if made.number == loan.number:
-                made.came, made.serves_after_us = came, serves_after_us
-                if made.outcome:
-                    self._record(made)
+        """Learns what a loan has brought, in accuracy times seconds, and when its weights served."""
+        with self.lock:
+            self._promises.record_gain(loan.offer.site, loan.promises, came, serves_after_us)
+            for made in self.loans:
+                if made.number == loan.number:
+                    made.came, made.serves_after_us = came, serves_after_us
+                    if made.outcome:
+                        self._record(made)
 
     def on_server_death(self, site: SiteName, at_us: int) -> None:
         """Ends the dead server's own loans; moves what it did for others elsewhere, or fails it.
@@ -168,12 +178,12 @@ class LoanCoordinator:
         The traffic of its own loans cannot be measured any more and is recorded as foreseen.
         """
         reason = f"{site} died"
-        self.remove_server(site)
-        for key in [key for key in self._open if key[0] == site]:
-            made = self._open.pop(key)
-            self._end(made, at_us, reason, made.loan.moved_mb(at_us))
-        for made in [made for made in self._open.values() if site == made.loan.host]:
-            self._go_on_without(made, at_us, site)
+        with self.lock:
+            self.remove_server(site)
+            for made in [made for key, made in self._open.items() if key[0] == site]:
+                self._end(made, at_us, reason, made.loan.moved_mb(at_us))
+            for made in [made for made in self._open.values() if site == made.loan.host]:
+                self._go_on_without(made, at_us, site)
 
     def _waiting(self, now_us: int) -> list[TrainingOffer]:
         """Returns the open offers, as of now, with the gain that is expected to come."""
@@ -203,14 +213,14 @@ class LoanCoordinator:
         mine, served = None, set[SiteName]()
         for loan in deal.loans:
             site = loan.offer.site
-            if site in served or site not in self._peers:
+            if site in served or site not in self._borrowers:
                 continue
             served.add(site)
             made = self._make(loan, len(offers))
             if site == asking:
                 mine = made
             elif made is not None:
-                self._peers[site].grant_loan(made)
+                self._borrowers[site].grant_loan(made)
         return mine
 
     def _see_rooms(self, now_us: int, offers: Sequence[TrainingOffer]) -> None:
@@ -253,51 +263,49 @@ class LoanCoordinator:
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
-        key = key_of(made.loan.offer)
-        self._open.pop(key, None)
-        self._ended[key] = made
+        self._open.pop(key_of(made.loan.offer), None)
         self._record(made)
         if made.loan.host in self._lenders:
             self._lenders[made.loan.host].take_back_share(made.number, at_us)
 
     def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
-        peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
+        borrower, stream = self._borrowers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"stopped: {reason}", self._moved_mb(made, at_us))
-        if peer is not None:
-            peer.fail_training(stream, reason, at_us)
+        if borrower is not None:
+            borrower.fail_training(stream, reason, at_us)
 
     def _move(self, made: Made, loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
-        peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
+        borrower, stream = self._borrowers.get(made.loan.offer.site), made.loan.offer.stream
         self._end(made, at_us, f"moved to {loan.host}", self._moved_mb(made, at_us))
-        if peer is not None:
-            self._go_on(peer, stream, loan, at_us)
+        if borrower is not None:
+            self._go_on(borrower, stream, loan, at_us)
 
-    def _go_on(self, peer: Peer, stream: StreamId, loan: Loan, at_us: int) -> None:
+    def _go_on(self, borrower: Borrows, stream: StreamId, loan: Loan, at_us: int) -> None:
         """Lets a retraining go on under another loan, or ends it where that is refused."""
         made = self._make(loan)
         if made is None:
-            peer.fail_training(stream, f"{loan.host} has refused to go on with it", at_us)
+            borrower.fail_training(stream, f"{loan.host} has refused to go on with it", at_us)
         else:
-            peer.continue_training(stream, made)
+            borrower.continue_training(stream, made)
 
     def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
         """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
-        peer = self._peers.get(made.loan.offer.site)
-        if peer is None:
+        borrower = self._borrowers.get(made.loan.offer.site)
+        if borrower is None:
             return made.loan.moved_mb(at_us)
-        return peer.training_so_far(made.loan.offer.stream, at_us).moved_mb
+        return borrower.training_so_far(made.loan.offer.stream, at_us).moved_mb
 
     def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training whose host has died go on elsewhere, or ends it."""
         offer, reason = made.loan.offer, f"{gone} died"
-        peer = self._peers.get(offer.site)
-        if peer is None:
+        borrower = self._borrowers.get(offer.site)
+        if borrower is None:
             # The borrower's run has ended and does not need the weights.
             self._end(made, at_us, reason, made.loan.moved_mb(at_us))
             return
-        stood = peer.training_so_far(offer.stream, at_us)
+        stood = borrower.training_so_far(offer.stream, at_us)
         self._end(made, at_us, reason, stood.moved_mb)
         rest = offer.for_last_epochs(stood.epochs_left, at_us)
         offers = [*self._waiting(at_us), rest]
@@ -305,14 +313,6 @@ class LoanCoordinator:
         deal = self._deal(at_us, offers)
         loan = next((loan for loan in deal.loans if loan.offer is rest or loan.offer == rest), None)
         if loan is None:
-            peer.fail_training(offer.stream, f"{reason}, and no other server has room", at_us)
+            borrower.fail_training(offer.stream, f"{reason}, and no other server has room", at_us)
         else:
-            self._go_on(peer, offer.stream, loan, at_us)
-
-
-def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:
-    whole: dict[Way, float] = {}
-    for moved in moved_mb:
-        for way, size_mb in moved.items():
-            whole[way] = whole.get(way, 0.0) + size_mb
-    return whole
+            self._go_on(borrower, offer.stream, loan, at_us)

@@ -43,8 +43,8 @@ class Lends(Protocol):
         """Returns a lent share to the server before the loan's end."""
 
 
-class Peer(Lends, Protocol):
-    """A server that also borrows."""
+class Borrows(Protocol):
+    """A server that borrows, as the coordinator sees it."""
 
     def grant_loan(self, loan: Loan) -> None:
         """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up."""
@@ -120,7 +120,7 @@ class _Expected:
 
 
 class LendingExecutor:
-    """Wraps an executor of any world and adds the events that other servers cause. A ``Peer``.
+    """Wraps an executor of any world and adds the events that other servers cause; ``Lends`` and ``Borrows``.
 
     ``wait`` and ``execute`` belong to the loop's thread; everything else may be called from other threads.
 

@@ -1,8 +1,8 @@
 """A server of a fleet: offers jobs to other servers and quotes the capacity that it can lend."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from ekya.config.fleet_sections import SamplesMayLeave
 from ekya.control.loop_state import LoopState
@@ -16,18 +16,22 @@ from ekya.control.remote_plan import (
     without_retraining,
 )
 from ekya.control.views import lendable_milli, window_view
+from ekya.core.errors import UserError
 from ekya.core.plan import Phase, Plan
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, Way
-from ekya.fleet.policy.offers import CropCounts, LinkSizes, TrainingOffer, offers
+from ekya.fleet.policy.offers import CropCounts, LinkSizes, offers
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.rooms import Room, room
+from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.elsewhere import Awaited
 from ekya.fleet.run.lending import GIVEN_UP, Answer, LendingExecutor
 from ekya.planning.schedulers.scheduler import Scheduler
+
+_LOG = logging.getLogger(__name__)
 
 Came = Callable[[Loan, float, int | None], None]
 """Callback for a loan's gain, in accuracy times seconds, and the microseconds from the end of its training
@@ -154,27 +158,6 @@ class ServerTerms:
     takes_guests: bool = True
 
 
-class AboveServers(Protocol):
-    """The coordinator as a server sees it."""
-
-    def answer_offers(self, site: SiteName, now_us: int, offers: Sequence[TrainingOffer]) -> Answer:
-        """Replaces the server's open offers; returns a loan for one, or the reasons why there is none."""
-
-    def withdraw_offers(self, site: SiteName, streams: Collection[StreamId]) -> None:
-        """Closes offers of retrainings that begin at home."""
-
-    def end_loan(
-        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
-    ) -> None:
-        """Ends a loan whose weights are not awaited any more."""
-
-    def record_gain(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
-        """Reports what a loan has brought; see ``Gains``."""
-
-    def more_room(self, now_us: int) -> None:
-        """Reports that a server could lend more than before."""
-
-
 class LendingServer:
     """A server's connection to the coordinator. Other threads may call ``spare_room``.
 
@@ -189,7 +172,7 @@ class LendingServer:
         listens_every_us: as in ``LendingExecutor``.
 
     Attributes:
-        executor: around ``inner``; as a ``Peer`` what the coordinator calls.
+        executor: around ``inner``; what the coordinator calls.
     """
 
     def __init__(
@@ -198,7 +181,7 @@ class LendingServer:
         scheduler: Scheduler,
         options: LoopOptions,
         sizes: LinkSizes,
-        above: AboveServers | None,
+        above: LoanCoordinator | None,
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
@@ -238,7 +221,7 @@ class LendingServer:
             self._gains.follow_state(state.fleet, self.executor.borrowed_loans(), self.executor.now_us)
         has_more = before is None or _has_more_room(before.fleet, state.fleet)
         if self._above is not None and has_more:
-            self._above.more_room(self.executor.now_us)
+            self._above.more_room(self.site, self.executor.now_us)
 
     def spare_room(self, now_us: int, until_us: int) -> Room | None:
         """Returns what it could lend between the two times, as if it lent nothing; None while it labels."""
@@ -278,7 +261,11 @@ class LendingServer:
         }
         while True:
             offered = list(offers(self.site, view, self._scheduler.plan, crops, self._sizes))
-            answer = self._above.answer_offers(self.site, view.now_us, offered)
+            try:
+                answer = self._above.answer_offers(self.site, view.now_us, offered)
+            except UserError as error:  # The disk is full; without a record no loan is made.
+                _LOG.warning("nothing is borrowed: %s", error)
+                answer = Answer()
             if answer.loan is None:
                 return loans, answer.why_not
             self.executor.expect_start(answer.loan)

@@ -123,7 +123,8 @@ class ServerFleet:
 
         needs, options = spec.scheduler.needs, spec.options
         if self._above is not None:
-            self._above.add_server(server.site, server.executor)
+            self._above.add_borrower(server.site, server.executor)
+            self._above.add_lender(server.site, server.executor)
         return _Running(
             server, iterate_steps(server.executor, spec.journal, plan, needs, options, spec.observe)
         )

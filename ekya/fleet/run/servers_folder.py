@@ -43,11 +43,6 @@ class ServersFolder:
         return self.path / "loans.jsonl"
 
     @property
-    def stores(self) -> Path:
-        """Where the files of its stores are; missing without stores."""
-        return self.path / "stores.json"
-
-    @property
     def updates(self) -> Path:
         """Updates of stores when they are wanted, when they begin and when they end; as the loans."""
         return self.path / "updates.jsonl"
@@ -87,6 +82,7 @@ class LiveRun:
         mb_s: usual rate of the links, in megabytes a second.
         ports: of the servers.
         began_unix_s: when it was launched.
+        stores: file of its stores; None: there is none.
     """
 
     tier: str | None
@@ -95,6 +91,7 @@ class LiveRun:
     mb_s: float
     ports: dict[SiteName, int]
     began_unix_s: float
+    stores: Path | None = None
 
     def save(self, path: Path) -> None:
         """Writes it to a file."""

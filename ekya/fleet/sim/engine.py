@@ -1,4 +1,4 @@
-"""Simulator of a fleet on virtual time: arrivals, placement by a policy, node failures, and costs.
+"""Simulator of a fleet on virtual time: arrivals, placement by a policy, and costs.
 
 A stage is the work between two snapshots of a job; an interrupted job repeats its stage, except for the part
 that the physics keeps.
@@ -6,14 +6,14 @@ that the physics keeps.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Decision, JobAssignment
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.places import JobName, NodeName, Places
-from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState, Strikes
+from ekya.fleet.policy.view import FleetPolicy, FleetView, JobState
 from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
 
 
@@ -40,7 +40,6 @@ class Stage:
         link_cost: of that traffic.
         kept: state after an interruption, from the microseconds worked, for stages with snapshots in between;
             None: an interruption loses the whole stage.
-        failed: the same for the failure of a node; None: as ``kept``.
         late_apps: background applications that miss their deadline during the stage.
         resume_us: time to fetch the snapshot where this is the first stage after a move or a pause.
     """
@@ -50,7 +49,6 @@ class Stage:
     moved_mb: float = 0.0
     link_cost: float = 0.0
     kept: Callable[[int], Kept] | None = None
-    failed: Callable[[int], Kept] | None = None
     late_apps: int = 0
     resume_us: int = 0
 
@@ -75,19 +73,6 @@ class BrokenConstraintError(Exception):
     """A policy's decision breaks a constraint of its world."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOutage:
-    """Failure of a node from ``from_us`` until ``to_us``; None: for ever."""
-
-    node: NodeName
-    from_us: int
-    to_us: int | None = None
-
-    def covers(self, now_us: int) -> bool:
-        """Returns whether the node is down at this time."""
-        return self.from_us <= now_us and (self.to_us is None or now_us < self.to_us)
-
-
 @dataclass(slots=True, eq=False)
 class _Present:
     """A job that has arrived: its remaining work, and its present stage.
@@ -102,24 +87,21 @@ class _Present:
     began_us: int = 0
     ends_us: int = 0
     resumes: bool = False
-    memory: str = ""
-    strikes: Strikes = field(default_factory=Strikes)
 
-    def interrupted(self, now_us: int, failed: bool = False) -> Kept:
+    def interrupted(self, now_us: int) -> Kept:
         """Returns what an interruption at this time would leave of its stage."""
         if self.stage is None:
             return Kept(self.left, 0)
         passed_us = now_us - self.began_us
-        leaves = (failed and self.stage.failed) or self.stage.kept
-        if leaves is None:
+        if self.stage.kept is None:
             return Kept(self.left, passed_us)
         fetching_us = self.ends_us - self.stage.takes_us - self.began_us
-        kept = leaves(max(0, passed_us - fetching_us))
+        kept = self.stage.kept(max(0, passed_us - fetching_us))
         return Kept(kept.left, kept.lost_us + min(passed_us, fetching_us))
 
     def state(self, now_us: int) -> JobState:
         left = self.interrupted(now_us).left
-        return JobState(self.job, left, self.assignment, self.strikes, self.memory)
+        return JobState(self.job, left, self.assignment)
 
 
 class FleetEngine:
@@ -139,15 +121,13 @@ class FleetEngine:
         physics: Physics,
         jobs: Iterable[TrainJob],
         places: Places,
-        outages: Sequence[NodeOutage] = (),
         seed: int = 0,
         timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
         if not policy.on_events and policy.every_us is None:
             raise ValueError(f"{policy.name} is called neither on events nor periodically")
         self._policy, self._physics = policy, physics
-        self._places, self._outages = places, tuple(outages)
-        self._seed, self._timer = seed, timer
+        self._places, self._seed, self._timer = places, seed, timer
         self._to_come = sorted(jobs, key=lambda job: (job.arrives_us, job.name))
         self._present: dict[JobName, _Present] = {}
         self._records = {job.name: JobRecord(job) for job in self._to_come}
@@ -166,7 +146,7 @@ class FleetEngine:
             if next_us is None:
                 break
             self._pass_to(next_us)
-            matters = [self._end_stages(), self._fail_nodes(), self._let_come()]
+            matters = [self._end_stages(), self._let_come()]
             every_us = self._policy.every_us
             due = every_us is not None and next_us % every_us == 0
             if self._present and (due or (self._policy.on_events and any(matters))):
@@ -185,8 +165,6 @@ class FleetEngine:
     def _next_us(self) -> int | None:
         due = [present.ends_us for present in self._present.values() if present.stage is not None]
         due += [job.arrives_us for job in self._to_come[:1]]
-        changes = (at for outage in self._outages for at in (outage.from_us, outage.to_us))
-        due += [at for at in changes if at is not None and at > self._now_us]
         every_us = self._policy.every_us
         self._idle_calls = 0 if due else self._idle_calls + 1
         if every_us is not None and self._idle_calls <= IDLE_CALLS:
@@ -225,19 +203,6 @@ class FleetEngine:
             self._records[name].ended_us = self._now_us
         return bool(done)
 
-    def _fail_nodes(self) -> bool:
-        """Interrupts jobs on nodes that fail now; returns whether a node failed or came back."""
-        now_us = self._now_us
-        changed = any(now_us in (outage.from_us, outage.to_us) for outage in self._outages)
-        down = {outage.node for outage in self._outages if outage.covers(now_us)}
-        for present in self._present.values():
-            assignment = present.assignment
-            if assignment is not None and not down.isdisjoint(_nodes_of(assignment)):
-                self._interrupt(present, failed=True)
-                present.strikes = present.strikes.with_failures(*(down & _nodes_of(assignment)))
-                present.assignment, present.resumes = None, True
-        return changed
-
     def _let_come(self) -> bool:
         came = False
         while self._to_come and self._to_come[0].arrives_us <= self._now_us:
@@ -247,10 +212,8 @@ class FleetEngine:
         return came
 
     def _view(self) -> FleetView:
-        down = {outage.node for outage in self._outages if outage.covers(self._now_us)}
-        nodes = {name: node for name, node in self._places.nodes.items() if name not in down}
         states = tuple(present.state(self._now_us) for present in self._present.values())
-        return FleetView(self._now_us, states, replace(self._places, nodes=nodes), self._seed)
+        return FleetView(self._now_us, states, self._places, self._seed)
 
     def _decide(self) -> None:
         view = self._view()
@@ -263,7 +226,6 @@ class FleetEngine:
             raise BrokenConstraintError(f"{self._policy.name} at {at_s:g} s: {'; '.join(faults)}")
         assigned = {assignment.job: assignment for assignment in decision.assignments}
         for present in self._present.values():
-            present.memory = decision.memory.get(present.job.name, "")
             self._assign(present, assigned.get(present.job.name))
 
     def _assign(self, present: _Present, assignment: JobAssignment | None) -> None:
@@ -278,8 +240,8 @@ class FleetEngine:
         present.assignment = assignment
         present.resumes = record.started_us is not None
 
-    def _interrupt(self, present: _Present, failed: bool = False) -> None:
-        interrupted = present.interrupted(self._now_us, failed)
+    def _interrupt(self, present: _Present) -> None:
+        interrupted = present.interrupted(self._now_us)
         self._records[present.job.name].lost_us += interrupted.lost_us
         present.left, present.stage = interrupted.left, None
 

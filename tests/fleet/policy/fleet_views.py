@@ -6,7 +6,7 @@ from random import Random
 from ekya.fleet.papers.registry import PLAYED, Terms
 from ekya.fleet.policy.job import Growing, Left, Linear, Tardiness, TrainJob
 from ekya.fleet.policy.places import BackgroundApp, JobName, Node, NodeName, NodeState, Places, SiteName
-from ekya.fleet.policy.view import FleetView, JobState, Strikes
+from ekya.fleet.policy.view import FleetView, JobState
 
 S = 1_000_000
 SLOT_US = 1800 * S
@@ -32,12 +32,11 @@ class Estimates:
 
 def made(name, view):
     """Returns a new policy, on the terms of a view."""
-    terms = Terms(SLOT_US, estimates=Estimates(), jobs=tuple(state.job for state in view.jobs))
-    return PLAYED[name](terms)
+    return PLAYED[name](Terms(SLOT_US, estimates=Estimates()))
 
 
 def drawn(sites, jobs, seed):
-    """Draws a view with waiting jobs, some of which are picky or were struck."""
+    """Draws a view with waiting jobs, some of which were profiled on one kind of node alone."""
     random = Random(seed)
     nodes = [_node(random, place) for place in range(sites)]
     names = [node.site for node in nodes]
@@ -90,34 +89,23 @@ def _state(random, place, nodes):
         chunks_per_slot=float(random.randint(5, 15)),
     )
     if random.random() < 0.2:
-        job = replace(job, allowed=frozenset(node.name for node in random.choices(nodes, k=2)))
-    strikes = Strikes({random.choice(nodes).name: random.randint(1, 4)} if random.random() < 0.3 else {})
-    return JobState(job, Left.all_of(job), None, strikes)
+        kind = random.choice(nodes).kind
+        job = replace(job, epoch_us={one: us for one, us in job.epoch_us.items() if one[0] == kind})
+    return JobState(job, Left.all_of(job))
 
 
 def later(name, view, seed):
-    """Returns a view after a policy's decision on the first half of the jobs, when the others have arrived.
-
-    A slot has passed, and a node may have failed, also under jobs.
-    """
-    random = Random(seed)
+    """Returns a view a slot after a policy's decision on the first half of the jobs, with the others."""
     half = (len(view.jobs) + 1) // 2
     decision = made(name, view).decide(replace(view, jobs=view.jobs[:half]))
-    gone = random.choice([None, *view.places.nodes])
-    nodes = {name: node for name, node in view.places.nodes.items() if name != gone}
     states = []
     for state in view.jobs[:half]:
-        assignment, strikes, left = decision.assignment_of(state.job.name), state.strikes, state.left
+        assignment, left = decision.assignment_of(state.job.name), state.left
         if assignment is not None:
-            there = {*(part.node for part in assignment.parts), assignment.parameter_server}
             left = Left(max(1, left.epochs - 1), _rest(left.chunks, assignment.moves))
-            if gone in there:
-                assignment, strikes = None, strikes.with_failures(gone)
         if any(left.chunks.values()):
-            memory = decision.memory.get(state.job.name, "")
-            states.append(JobState(state.job, left, assignment, strikes, memory))
-    jobs = (*states, *view.jobs[half:])
-    return replace(view, now_us=view.now_us + SLOT_US, jobs=jobs, places=replace(view.places, nodes=nodes))
+            states.append(JobState(state.job, left, assignment))
+    return replace(view, now_us=view.now_us + SLOT_US, jobs=(*states, *view.jobs[half:]))
 
 
 def _rest(chunks, moves):

@@ -23,7 +23,7 @@ class Watching:
     def decide(self, view):
         self.view = view
         first, *others = (state.job for state in view.jobs)
-        part = NodePart(min(first.allowed), gpus=1)
+        part = NodePart(min(NodeName(kind) for kind, _ in first.epoch_us), gpus=1)
         waiting = {job.name: "the first one comes first" for job in others}
         return Decision((JobAssignment(first.name, (part,), "it is first"),), waiting)
 

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from okita_testbed import TESTBED, of_testbed
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
-from ekya.fleet.papers.okita.oasis import Bounds, Oasis
 from ekya.fleet.papers.okita.workload import (
     CLIFF,
     GROWING,
     LINEAR,
     OkitaPhysics,
     OkitaSetting,
-    of_testbed,
     simulation,
 )
 from ekya.fleet.papers.registry import OF_OKITA, PLAYED
@@ -309,24 +308,8 @@ def test_room_is_what_every_resource_leaves() -> None:
     assert room_beside(free, task).tolist() == [3, -1, 0]
 
 
-@settings(max_examples=12)
-@given(worlds)
-def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
-    """They are those of a decision about the jobs that have arrived by then, without what comes later."""
-    played = [
-        (slot, job, assignment.parts, assignment.parameter_server)
-        for slot, job, assignment in play(made("oasis-fixed", world), world)[1]
-    ]
-    first = min(job.arrives_us for job in world.jobs)
-    early = tuple(job for job in world.jobs if job.arrives_us == first)
-    bounds = Bounds.over_jobs(world.jobs, SLOT_US)
-    alone = play(Oasis(SLOT_US, bounds), replace(world, jobs=early))[1]
-    for slot, job, assignment in alone:
-        assert (slot, job, assignment.parts, assignment.parameter_server) in played
-
-
 def test_the_testbed_is_scheduled_too() -> None:
-    world = of_testbed(0)
+    world = of_testbed(TESTBED, 0)
     outcome = FleetEngine(
         Okita(world.setting.slot_us), OkitaPhysics(world.setting.slot_us), world.jobs, world.places
     ).run()

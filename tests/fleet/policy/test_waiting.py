@@ -1,4 +1,4 @@
-"""Costs of a job's waiting, and strikes of nodes under it."""
+"""Costs of a job's waiting."""
 
 import math
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.job import Cliff, Growing, Linear, Tardiness
-from ekya.fleet.policy.view import Strikes
 
 COSTS = (Tardiness(5.0, 2.0), Growing(20.0, 0.25), Linear(30.0, 50.0), Cliff(20.0, 300.0, 4.0))
 
@@ -24,18 +23,3 @@ def test_they_are_the_papers() -> None:
     assert growing.cost_after(4.0) == pytest.approx(20.0 * math.e)
     assert linear.cost_after(2.0) == 110.0
     assert (cliff.cost_after(3.9), cliff.cost_after(4.0), cliff.per_s) == (20.0, 300.0, 300.0)
-
-
-def test_after_three_failures_a_node_is_out_and_one_that_is_gone_is_out_at_once():
-    strikes = Strikes().with_failures("a").with_failures("b").with_failures("a")
-    assert strikes.out == frozenset()
-    assert strikes.with_failures("a").out == {"a"}
-    assert strikes.with_dead_node("b").out == {"b"}
-    assert strikes.with_failures("a").with_dead_node("b").out == {"a", "b"}
-
-
-def test_a_node_that_is_named_several_times_has_that_many_failures():
-    strikes = Strikes().with_failures("a", "b", "a")
-    assert strikes.counted == {"a": 2, "b": 1}
-    assert strikes.with_failures("b", "b").out == {"b"}
-    assert strikes.with_failures() == strikes

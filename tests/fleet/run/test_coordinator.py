@@ -6,6 +6,7 @@ from peers_by_hand import CAM, EAST, HOME, THERE, WEST, S, Server, offer
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, loan_at
 from ekya.fleet.policy.market import Deal, key_of
+from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.coordinator import LoanCoordinator
 from ekya.fleet.run.lending import Answer
@@ -35,7 +36,8 @@ def town():
         held_until=lambda loan: loan.offer.until_us,
     )
     for site, server in servers.items():
-        made.add_server(site, server)
+        made.add_borrower(site, server)
+        made.add_lender(site, server)
     return made, servers, records
 
 
@@ -78,7 +80,7 @@ def test_what_an_offer_would_get_is_said_and_nothing_is_made(town) -> None:
     above.answer_offers(HOME, 0, [offer()])
     servers[EAST].units = 5
     above.would_get(0, offer(gain=0.2))
-    above.more_room(0)
+    above.decide_again(0)
     ((_, granted),) = servers[HOME].heard
     assert granted.offer.gain == 0.1
 
@@ -105,27 +107,6 @@ def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(to
     assert [(one.number, one.outcome) for one in above.loans] == [(0, "east died"), (1, "arrived")]
     assert above.moved_mb == {THERE: 7.0, (WEST, HOME): 45.0}
     assert servers[WEST].lent == {}
-
-
-def test_what_moves_until_it_is_heard_that_nobody_has_room_is_counted_too(town) -> None:
-    above, servers, _ = town
-    above.answer_offers(HOME, 0, [offer()])
-    above.on_server_death(EAST, 20 * S)
-    assert servers[HOME].heard == ["east died, and no other server has room"]
-    above.end_loan(HOME, CAM, 21 * S, "east died, and no other server has room", {THERE: 3.0})
-    (made,) = above.loans
-    assert (made.outcome, made.moved_mb) == ("east died", {THERE: 10.0})
-
-
-def test_what_moves_after_a_loan_was_given_up_is_added_to_it_and_not_to_the_next(town) -> None:
-    above, _, records = town
-    above.answer_offers(HOME, 0, [offer()])
-    above.end_loan(HOME, CAM, 40 * S, "given up", {THERE: 46.0})
-    above.answer_offers(HOME, 50 * S, [offer()])
-    above.add_later_traffic(HOME, CAM, {THERE: 4.0})
-    above.add_later_traffic(HOME, CAM, {THERE: 0.0})
-    assert records[-1] == (0, "given up", {THERE: 50.0})
-    assert [one.outcome for one in above.loans] == ["given up", ""]
 
 
 def test_when_who_borrowed_dies_its_hosts_have_their_shares_back(town) -> None:
@@ -164,7 +145,8 @@ def test_a_server_that_died_and_is_there_again_lends_and_borrows(town) -> None:
     above, servers, _ = town
     for site in (EAST, HOME):
         above.on_server_death(site, 20 * S)
-        above.add_server(site, servers[site])
+        above.add_borrower(site, servers[site])
+        above.add_lender(site, servers[site])
         assert above.answer_offers(HOME, 30 * S, [offer()]).loan.host == EAST
 
 
@@ -199,7 +181,6 @@ def test_where_the_next_host_refuses_what_came_home_is_all(town) -> None:
 def test_what_nobody_knows_of_any_more_changes_nothing(town) -> None:
     above, _, records = town
     above.end_loan(HOME, CAM, 40 * S, "given up", {})
-    above.add_later_traffic(HOME, CAM, {THERE: 1.0})
     above.on_server_death(EAST, 50 * S)
     above.on_server_death(EAST, 60 * S)
     above.remove_server(EAST)
@@ -223,10 +204,10 @@ def test_an_offer_that_found_no_room_is_granted_to_its_server_as_soon_as_there_i
     above, servers, _ = town
     servers[EAST].units = 0
     assert above.answer_offers(HOME, 0, [offer()]).loan is None
-    above.more_room(10 * S)
+    above.decide_again(10 * S)
     assert servers[HOME].heard == []
     servers[WEST].units = 5
-    above.more_room(20 * S)
+    above.decide_again(20 * S)
     ((what, loan),) = servers[HOME].heard
     assert (what, loan.host, loan.offer.now_us, loan.offer.arrived_us) == ("granted", WEST, 20 * S, 0)
     assert list(servers[WEST].lent) == [loan.number] == [0]
@@ -244,7 +225,7 @@ def test_an_offer_that_is_closed_gets_nothing(closed, town) -> None:
     elif closed == "its server has left":
         above.remove_server(HOME)
     servers[WEST].units = 5
-    above.more_room(100 * S if closed == "its window is over" else 20 * S)
+    above.decide_again(100 * S if closed == "its window is over" else 20 * S)
     assert (servers[HOME].heard, above.loans) == ([], [])
 
 
@@ -311,11 +292,22 @@ def test_a_loan_of_a_server_that_has_left_is_stopped_for_a_better_one(town) -> N
     assert servers[HOME].heard == []
 
 
+def test_who_lends_nothing_here_has_no_more_room(town) -> None:
+    above, servers, _ = town
+    servers[EAST].units = 0
+    above.answer_offers(HOME, 0, [offer()])
+    servers[EAST].units = 5
+    above.more_room(SiteName("elsewhere"), 10 * S)
+    assert servers[HOME].heard == []
+    above.more_room(EAST, 20 * S)
+    assert [said for said, _ in servers[HOME].heard] == ["granted"]
+
+
 def test_an_offer_that_got_a_loan_is_not_open_again_when_the_loan_is_over(town) -> None:
     above, servers, _ = town
     assert above.answer_offers(HOME, 0, [offer()]).loan is not None
     above.end_loan(HOME, CAM, 40 * S, "arrived", {})
-    above.more_room(41 * S)
+    above.decide_again(41 * S)
     assert (len(above.loans), servers[HOME].heard) == (1, [])
 
 

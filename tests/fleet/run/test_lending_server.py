@@ -71,7 +71,7 @@ class Above:
     def record_gain(self, loan, came, serves_after_us):
         self.gained.append((loan.number, came, serves_after_us))
 
-    def more_room(self, now_us):
+    def more_room(self, site, now_us):
         self.heard += 1
 
 

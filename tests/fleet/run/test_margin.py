@@ -44,7 +44,8 @@ def offer(site, now_us=0):
 def coordinator(file=lambda made: None, loss=0.01, promises=None):
     made = LoanCoordinator(TIERS["net"], Links(), record=file, promises=promises)
     for site in (HOST, HONEST, BOASTING):
-        made.add_server(site, Server(site, loss))
+        made.add_borrower(site, server := Server(site, loss))
+        made.add_lender(site, server)
     return made
 
 

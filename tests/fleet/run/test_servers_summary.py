@@ -83,7 +83,9 @@ def test_loans_are_counted_by_who_borrows_who_lends_and_how_they_ended() -> None
 
 
 def test_what_a_launcher_must_know_is_read_as_it_was_written(tmp_path) -> None:
-    live = LiveRun("net", 3, "auto", 20.0, {NORTH: 4711, SOUTH: 4712}, 1_764_093_600.0)
+    live = LiveRun(
+        "net", 3, "auto", 20.0, {NORTH: 4711, SOUTH: 4712}, 1_764_093_600.0, tmp_path / "stores.yaml"
+    )
     live.save(tmp_path / "live.json")
     assert LiveRun.load(tmp_path / "live.json") == live
     (tmp_path / "live.json").write_text("{}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.job import Tardiness, TrainJob
 from ekya.fleet.policy.places import JobName, Node, NodeName, Places, SiteName
-from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Kept, NodeOutage, Stage
+from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Kept, Stage
 
 S = 1_000_000
 HERE = SiteName("here")
@@ -131,38 +131,6 @@ def test_a_stage_with_snapshots_on_the_way_keeps_what_they_hold() -> None:
     assert [dict(jobs).get("a") for jobs in seen] == [3, 2, 2, 2, 2]
 
 
-def test_a_node_that_fails_loses_what_is_not_in_a_snapshot_and_its_jobs_go_on_elsewhere() -> None:
-    outage = NodeOutage(NodeName("one"), 12 * S, 100 * S)
-    outcome = run([job("a", 0, 3)], places(one=1, two=1), outages=[outage])
-    assert times(outcome) == {"a": (0, 35)}
-    assert outcome.jobs[JobName("a")].lost_us == 2 * S
-
-
-def test_a_node_that_fails_may_leave_less_than_a_move() -> None:
-    class LosesNothingByMoves(SnapshotsOnTheWay):
-        def stage(self, view, state, assignment, others):
-            stage = super().stage(view, state, assignment, others)
-
-            def kept(worked_us):
-                return replace(stage.kept(worked_us), lost_us=0)
-
-            return replace(stage, kept=kept, failed=stage.kept)
-
-    jobs, outage = [job("a", 0, 3), job("b", 14, 1)], NodeOutage(NodeName("one"), 14 * S, 20 * S)
-    moved = FleetEngine(InTurn(newest_first=True), LosesNothingByMoves(), jobs, places(one=1)).run()
-    assert moved.jobs[JobName("a")].lost_us == 0
-    failed = FleetEngine(InTurn(), LosesNothingByMoves(), jobs, places(one=1), [outage]).run()
-    assert failed.jobs[JobName("a")].lost_us == 4 * S
-
-
-def test_who_finds_no_node_that_works_waits_for_one() -> None:
-    outage = NodeOutage(NodeName("one"), 12 * S, 40 * S)
-    assert times(run([job("a", 0, 2)], places(one=1), outages=[outage])) == {"a": (0, 53)}
-    for_ever = run([job("a", 0, 2, due_s=5)], places(one=1), outages=[replace(outage, to_us=None)])
-    assert for_ever.unfinished == ("a",)
-    assert for_ever.waiting_cost == 7
-
-
 def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
     class Slots(EpochsOf):
         def stage(self, view, state, assignment, others):
@@ -175,22 +143,21 @@ def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
 
 
 class Noting(InTurn):
-    """Also notes the time and the memories of each call, and counts the calls in the memory of each job."""
+    """Also notes the time of each call."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.seen = []
 
     def decide(self, view):
-        self.seen.append((view.now_us / S, {state.job.name: state.memory for state in view.jobs}))
-        memory = {state.job.name: f"{state.memory}." for state in view.jobs if state.job.name != "forgotten"}
-        return replace(super().decide(view), memory=memory)
+        self.seen.append(view.now_us / S)
+        return super().decide(view)
 
 
 def called_at(**calls):
     policy = Noting(**calls)
     run([job("a", 3, 2), job("b", 15, 1)], places(one=1), policy)
-    return [at_s for at_s, _ in policy.seen]
+    return policy.seen
 
 
 def test_a_policy_is_called_on_events_periodically_or_both() -> None:
@@ -215,17 +182,6 @@ def test_periodic_calls_end_where_no_job_can_ever_start() -> None:
         policy = InTurn(on_events=on_events, every_us=10 * S)
         outcome = run([job("a", 0, 1)], places(one=0), policy)
         assert outcome.unfinished == ("a",)
-
-
-def test_what_is_remembered_of_a_job_comes_back_with_its_next_state() -> None:
-    policy = Noting()
-    run([job("a", 0, 3), job("forgotten", 0, 1), job("b", 5, 1)], places(one=3), policy)
-    assert [memories for _, memories in policy.seen] == [
-        {"a": "", "forgotten": ""},
-        {"a": ".", "forgotten": "", "b": ""},
-        {"a": "..", "b": "."},
-        {"a": "..."},
-    ]
 
 
 class Says:
@@ -259,40 +215,18 @@ def test_a_policy_that_gives_out_what_is_not_there_is_found_out(assignments, fau
 
 
 some_jobs = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 4)), min_size=1, max_size=6)
-some_outages = st.lists(
-    st.builds(
-        lambda node, at_s, for_s: NodeOutage(NodeName(node), at_s * S, (at_s + for_s) * S),
-        st.sampled_from(["one", "two"]),
-        st.integers(1, 120),
-        st.integers(1, 60),
-    ),
-    max_size=3,
-)
 
 
 @settings(max_examples=60)
-@given(some_jobs, some_outages, st.booleans())
-def test_whatever_fails_every_job_is_done_in_the_end_and_no_work_for_nothing(drawn, outages, newest) -> None:
+@given(some_jobs, st.booleans())
+def test_every_job_is_done_in_the_end_and_no_work_for_nothing(drawn, newest) -> None:
     jobs = [job(f"j{place}", at_s, epochs) for place, (at_s, epochs) in enumerate(drawn)]
     where = places(one=1, two=2)
-    outcome = run(jobs, where, InTurn(newest), outages=outages)
+    outcome = run(jobs, where, InTurn(newest))
     assert not outcome.unfinished
-    again = run(jobs, where, InTurn(newest), outages=outages)
+    again = run(jobs, where, InTurn(newest))
     assert times(again) == times(outcome)
     for record in outcome.jobs.values():
         worked_s = 10 * record.job.epochs + record.lost_us / S
         assert record.response_s(outcome.ended_us) >= worked_s
         assert record.moved_mb >= 5 * record.job.epochs
-
-
-def test_a_policy_is_told_which_nodes_have_failed_under_a_job() -> None:
-    seen = []
-
-    class Watches(InTurn):
-        def decide(self, view):
-            seen.append(dict(view.jobs[0].strikes.counted))
-            return super().decide(view)
-
-    outages = [NodeOutage(NodeName("one"), at_s * S, (at_s + 1) * S) for at_s in (12, 20)]
-    run([job("a", 0, 3)], places(one=1), Watches(), outages=outages)
-    assert seen == [{}, {"one": 1}, {"one": 1}, {"one": 2}, {"one": 2}]

@@ -165,11 +165,9 @@ class AndreasPhysics:
     """ANDREAS's physics: a stage is the remaining work of a job; each epoch in it ends with a snapshot (§V).
 
     Attributes:
-        starts_again_us: time to start the container and load the snapshot after a migration, preemption or
-            failure.
+        starts_again_us: time to start the container and load the snapshot after a migration or preemption.
         snapshots: whether a moved or preempted job continues from its last snapshot. If not, it loses
-            nothing, as in the paper's own simulator, where a reconfiguration costs nothing (§V.C). When a
-            node fails, the work since the last snapshot is lost in both cases.
+            nothing, as in the paper's own simulator, where a reconfiguration costs nothing (§V.C).
         pace: real time of a job's epoch over the profiled one; 1 where it is missing.
     """
 
@@ -178,14 +176,12 @@ class AndreasPhysics:
     pace: Mapping[JobName, float] = field(default_factory=dict)
 
     def faults(self, view: FleetView, assignments: Sequence[JobAssignment]) -> list[str]:
-        """Checks that each job is on one allowed node, on a number of GPUs that was profiled."""
+        """Checks that each job is on one node, on a number of GPUs that was profiled."""
         faults = []
         for assignment in assignments:
             job, part = view.state(assignment.job).job, assignment.parts[0]
             if len(assignment.parts) != 1:
                 faults.append(f"{job.name} is on {len(assignment.parts)} nodes")
-            elif job.allowed and part.node not in job.allowed:
-                faults.append(f"{job.name} may not be on {part.node}")
             elif (kind := view.places.nodes[part.node].kind, part.gpus) not in job.epoch_us:
                 faults.append(f"{job.name} has no profile of {part.gpus} GPUs of {kind}")
         return faults
@@ -198,18 +194,17 @@ class AndreasPhysics:
         profiled_us = state.job.epoch_us[view.places.nodes[part.node].kind, part.gpus]
         epoch_us = profiled_us * self.pace.get(state.job.name, 1.0)
 
-        def leaves(worked_us: int, snapshots: bool) -> Kept:
+        def kept(worked_us: int) -> Kept:
             done = left.begun + worked_us / epoch_us
             # An interruption never completes the last epoch, also where rounding says so.
             whole = min(int(done), left.epochs - 1)
-            begun = 0.0 if snapshots else min(done - whole, 1.0)
-            lost_us = round((done - whole) * epoch_us) if snapshots else 0
+            begun = 0.0 if self.snapshots else min(done - whole, 1.0)
+            lost_us = round((done - whole) * epoch_us) if self.snapshots else 0
             return Kept(Left(left.epochs - whole, left.chunks, begun), lost_us)
 
         return Stage(
             max(1, round((left.epochs - left.begun) * epoch_us)),
             None,
-            kept=lambda worked_us: leaves(worked_us, self.snapshots),
-            failed=lambda worked_us: leaves(worked_us, snapshots=True),
+            kept=kept,
             resume_us=self.starts_again_us,
         )

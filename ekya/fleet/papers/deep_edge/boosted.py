@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from operator import attrgetter
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ekya.core.errors import UserError
@@ -37,13 +35,11 @@ class Quantity:
         name: as in Table I.
         features: of a data point, in a fixed order.
         label: of a data point.
-        estimate: of the label, by estimates.
     """
 
     name: str
     features: Callable[[ProfilePoint], Row]
     label: Callable[[ProfilePoint], float]
-    estimate: Callable[[EdgeEstimates, ProfilePoint], float]
 
 
 def _compute(worker: EdgeTraining) -> Row:
@@ -57,24 +53,13 @@ def _update(worker: EdgeTraining, batches: Sequence[int], ps: NodeState) -> Row:
     return (worker.state.cpu, worker.state.gpu, worker.batch, ps.cpu, *of_batches)
 
 
-def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
-    """Estimates the update time of the point's worker; of the others only batches are known and needed."""
-    others = [EdgeTraining(point.kind, point.before, batch) for batch in point.batches[1:]]
-    return estimates.update_s([point.training, *others], point.parameter_server)[0]
-
-
 def _state(worker: EdgeTraining) -> Row:
     return (worker.state.cpu, worker.state.gpu, worker.state.mem, worker.batch, worker.share_milli)
 
 
 def _state_quantity(metric: Literal["gpu", "cpu", "mem"]) -> Quantity:
     of: Callable[[NodeState], float] = attrgetter(metric)
-    return Quantity(
-        f"EstState {metric}",
-        lambda point: _state(point.training),
-        lambda point: of(point.after),
-        lambda estimates, point: of(estimates.state_after(point.training)),
-    )
+    return Quantity(f"EstState {metric}", lambda point: _state(point.training), lambda point: of(point.after))
 
 
 def _exec(after: NodeState) -> Row:
@@ -85,20 +70,17 @@ COMPUTE = Quantity(
     "EstComputeTime",
     lambda point: _compute(point.training),
     lambda point: point.compute_s,
-    lambda estimates, point: estimates.compute_s(point.training),
 )
 UPDATE = Quantity(
     "EstUpdateTime",
     lambda point: _update(point.training, point.batches, point.parameter_server),
     lambda point: point.update_s,
-    _update_s,
 )
 STATE_GPU, STATE_CPU, STATE_MEM = (_state_quantity(metric) for metric in ("gpu", "cpu", "mem"))
 EXEC = Quantity(
     "EstExecTime",
     lambda point: _exec(point.after),
     lambda point: point.exec_s,
-    lambda estimates, point: estimates.exec_s(point.kind, point.app, point.after),
 )
 
 QUANTITIES = (COMPUTE, UPDATE, STATE_GPU, STATE_CPU, STATE_MEM, EXEC)
@@ -110,16 +92,9 @@ class BoostedEstimates:
     Args:
         points: measurements; one regressor is fitted per kind of machine and quantity, for EstExecTime also
             per application.
-        fitted: callback after each regressor, thus once per quantity and kind where each kind has one
-            application.
     """
 
-    def __init__(
-        self,
-        points: Sequence[ProfilePoint],
-        trees: int = TREES,
-        fitted: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, points: Sequence[ProfilePoint], trees: int = TREES) -> None:
         self._regressors: dict[tuple[str, str, str], GradientBoostingRegressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
@@ -130,7 +105,6 @@ class BoostedEstimates:
                     rows = [quantity.features(point) for point in told]
                     labels = [quantity.label(point) for point in told]
                     self._regressors[kind, quantity.name, app] = boosted(rows, labels, trees)
-                    fitted()
         self._asked = lru_cache(maxsize=100_000)(self._predicted)
 
     def compute_s(self, worker: EdgeTraining) -> float:
@@ -191,23 +165,6 @@ SURE = 99.0
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedModel:
-    """A row of Table I.
-
-    Attributes:
-        kind, function: kind of machine, and estimated function.
-        mape, deviation: mean absolute percentage error over the test points, and its standard deviation.
-    """
-
-    kind: str
-    function: str
-    train: int
-    test: int
-    mape: float
-    deviation: float
-
-
-@dataclass(frozen=True, slots=True)
 class Models:
     """Models fitted to a part of the points of some kinds of machines.
 
@@ -222,17 +179,6 @@ class Models:
     limits: EdgeLimits
     train: tuple[ProfilePoint, ...]
     tests: Mapping[str, tuple[ProfilePoint, ...]]
-
-    @property
-    def rows(self) -> list[JudgedModel]:
-        """Rows of each kind in the order of Table I."""
-        rows = []
-        for (kind, test), quantity in product(self.tests.items(), QUANTITIES):
-            values = [quantity.estimate(self.estimates, point) for point in test]
-            true = [quantity.label(point) for point in test]
-            learned = sum(point.kind == kind for point in self.train)
-            rows.append(row(kind, quantity.name, learned, values, true))
-        return rows
 
 
 def split(points: Sequence[P], seed: int = 0) -> tuple[list[P], list[P]]:
@@ -268,9 +214,3 @@ def reckoned(
         mem_error=max(0.0, float(np.percentile(mem, SURE))),
         exec_error=max(0.0, float(np.percentile(execs, SURE))) if execs else 0.0,
     )
-
-
-def row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> JudgedModel:
-    """Returns the row of estimated values beside the true ones."""
-    errors: NDArray[np.float64] = 100 * np.abs(np.array(values) / np.array(true) - 1)
-    return JudgedModel(kind, function, train, len(true), float(errors.mean()), float(errors.std()))

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from math import sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 TX2, NANO, PI = "tx2", "nano", "pi4"
 SIFT = "sift"
 
-BATCH_MIN, BATCH_MAX = 2, 32
+BATCH_MIN, BATCH_MAX = ANY_EDGE.batch_min, ANY_EDGE.batch_max
 """b_min and b_max: 32 fits on an idle Nano, and the paper compares step times of both kinds at one size."""
-
-MEM_LIMIT = 0.97
-"""Upper bound of memory utilisation with a training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +168,6 @@ def state_after(worker: EdgeTraining) -> NodeState:
         gpu=saturated(worker.state.gpu + law.gpu_demand),
         mem=worker.state.mem + law.model_mem + law.sample_mem * worker.batch,
     )
-
-
-def after_updates(workers: Sequence[EdgeTraining], parameter_server: NodeState) -> NodeState:
-    """Returns the state of the parameter server while workers push to it."""
-    updates_s = update_s(workers, parameter_server)
-    busy = sum(
-        SERVER.service_s / (_step_s(worker) + updating_s)
-        for worker, updating_s in zip(workers, updates_s, strict=True)
-    )
-    cpu = saturated(parameter_server.cpu + SERVER.cpu_demand * min(1.0, busy))
-    mem = parameter_server.mem + SERVER.model_mem + SERVER.worker_mem * len(workers)
-    return NodeState(cpu, 0.0, mem)
 
 
 def exec_s(kind: str, app: str, state: NodeState) -> float:

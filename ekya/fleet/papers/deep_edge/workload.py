@@ -13,7 +13,7 @@ from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.laws import BATCH_MAX, BATCH_MIN, NANO, PI, SERVER, SIFT, TX2, WORKERS
 from ekya.fleet.policy.assignment import JobAssignment, NodePart
-from ekya.fleet.policy.deep_edge.estimates import EdgeTraining, ParameterServerPoint, ProfilePoint
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining, ProfilePoint
 from ekya.fleet.policy.job import Linear, TrainJob
 from ekya.fleet.policy.places import BackgroundApp, JobName, Node, NodeName, NodeState, Places, SiteName
 from ekya.fleet.policy.view import FleetView, JobState
@@ -75,10 +75,10 @@ def edge_experiment(
     for place, kind in enumerate(kinds):
         name = NodeName(f"{kind}-{place}")
         truth[name] = _loaded(kind, rng)
-        nodes[name] = Node(name, SITE, kind, capacity=_TRAINS, state=_measured(truth[name], rng), apps=apps)
+        nodes[name] = Node(name, SITE, kind, capacity=_TRAINS, state=measured(truth[name], rng), apps=apps)
     name = NodeName("server")
-    truth[name] = _loaded_pi(rng)
-    nodes[name] = Node(name, SITE, PI, capacity=_SERVES, state=_measured(truth[name], rng))
+    truth[name] = loaded_server(rng)
+    nodes[name] = Node(name, SITE, PI, capacity=_SERVES, state=measured(truth[name], rng))
     job = TrainJob(
         JobName(f"update-{seed}"),
         0,
@@ -102,24 +102,24 @@ def profile_points(
     rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])
     points = list[ProfilePoint]()
     while len(points) < count:
-        state, pi = _stressed(kind, rng), _loaded_pi(rng)
+        state, pi = _stressed(kind, rng), loaded_server(rng)
         batch, share = int(rng.integers(BATCH_MIN, BATCH_MAX + 1)), int(rng.choice(shares_milli))
         training = EdgeTraining(kind, state, batch, share)
         after = laws.state_after(training)
         if after.mem > 1:
             continue
-        others = [_companion(rng) for _ in range(rng.integers(0, 4))]
+        others = [companion(rng) for _ in range(rng.integers(0, 4))]
         points.append(
             ProfilePoint(
                 kind,
-                _measured(state, rng),
+                measured(state, rng),
                 batch,
                 (batch, *(other.batch for other in others)),
-                _measured(pi, rng),
+                measured(pi, rng),
                 share,
                 laws.compute_s(training) * _noise(NOISE_COMPUTE, rng),
                 laws.update_s([training, *others], pi)[0] * _noise(NOISE_UPDATE, rng),
-                _measured(after, rng),
+                measured(after, rng),
                 SIFT,
                 laws.exec_s(kind, SIFT, after) * _noise(NOISE_EXEC, rng),
             )
@@ -127,21 +127,8 @@ def profile_points(
     return points
 
 
-def pi_points(count: int = POINTS[PI]) -> list[ParameterServerPoint]:
-    """Draws data points of the parameter server, likewise."""
-    rng = np.random.default_rng([PROFILE_SEED, 2])
-    points = []
-    for _ in range(count):
-        state = _loaded_pi(rng)
-        others = [_companion(rng) for _ in range(rng.integers(1, 5))]
-        after = laws.after_updates(others, state)
-        batches = tuple(other.batch for other in others)
-        points.append(ParameterServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
-    return points
-
-
-def _companion(rng: np.random.Generator) -> EdgeTraining:
-    """Draws another worker of the training."""
+def companion(rng: np.random.Generator) -> EdgeTraining:
+    """Draws another worker of a training."""
     kind = str(rng.choice(sorted(WORKERS)))
     return EdgeTraining(kind, _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1)))
 
@@ -163,7 +150,8 @@ def _loaded(kind: str, rng: np.random.Generator) -> NodeState:
             return state
 
 
-def _loaded_pi(rng: np.random.Generator) -> NodeState:
+def loaded_server(rng: np.random.Generator) -> NodeState:
+    """Draws a state of the parameter server, which may be stressed."""
     rest = SERVER.rest
     return replace(rest, cpu=rest.cpu + _stress(STRESS_SERVER, rng))
 
@@ -173,7 +161,8 @@ def _stress(most: float, rng: np.random.Generator) -> float:
     return level if rng.random() < STRESS_CHANCE else 0.0
 
 
-def _measured(state: NodeState, rng: np.random.Generator) -> NodeState:
+def measured(state: NodeState, rng: np.random.Generator) -> NodeState:
+    """Returns a state as the Profiler measures it."""
     return NodeState(
         min(1.0, state.cpu * _noise(NOISE_CPU, rng)),
         min(1.0, state.gpu * _noise(NOISE_GPU, rng)),

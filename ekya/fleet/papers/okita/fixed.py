@@ -103,7 +103,7 @@ class _Slot:
         """Returns the slot with the running jobs in their places."""
         ground, tasks = slot_of(view, slot_us)
         slot = cls(ground, tasks, [], ground.capacity.copy(), [])
-        place_of = {node: place for place, node in enumerate(ground.nodes) if node is not None}
+        place_of = {node: place for place, node in enumerate(ground.nodes)}
         for task in tasks:
             assignment = task.state.assignment
             if assignment is None or assignment.parameter_server is None:

@@ -1,16 +1,14 @@
-"""Okita's world: how jobs run, and its workloads (§V.A and §V.B), drawn from a seed.
+"""Okita's world: how jobs run, and its workloads (§V.B), drawn from a seed.
 
 Our choices where the paper leaves something open, made before any policy was tuned:
 
-- Jobs of the simulation arrive in any of the T slots with equal probability ("over a large time span T, I UDL
-  jobs arrive randomly"); those of the testbed in the first 10 of 30, as in the paper.
+- Jobs arrive in any of the T slots with equal probability ("over a large time span T, I UDL jobs arrive
+  randomly").
 - A site is one instance; P3, P2 and G3 of all sizes are equally likely. These have no local disks, so each
   has the 500 GB of the testbed's servers. The first site can hold any worker and any parameter server.
 - q is drawn once for both directions. D, ρ/E and all counts are integers.
 - The paper counts response times from slot a to slot t, the last one; the engine from the beginning of a to
   the end of t, which is one slot more. The functions are shifted by this slot, so that f(t - a) is charged.
-- The testbed's jobs have equal parts of their data at each site, and the remainder at random sites. π is the
-  size of their weights at four bytes; ρ, which was measured there, is drawn as in the simulation.
 
 A job and a site are the same in a smaller workload of the same seed.
 """
@@ -32,7 +30,7 @@ from ekya.fleet.sim.engine import Stage
 
 RESOURCES = ("gpu", "vcpu", "ram_gb", "disk_gb")
 
-_DISK_GB = 500.0
+DISK_GB = 500.0
 INSTANCES: Mapping[str, tuple[int, int, float]] = {
     "p3.8xlarge": (4, 32, 244.0),
     "p3.16xlarge": (8, 64, 488.0),
@@ -48,24 +46,13 @@ INSTANCES: Mapping[str, tuple[int, int, float]] = {
 _HOLD_ANY = 5
 """Number of the first instances that can hold any worker beside any parameter server."""
 
-TESTBED_JOBS: tuple[tuple[str, int, float], ...] = (
-    ("resnet50-cifar10", 27, 102.0),
-    ("resnet101-cifar10", 27, 178.0),
-    ("googlenet-caltech101", 115, 54.0),
-    ("vgg16-caltech101", 115, 553.0),
-    ("alexnet-tinyimagenet", 150, 249.0),
-    ("inceptionbn-tinyimagenet", 150, 45.0),
-)
-"""Table II: name, data chunks, megabytes of weights."""
-_TESTBED_SITES, _TESTBED_GPUS, _TESTBED_CHUNK_MB = 9, 1, 2.0
-
-_NEEDS, _TESTBED_NEEDS = ((1, 10), (2, 32), (5, 10)), ((1, 3), (2, 6), (0, 0))
+_NEEDS = ((1, 10), (2, 32), (5, 10))
 """Bounds of what a worker, or a parameter server, needs of the resources after GPUs."""
 
 GROWING, LINEAR, CLIFF = "growing", "linear", "cliff"
 """Latency cost functions; the paper calls them sigmoid, linear and piecewise."""
 
-_OF_SITES, _OF_JOBS, _OF_TESTBED = range(3)
+_OF_SITES, _OF_JOBS = range(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +63,6 @@ class OkitaSetting:
         sites, jobs, slots: R, I and T.
         slot_s: length of a slot; half an hour in §III.A.
         cost: name of the latency cost function.
-        come_within: number of slots, from the first one on, in which jobs arrive; 0: all T.
     """
 
     sites: int = 50
@@ -84,7 +70,6 @@ class OkitaSetting:
     slots: int = 150
     slot_s: int = 1800
     cost: str = GROWING
-    come_within: int = 0
 
     @property
     def slot_us(self) -> int:
@@ -95,10 +80,6 @@ class OkitaSetting:
     def until_us(self) -> int:
         """End of slot T in microseconds."""
         return self.slots * self.slot_us
-
-
-TESTBED = OkitaSetting(sites=_TESTBED_SITES, jobs=10, slots=30, slot_s=1200, come_within=10)
-"""Parameters of §V.A's testbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,39 +93,26 @@ class OkitaWorkload:
 
 def simulation(setting: OkitaSetting, seed: int) -> OkitaWorkload:
     """Draws a workload of §V.B."""
-    places = _places(setting.sites, seed)
+    places = draw_places(setting.sites, seed)
     jobs = tuple(_job(setting, seed, index) for index in range(setting.jobs))
     return OkitaWorkload(setting, jobs, places)
 
 
-def of_testbed(seed: int, setting: OkitaSetting = TESTBED) -> OkitaWorkload:
-    """Draws a workload of §V.A: nine servers, and jobs drawn from Table II."""
-    capacity = dict(zip(RESOURCES, (float(_TESTBED_GPUS), 12.0, 16.0, _DISK_GB), strict=True))
-    links = _places(setting.sites, seed).link_cost
-    nodes = {
-        node.name: node
-        for node in (
-            Node(NodeName(site), site, "rtx2060", _TESTBED_GPUS, capacity=capacity)
-            for site in _sites(setting.sites)
-        )
-    }
-    jobs = tuple(_testbed_job(setting, seed, index) for index in range(setting.jobs))
-    return OkitaWorkload(setting, jobs, Places(nodes, links))
-
-
-def _sites(count: int) -> list[SiteName]:
+def list_sites(count: int) -> list[SiteName]:
+    """Returns the names of the first sites."""
     return [SiteName(f"site-{index:03d}") for index in range(count)]
 
 
-def _places(count: int, seed: int) -> Places:
-    sites, kinds = _sites(count), [*INSTANCES]
+def draw_places(count: int, seed: int) -> Places:
+    """Draws the first sites, and the links between them."""
+    sites, kinds = list_sites(count), [*INSTANCES]
     nodes: dict[NodeName, Node] = {}
     links: dict[tuple[SiteName, SiteName], float] = {}
     for index, site in enumerate(sites):
         rng = np.random.default_rng([seed, _OF_SITES, index])
         kind = kinds[rng.integers(_HOLD_ANY if index == 0 else len(kinds))]
         gpus, vcpus, ram_gb = INSTANCES[kind]
-        capacity = dict(zip(RESOURCES, (float(gpus), float(vcpus), ram_gb, _DISK_GB), strict=True))
+        capacity = dict(zip(RESOURCES, (float(gpus), float(vcpus), ram_gb, DISK_GB), strict=True))
         nodes[NodeName(site)] = Node(NodeName(site), site, kind, gpus, capacity=capacity)
         for other in sites[:index]:
             links[site, other] = links[other, site] = rng.uniform(2.0, 8.0) / 100.0
@@ -153,51 +121,32 @@ def _places(count: int, seed: int) -> Places:
 
 def _job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
     rng = np.random.default_rng([seed, _OF_JOBS, index])
-    worker = _needs(rng, _NEEDS, int(rng.integers(0, 5)))
-    server = _needs(rng, _NEEDS)
+    worker = draw_needs(rng, _NEEDS, int(rng.integers(0, 5)))
+    server = draw_needs(rng, _NEEDS)
     # Arguments are drawn in this order.
     return TrainJob(
         JobName(f"job-{index:04d}"),
-        int(rng.integers(setting.come_within or setting.slots)) * setting.slot_us,
+        int(rng.integers(setting.slots)) * setting.slot_us,
         epochs=int(rng.integers(20, 31)),
-        waiting=_waiting(setting, rng),
+        waiting=draw_waiting(setting, rng),
         chunk_mb=rng.uniform(20.0, 60.0),
         model_mb=rng.uniform(30.0, 575.0),
         worker=worker,
         parameter_server=server,
         chunks_per_slot=float(rng.integers(5, 16)),
-        chunks={site: int(rng.integers(10, 21)) for site in _sites(setting.sites)},
+        chunks={site: int(rng.integers(10, 21)) for site in list_sites(setting.sites)},
     )
 
 
-def _needs(rng: np.random.Generator, bounds: Sequence[tuple[int, int]], gpus: int = 0) -> dict[str, float]:
+def draw_needs(
+    rng: np.random.Generator, bounds: Sequence[tuple[int, int]], gpus: int = 0
+) -> dict[str, float]:
+    """Draws what a worker, or a parameter server, needs of each resource; bounds are of those after GPUs."""
     drawn = (float(rng.integers(low, high + 1)) for low, high in bounds)
     return dict(zip(RESOURCES, (float(gpus), *drawn), strict=True))
 
 
-def _testbed_job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
-    rng = np.random.default_rng([seed, _OF_TESTBED, index])
-    name, chunks, model_mb = TESTBED_JOBS[rng.integers(len(TESTBED_JOBS))]
-    worker = _needs(rng, _TESTBED_NEEDS, int(rng.integers(0, 2)))
-    server = _needs(rng, _TESTBED_NEEDS)
-    sites = _sites(setting.sites)
-    everywhere, rest = divmod(chunks, len(sites))
-    more = {sites[place] for place in rng.permutation(len(sites))[:rest]}
-    return TrainJob(
-        JobName(f"job-{index:04d}-{name}"),
-        int(rng.integers(setting.come_within or setting.slots)) * setting.slot_us,
-        epochs=int(rng.integers(20, 31)),
-        waiting=_waiting(setting, rng),
-        chunks={site: everywhere + (site in more) for site in sites},
-        chunk_mb=_TESTBED_CHUNK_MB,
-        model_mb=model_mb,
-        worker=worker,
-        parameter_server=server,
-        chunks_per_slot=float(rng.integers(5, 16)),
-    )
-
-
-def _waiting(setting: OkitaSetting, rng: np.random.Generator) -> WaitingCost:
+def draw_waiting(setting: OkitaSetting, rng: np.random.Generator) -> WaitingCost:
     """Draws f in seconds, shifted by one slot."""
     slot_s = setting.slot_s
     tau = rng.uniform(20.0, 100.0)

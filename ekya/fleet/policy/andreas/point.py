@@ -1,6 +1,5 @@
 """One scheduling point as arrays: time and cost of each job in each configuration (§IV.A)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Node, NodeName, Places
 from ekya.fleet.policy.view import FleetView, JobState
 
@@ -21,20 +19,18 @@ WAITS = -1
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Interchangeable nodes: of the same kind, size and cost, and open to the same jobs.
+    """Interchangeable nodes: of the same kind, size and cost.
 
     Attributes:
         kind, gpus: of each node.
         names: sorted.
         cost_a_s: c_ng, with 0, 1, ... GPUs in use.
-        banned: names of jobs that may not run here.
     """
 
     kind: str
     gpus: int
     names: tuple[NodeName, ...]
     cost_a_s: tuple[float, ...]
-    banned: frozenset[str]
 
     @property
     def base_cost_a_s(self) -> float:
@@ -146,13 +142,13 @@ class Point:
 
 def point_of(view: FleetView) -> Point:
     """Converts a view to arrays; the order of its jobs does not matter."""
-    shelves = shelves_of(view.places, view.jobs)
+    shelves = shelves_of(view.places)
     columns = [(number, gpus) for number, shelf in enumerate(shelves) for gpus in range(1, shelf.gpus + 1)]
     shelf = np.array([number for number, _ in columns], dtype=np.intp)
     gpus = np.array([gpus for _, gpus in columns], dtype=np.intp)
     epochs = np.array([max(1e-9, state.left.epochs - state.left.begun) for state in view.jobs])
-    configs = [(number, (shelves[number].kind, count)) for number, count in columns]
-    epoch_us = np.array([_epoch_us(state.job, shelves, configs) for state in view.jobs])
+    configs = [(shelves[number].kind, count) for number, count in columns]
+    epoch_us = np.array([[state.job.epoch_us.get(one, np.inf) for one in configs] for state in view.jobs])
     takes_s = epochs[:, None] * epoch_us.reshape(len(epochs), len(columns)) / US_PER_S
     due_us = [state.job.due_us for state in view.jobs]
     due_in_s = np.array([np.inf if due is None else (due - view.now_us) / US_PER_S for due in due_us])
@@ -177,32 +173,18 @@ def point_of(view: FleetView) -> Point:
     )
 
 
-def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
+def shelves_of(places: Places) -> tuple[Shelf, ...]:
     """Groups interchangeable nodes into shelves, sorted."""
-    names, barred = places.nodes.keys(), {name: list[str]() for name in places.nodes}
-    for state in states:
-        out = state.strikes.out | (names - state.job.allowed if state.job.allowed else frozenset())
-        for name in names & out:
-            barred[name].append(state.job.name)
-    alike: dict[tuple[str, int, tuple[float, ...], tuple[str, ...]], list[Node]] = {}
+    alike: dict[tuple[str, int, tuple[float, ...]], list[Node]] = {}
     for node in places.nodes.values():
         if node.gpus:
-            banned = tuple(sorted(barred[node.name]))
-            alike.setdefault((node.kind, node.gpus, node.power_w, banned), []).append(node)
+            alike.setdefault((node.kind, node.gpus, node.power_w), []).append(node)
     return tuple(
         Shelf(
             kind,
             gpus,
             tuple(sorted(node.name for node in nodes)),
             tuple(places.cost_a_second(nodes[0], used) for used in range(gpus + 1)),
-            frozenset(banned),
         )
-        for (kind, gpus, _, banned), nodes in sorted(alike.items(), key=lambda one: one[0])
+        for (kind, gpus, _), nodes in sorted(alike.items(), key=lambda one: one[0])
     )
-
-
-def _epoch_us(
-    job: TrainJob, shelves: Sequence[Shelf], configs: Sequence[tuple[int, tuple[str, int]]]
-) -> list[float]:
-    banned = [job.name in shelf.banned for shelf in shelves]
-    return [np.inf if banned[number] else job.epoch_us.get(config, np.inf) for number, config in configs]

@@ -95,19 +95,3 @@ class ProfilePoint:
     def training(self) -> EdgeTraining:
         """Input of the estimators for this worker."""
         return EdgeTraining(self.kind, self.before, self.batch, self.share_milli)
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterServerPoint:
-    """Measurement of a parameter server under stress.
-
-    Attributes:
-        before: used by the stressors.
-        batches: B, of the workers that push to it.
-        after: while workers push to it.
-    """
-
-    kind: str
-    before: NodeState
-    batches: tuple[int, ...]
-    after: NodeState

@@ -7,7 +7,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, EdgeTraining
 from ekya.fleet.policy.places import Node, NodeName, NodeState
-from ekya.fleet.policy.view import STRIKES, FleetView, JobState
+from ekya.fleet.policy.view import FleetView, JobState
 
 
 def training_on(node: Node, batch: int, share_milli: int) -> EdgeTraining:
@@ -96,7 +96,7 @@ NO_MEMORY = "its memory has no room for the smallest batch"
 class EdgePolicy:
     """Spreads each training over the workers that are free when it arrives, and leaves it there.
 
-    A training is spread again when a machine fails under it. A machine can be a worker or the parameter
+    A machine can be a worker or the parameter
     server of a job if its capacity covers the job's ``worker`` or ``parameter_server`` needs.
     """
 
@@ -122,41 +122,29 @@ class EdgePolicy:
 
     def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> JobAssignment | str:
         job, nodes = state.job, [node for _, node in sorted(view.places.nodes.items())]
-        parameter_server = next(
-            (node for node in nodes if _holds(node, job.parameter_server) and state.may_use(node.name)), None
-        )
+        parameter_server = next((node for node in nodes if _holds(node, job.parameter_server)), None)
         if parameter_server is None:
-            return "no machine that could be the parameter server works"
-        left_out = {
-            node.name: f"it has failed {STRIKES} times under this training"
-            for node in nodes
-            if node.name in state.strikes.out
-        }
-        workers = tuple(
-            node
-            for node in nodes
-            if _holds(node, job.worker) and node.name not in taken and state.may_use(node.name)
-        )
+            return "no machine can be the parameter server"
+        workers = tuple(node for node in nodes if _holds(node, job.worker) and node.name not in taken)
         samples = sum(state.left.chunks.values())
         plan = self.solver(EdgeTask(workers, parameter_server.state, samples, self.estimates, self.limits))
-        left_out |= plan.left_out
         if not plan.parts:
-            return f"no worker is free for it{_told(left_out)}"
-        return JobAssignment(job.name, plan.parts, _reason(plan, samples, left_out), parameter_server.name)
+            return f"no worker is free for it{_told(plan.left_out)}"
+        return JobAssignment(job.name, plan.parts, _reason(plan, samples), parameter_server.name)
 
 
 def _holds(node: Node, needs: Mapping[str, float]) -> bool:
     return bool(needs) and all(node.capacity.get(resource, 0.0) >= need for resource, need in needs.items())
 
 
-def _reason(plan: EdgePlan, samples: int, left_out: dict[NodeName, str]) -> str:
+def _reason(plan: EdgePlan, samples: int) -> str:
     parts = ", ".join(
         f"{part.node} {part.chunks} in batches of {part.batch}"
         + (f" at {part.share_milli / 10:g}% of its processor" if part.share_milli < 1000 else "")
         for part in plan.parts
     )
-    return f"of {samples} samples {parts}, so that an epoch takes {plan.epoch_s:.0f} s{_told(left_out)}"
+    return f"of {samples} samples {parts}, so that an epoch takes {plan.epoch_s:.0f} s{_told(plan.left_out)}"
 
 
-def _told(left_out: dict[NodeName, str]) -> str:
+def _told(left_out: Mapping[NodeName, str]) -> str:
     return "".join(f"; not {name}: {why}" for name, why in sorted(left_out.items()))

@@ -24,24 +24,24 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """Sites with working nodes or data.
+    """Sites, with one node each.
 
     Attributes:
-        nodes: node of each site; None where none works now.
+        nodes: node of each site.
         resources: names, of all that nodes have or jobs need.
         capacity: C_r^k, R x K.
         mb_cost: q^{rr'}, R x R, from the row's site to the column's.
     """
 
     sites: tuple[SiteName, ...]
-    nodes: tuple[NodeName | None, ...]
+    nodes: tuple[NodeName, ...]
     resources: tuple[str, ...]
     capacity: Floats
     mb_cost: Floats
 
     @classmethod
     def from_view(cls, view: FleetView) -> "Ground":
-        """Returns all sites that have a node or data.
+        """Returns all sites; no data lies elsewhere.
 
         Raises:
             ValueError: a site has several nodes.
@@ -49,9 +49,9 @@ class Ground:
         at = {node.site: node for node in view.places.nodes.values()}
         if len(at) != len(view.places.nodes):
             raise ValueError("Okita's sites have one node each")
-        sites = tuple(sorted({*at, *(site for state in view.jobs for site in state.job.chunks)}))
+        sites = tuple(sorted(at))
         needs = (one for state in view.jobs for one in (state.job.worker, state.job.parameter_server))
-        # What no working node has is needed all the same: such a job has room nowhere.
+        # What no node has is needed all the same: such a job has room nowhere.
         resources = tuple(sorted({*(name for node in at.values() for name in node.capacity), *chain(*needs)}))
         index = {site: place for place, site in enumerate(sites)}
         mb_cost = np.zeros((len(sites), len(sites)))
@@ -60,18 +60,9 @@ class Ground:
             mb_cost[row] = [cost_of((origin, target), 0.0) for target in sites]
         np.fill_diagonal(mb_cost, 0.0)
         capacity = np.array(
-            [
-                [at[site].capacity.get(name, 0.0) if site in at else 0.0 for name in resources]
-                for site in sites
-            ]
+            [[at[site].capacity.get(name, 0.0) for name in resources] for site in sites]
         ).reshape(len(sites), len(resources))
-        nodes = tuple(at[site].name if site in at else None for site in sites)
-        return cls(sites, nodes, resources, capacity, mb_cost)
-
-    @cached_property
-    def down(self) -> NDArray[np.bool_]:
-        """Sites where no node works; R."""
-        return np.array([node is None for node in self.nodes], dtype=np.bool_)
+        return cls(sites, tuple(at[site].name for site in sites), resources, capacity, mb_cost)
 
     @cached_property
     def nearest(self) -> Ints:
@@ -97,7 +88,6 @@ class OkitaTask:
         worker, parameter_server: m_i^k and n_i^k; K.
         left: M_i^r(t); R.
         chunks: D_i^r; R.
-        closed: sites without a node that the job may use; R.
         now_us, slot_us: beginning and length of the slot.
     """
 
@@ -106,7 +96,6 @@ class OkitaTask:
     parameter_server: Floats
     left: Ints
     chunks: Ints
-    closed: NDArray[np.bool_]
     now_us: int
     slot_us: int
 
@@ -122,10 +111,7 @@ class OkitaTask:
             np.array([by_site.get(site, 0) for site in ground.sites], dtype=np.int64)
             for by_site in (state.left.chunks, job.chunks)
         )
-        closed = ground.down
-        if job.allowed or state.strikes.out:
-            closed = np.array([node is None or not state.may_use(node) for node in ground.nodes])
-        return cls(state, worker, parameter_server, left, chunks, closed, now_us, slot_us)
+        return cls(state, worker, parameter_server, left, chunks, now_us, slot_us)
 
     @property
     def job(self) -> TrainJob:
@@ -188,15 +174,15 @@ def room(free: Floats, task: OkitaTask) -> Ints:
     """Returns A_i^r, the workers that fit on each site; R, negative where a resource is overbooked."""
     asked = task.worker > 0
     if not asked.any():
-        return np.where(task.closed, 0, np.iinfo(np.int32).max).astype(np.int64)
+        return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
     whole = np.floor(free[:, asked] / task.worker[asked] + ROUNDING)
-    return np.where(task.closed, 0, whole.min(axis=1)).astype(np.int64)
+    return np.asarray(whole.min(axis=1), dtype=np.int64)
 
 
 def room_beside(free: Floats, task: OkitaTask) -> Ints:
     """Returns A_i^r beside the parameter server; negative where the parameter server does not fit."""
     left = free - task.parameter_server
-    fits_there = (left >= -ROUNDING).all(axis=1) & ~task.closed
+    fits_there = (left >= -ROUNDING).all(axis=1)
     return np.where(fits_there, room(np.maximum(left, 0.0), task), -1)
 
 
@@ -214,10 +200,8 @@ def as_assignment(
     trained = moves.sum(axis=0)
     parts = []
     for place in np.flatnonzero(workers):
-        node = ground.nodes[place]
-        if node is not None:
-            count = int(workers[place])
-            parts.append(NodePart(node, int(gpus * count), count, int(trained[place])))
+        count = int(workers[place])
+        parts.append(NodePart(ground.nodes[place], int(gpus * count), count, int(trained[place])))
     sent = {
         (ground.sites[origin], ground.sites[target]): int(moves[origin, target])
         for origin, target in np.argwhere(moves)

@@ -69,7 +69,12 @@ class LaunchedServers:
 
     @staticmethod
     def launch(
-        folder: ServersFolder, servers: Servers, tier: str | None, seed: int, shares: str
+        folder: ServersFolder,
+        servers: Servers,
+        tier: str | None,
+        seed: int,
+        shares: str,
+        stores: Path | None = None,
     ) -> "LaunchedServers":
         """Starts all servers of a new run.
 
@@ -79,12 +84,14 @@ class LaunchedServers:
             tier: policy that finds loans; None: every server works alone.
             seed: of all random draws.
             shares: name of a share backend, or ``auto``.
+            stores: file of its stores, for a launcher that is started again.
 
         Raises:
             UserError: a file cannot be written.
         """
         ports = _free_ports(servers.sites)
-        live = LiveRun(tier, seed, shares, servers.links.usual_mb_s, ports, time.time())
+        where = None if stores is None else stores.absolute()
+        live = LiveRun(tier, seed, shares, servers.links.usual_mb_s, ports, time.time(), where)
         live.save(folder.live)
         _file(folder, SiteName("")).parent.mkdir()
         for server in servers.servers:

@@ -1,7 +1,7 @@
 """Lending of one service: it offers and borrows, and lends to others, beside its run."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import ray
@@ -9,8 +9,6 @@ import ray
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.commands import StartRetraining
-from ekya.core.units import StreamId
-from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.places import SiteName
 from ekya.fleet.policy.registry import TIERS
 from ekya.fleet.run.link_sizes import sizes_of
@@ -108,17 +106,13 @@ class ServiceLending:
         """Wraps the executor so that the service lends to others and follows its own jobs elsewhere."""
         run, above, self._clock = self._run, self._above, clock
 
-        def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-            if above is not None:
-                above.add_later_traffic(self._site, stream, moved_mb)
-
         def lose_host(site: SiteName) -> None:
             if above is not None:
                 above.lose_host(site)
 
         lenders = {} if above is None else above.lenders
         awaited = TrainedElsewhere(
-            self._site, lenders, gather_bundles(remote), remote.report_progress, moved_since, lose_host
+            self._site, lenders, gather_bundles(remote), remote.report_progress, lose_host
         )
         self._open.callback(awaited.close)
         config = run.fleet.lending
@@ -127,7 +121,7 @@ class ServiceLending:
             make_scheduler(run.options.scheduler),
             run.constants,
             sizes_of(run.fleet, run.options.seed),
-            above,
+            None if above is None else above.coordinator,
             inner,
             awaited,
             LISTENS_EVERY_US,

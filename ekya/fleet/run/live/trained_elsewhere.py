@@ -1,12 +1,10 @@
 """Retrainings that really run on servers which lend for them."""
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ekya.core import commands as cmd
-from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.core.weights import RemoteCheckpoint
 from ekya.fleet.policy.loans import Loan, Way
@@ -14,10 +12,8 @@ from ekya.fleet.policy.places import SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live.lender import Lender
 from ekya.fleet.run.training.bundle_file import TrainingBundle
-from ekya.fleet.run.training.protocol import CallError, Host, TrainingProgress
+from ekya.fleet.run.training.protocol import Host, TrainingProgress
 from ekya.fleet.run.training.trainer import RemoteTraining
-
-_LOG = logging.getLogger(__name__)
 
 MOVED_WITHIN_US = 30_000_000
 """Time in which a training that has lost its host must be moved to another.
@@ -29,7 +25,7 @@ TELLS_EVERY_US = 2_000_000
 """Minimum interval of events for a retraining's epochs: preparing weights to serve takes about a second."""
 
 ENDS_WITHIN_S = 5.0
-"""Time in which a stopped training ends; traffic after it is not counted."""
+"""Time within which hosts are told of trainings that were stopped before this process ends."""
 
 Gather = Callable[[cmd.StartRetraining], Callable[[], TrainingBundle]]
 """Begins to collect a retraining's inputs; the result, in another thread, waits for them."""
@@ -38,33 +34,27 @@ Bring = Callable[[cmd.StartRetraining, Sequence[float], Callable[[], RemoteCheck
 """Callback for the accuracies after each epoch whose weights are home, with what makes the best of these, and
 whether it is over."""
 
-MovedSince = Callable[[StreamId, Mapping[Way, float]], None]
-"""Callback for traffic that a retraining caused after it was given up: stream, traffic over each link."""
-
 
 @dataclass(slots=True, eq=False)
 class _Away:
     """A remote retraining.
 
     Attributes:
-        handle: None while its inputs are collected.
+        handle: follows it.
         epochs_home: epochs that were reported to the loop.
         told_us: when they were reported.
         failed: why it ended early; empty otherwise.
         counted_mb: traffic that was reported before, when a host died or it was given up.
         stranded_us: when it lost its host; None where it has one.
-        over: its weights are not awaited any more.
     """
 
     command: cmd.StartRetraining
-    loan: Loan
-    handle: RemoteTraining | None = None
+    handle: RemoteTraining
     epochs_home: int = 0
     told_us: int = 0
     failed: str = ""
     counted_mb: Mapping[Way, float] = field(default_factory=dict)
     stranded_us: int | None = None
-    over: bool = False
 
 
 class TrainedElsewhere:
@@ -75,8 +65,8 @@ class TrainedElsewhere:
         lenders: servers that may train.
         gather: see ``Gather``.
         bring: see ``Bring``.
-        moved_since: called by separate threads.
-        lose_host: likewise, for a host that is lost; it moves the trainings there, or fails them.
+        lose_host: called by separate threads for a host that is lost; it moves the trainings there, or fails
+            them.
     """
 
     def __init__(
@@ -85,25 +75,26 @@ class TrainedElsewhere:
         lenders: Mapping[SiteName, Lender],
         gather: Gather,
         bring: Bring,
-        moved_since: MovedSince,
         lose_host: Callable[[SiteName], None],
     ) -> None:
         self._site, self._lenders, self._gather, self._bring = site, lenders, gather, bring
-        self._moved_since, self._lose_host = moved_since, lose_host
+        self._lose_host = lose_host
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
-        self._ending: list[threading.Thread] = []
+        self._ending: list[RemoteTraining] = []
 
     def begin_training(self, command: cmd.StartRetraining, loan: Loan) -> None:
-        """Begins a retraining; a thread collects its inputs, since crops come from another process."""
-        away = _Away(command, loan, told_us=loan.offer.now_us)
+        """Begins a retraining; its thread collects the inputs, since crops come from another process."""
+        name, epochs = f"{command.stream}, retraining {command.job}", command.config.epochs
+        handle = RemoteTraining(
+            name, self._gather(command), epochs, self._host(loan), self._site, self._lose_host
+        )
         with self._lock:
-            self._away[command.stream] = away
-        gathered = self._gather(command)
-        threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
+            self._away[command.stream] = _Away(command, handle, told_us=loan.offer.now_us)
+        handle.start_thread()
 
     def find_training(self, stream: StreamId) -> RemoteTraining | None:
-        """Returns the training of a stream's retraining; None while its inputs are collected."""
+        """Returns the training of a stream's retraining; None where there is none."""
         with self._lock:
             away = self._away.get(stream)
             return None if away is None else away.handle
@@ -112,9 +103,8 @@ class TrainedElsewhere:
         """Returns its progress up to the last epoch whose checkpoint is here."""
         with self._lock:
             away = self._away.get(stream)
-            if away is None or away.handle is None:
-                epochs = 1 if away is None else away.loan.offer.epochs
-                return Interrupted(epochs, {})
+            if away is None:
+                return Interrupted(1, {})
             now = away.handle.poll()
             moved_mb = self._newly_moved(away, now)
             return Interrupted(max(1, now.planned_epochs - now.epochs_home), moved_mb)
@@ -123,10 +113,7 @@ class TrainedElsewhere:
         """Continues it from its last checkpoint under the new loan."""
         with self._lock:
             away = self._away.get(stream)
-            if away is None:
-                return
-            away.loan = loan
-            if away.handle is not None:
+            if away is not None:
                 away.handle.move_to(self._host(loan))
 
     def fail_training(self, stream: StreamId, reason: str, now_us: int) -> None:
@@ -137,19 +124,9 @@ class TrainedElsewhere:
                 away.failed = reason
 
     def stop_training(self, stream: StreamId, now_us: int) -> Mapping[Way, float]:
-        """Stops it; its processes end within a step, and their traffic until then is reported later."""
+        """Stops it; its processes end within a step, and their traffic until then is not counted."""
         with self._lock:
-            away = self._away.pop(stream)
-            moved_mb = self._leave(away)
-            self._ending = [thread for thread in self._ending if thread.is_alive()]
-            if away.handle is not None:
-                self._ending.append(
-                    threading.Thread(
-                        target=self._tell_rest, args=(away, away.handle), name="ending", daemon=True
-                    )
-                )
-                self._ending[-1].start()
-        return moved_mb
+            return self._leave(self._away.pop(stream))
 
     def next_us(self) -> int | None:
         """Returns None: real trainings have no known end."""
@@ -162,29 +139,13 @@ class TrainedElsewhere:
         return [came for away in waiting if (came := self._come(away, now_us)) is not None]
 
     def close(self) -> None:
-        """Ends all retrainings, and waits until the last traffic of those given up is reported."""
+        """Ends all retrainings, and waits until their hosts are told."""
         with self._lock:
             for away in self._away.values():
                 self._leave(away)
             self._away.clear()
-        for thread in self._ending:
-            thread.join(ENDS_WITHIN_S)
-
-    def _start(self, away: _Away, gathered: Callable[[], TrainingBundle]) -> None:
-        try:
-            bundle = gathered()
-            with self._lock:
-                if not away.over and not away.failed:
-                    name = f"{away.command.stream}, retraining {away.command.job}"
-                    host = self._host(away.loan)
-                    away.handle = RemoteTraining(name, bundle, host, self._site, self._lose_host)
-                    away.handle.start_thread()
-        except (UserError, CallError, ValueError, LookupError, TimeoutError) as error:
-            away.failed = str(error) or type(error).__name__
-        except Exception as error:
-            # Any error must be reported: the loop waits for this training, and hosts hold shares for it.
-            _LOG.exception("%s: its retraining elsewhere cannot begin", away.command.stream)
-            away.failed = f"{type(error).__name__}: {error}"
+        for handle in self._ending:
+            handle.wait(ENDS_WITHIN_S)
 
     def _host(self, loan: Loan) -> Host:
         """Returns the host of a loan, with its share."""
@@ -193,8 +154,6 @@ class TrainedElsewhere:
 
     def _come(self, away: _Away, now_us: int) -> Came | None:
         command, handle, failed = away.command, away.handle, away.failed
-        if handle is None:
-            return self._ended(away, failed) if failed else None
         now = handle.poll()
         epochs = now.epochs_home
         over = bool(failed) or self._is_over(away, handle, now, now_us)
@@ -226,18 +185,9 @@ class TrainedElsewhere:
 
     def _leave(self, away: _Away) -> Mapping[Way, float]:
         """Stops it and returns its traffic that was not reported before."""
-        away.over = True
-        if away.handle is None:
-            return {}
         away.handle.stop_training()
+        self._ending = [*(one for one in self._ending if not one.poll().over), away.handle]
         return self._newly_moved(away, away.handle.poll())
-
-    def _tell_rest(self, away: _Away, handle: RemoteTraining) -> None:
-        handle.wait(ENDS_WITHIN_S)
-        with self._lock:
-            moved_mb = self._newly_moved(away, handle.poll())
-        if any(moved_mb.values()):
-            self._moved_since(away.command.stream, moved_mb)
 
     def _newly_moved(self, away: _Away, now: TrainingProgress) -> Mapping[Way, float]:
         """Returns traffic that was not reported before, and marks it as reported."""

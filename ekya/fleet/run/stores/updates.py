@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from ekya.core.commands import StartRetraining
@@ -13,9 +12,8 @@ from ekya.core.weights import Elsewhere, RemoteCheckpoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, outlook
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.places import STORES, SiteName
-from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Came, Interrupted
-from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer, Lent, LoanId
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Answer
 from ekya.fleet.run.live.own_coordinator import OwnCoordinator
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.stores.update_book import Update, UpdateBook, crop_gpu_s
@@ -31,9 +29,7 @@ DUE = "its due date has come"
 
 
 class StoreUpdates:
-    """Offers updates and trains them. Thread-safe.
-
-    It is a ``Peer`` that lends nothing.
+    """Offers updates and trains them. It ``Borrows``. Thread-safe.
 
     Args:
         book: of the updates.
@@ -47,7 +43,6 @@ class StoreUpdates:
             above.lenders,
             self._gather,
             self._bring,
-            partial(above.add_later_traffic, STORES),
             above.lose_host,
         )
         self._sites: Mapping[SiteName, str] = {}
@@ -112,7 +107,7 @@ class StoreUpdates:
             UserError: as in ``UpdateBook.draft_update``.
         """
         _, offer = self._book.draft_update(store)
-        return self._above.would_get(self._book.now_us, offer)
+        return self._above.coordinator.would_get(self._book.now_us, offer)
 
     def forecast(self, store: StreamId) -> tuple[TrainingProgress | None, Outlook | None]:
         """Returns the progress of an update and the accuracy monitor's estimate.
@@ -134,17 +129,6 @@ class StoreUpdates:
 
     # Called by the coordinator.
 
-    def spare_room(self, now_us: int, until_us: int) -> Room | None:
-        """Returns None: it lends nothing."""
-        return None
-
-    def lend_share(self, number: LoanId, lent: Lent) -> bool:
-        """Returns False."""
-        return False
-
-    def take_back_share(self, number: LoanId, at_us: int) -> None:
-        """Is never called."""
-
     def grant_loan(self, loan: Loan) -> None:
         """Begins an update under a loan, or gives the loan up where it is not awaited any more."""
         stream = loan.offer.stream
@@ -154,7 +138,7 @@ class StoreUpdates:
                 return  # It was moved already.
             offer = None if one is None or one.loan is not None else one.offer
             if one is None or offer is None or offer.config != loan.offer.config:
-                self._above.end_loan(STORES, stream, self._book.now_us, GIVEN_UP, {})
+                self._above.coordinator.end_loan(STORES, stream, self._book.now_us, GIVEN_UP, {})
                 return
             one.loan, one.why, one.judged, one.outlook, one.result = loan, "", 0, None, None
             job, arrives = JobId(one.order.update), Elsewhere(loan.arrives_us)
@@ -226,7 +210,7 @@ class StoreUpdates:
             if offered == self._offered and (not offers or now_us - self._asked_us < ASK_AGAIN_US):
                 return
             self._offered, self._asked_us = offered, now_us
-            answer = self._above.answer_offers(STORES, now_us, offers)
+            answer = self._above.coordinator.answer_offers(STORES, now_us, offers)
             with self._book.lock:
                 for stream, why in answer.why_not.items():
                     if stream in self._book.updates:
@@ -243,7 +227,7 @@ class StoreUpdates:
             if one is None or one.loan is None:
                 return
             loan, one.loan = one.loan, None
-        self._above.end_loan(STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
+        self._above.coordinator.end_loan(STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
         best, progress = one.result or (None, None)
         gain = 0.0
         if best is None or progress is None:
@@ -264,26 +248,27 @@ class StoreUpdates:
                 self._book.end_update(one, reason, best.accuracy, progress)
             else:
                 self._book.offer_later(one, reason, progress)
-        self._above.record_gain(loan, round(loan.offer.measured_gain(gain, now_us), 6), 0 if gain else None)
+        self._above.coordinator.record_gain(
+            loan, round(loan.offer.measured_gain(gain, now_us), 6), 0 if gain else None
+        )
 
     def _give_up(self, one: Update, reason: str) -> None:
         store, progress = one.order.store, self._progress(one)
         if one.loan is not None:
             moved_mb = self._elsewhere.stop_training(store, self._book.now_us)
-            self._above.end_loan(STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
+            self._above.coordinator.end_loan(STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
         self._book.end_update(one, reason, None, progress)
 
     def _status(self, one: Update) -> dict[str, Any]:
         progress = self._progress(one)
-        waits = "waiting" if one.loan is None else "gathering"
         return {
             "update": one.order.update,
             "ordered_by": one.order.ordered_by,
-            "state": waits if progress is None else progress.state,
+            "state": "waiting" if progress is None else progress.state,
             "why": one.why,
             "epochs": 0 if progress is None else len(progress.epochs),
             "host": None if one.loan is None else one.loan.host,
-            "failures": [] if progress is None else [asdict(failure) for failure in progress.failures],
+            "failures": [] if progress is None else progress.failures,
             "due_in_s": (one.order.until_us - self._book.now_us) / US_PER_S,
         }
 

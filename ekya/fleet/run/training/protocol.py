@@ -122,21 +122,6 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A process or host that died, or did not respond any more.
-
-    Attributes:
-        site: of the host.
-        epoch: during which it was found, 1 for the first.
-        reason: in one line.
-    """
-
-    site: SiteName
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingProgress:
     """Progress of a training.
 
@@ -146,7 +131,7 @@ class TrainingProgress:
         start_accuracy: on the validation part before the first epoch; None until it is measured.
         epochs: those that are done.
         epochs_home: number of the first epochs whose best checkpoint is at home.
-        failures: so far.
+        failures: processes and hosts that died or did not respond any more, one sentence each.
         sent: bytes by origin and target site; payload, without the overhead of calls.
         crops, share_s: on which it trained, and the time of that multiplied by the hosts' shares.
         reason: why it failed, or is stranded, or was when it was stopped; empty otherwise.
@@ -157,7 +142,7 @@ class TrainingProgress:
     start_accuracy: float | None = None
     epochs: tuple[EpochResult, ...] = ()
     epochs_home: int = 0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[str, ...] = ()
     sent: Mapping[tuple[SiteName, SiteName], int] = field(default_factory=dict)
     crops: int = 0
     share_s: float = 0.0

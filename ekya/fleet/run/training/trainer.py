@@ -14,7 +14,6 @@ from ekya.fleet.run.training.bundle_file import TrainingBundle, pack_bundle
 from ekya.fleet.run.training.protocol import (
     MOST_ATTEMPTS,
     CallError,
-    Failure,
     GoneError,
     Host,
     LentProgress,
@@ -49,7 +48,8 @@ class RemoteTraining:
 
     Args:
         name: for messages.
-        bundle: to train.
+        gather: waits for what is needed; called by its thread.
+        epochs: of γ.
         host: where it begins.
         home: site of its inputs, and destination of checkpoints.
         lost: called, by its thread, for a host that is lost.
@@ -59,16 +59,18 @@ class RemoteTraining:
     def __init__(
         self,
         name: str,
-        bundle: TrainingBundle,
+        gather: Callable[[], TrainingBundle],
+        epochs: int,
         host: Host,
         home: SiteName,
         lost: Callable[[SiteName], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name, self._bundle, self._home, self._lost = name, bundle, home, lost
-        self._now_s = now_s
+        self._name, self._gather, self._epochs = name, gather, epochs
+        self._home, self._lost, self._now_s = home, lost, now_s
+        self._bundle: TrainingBundle | None = None
         self._lock = threading.Condition()
-        self._progress = TrainingProgress("starting", bundle.config.epochs)
+        self._progress = TrainingProgress("starting", epochs)
         self._next: Host | None = host
         self._stopped = threading.Event()
         self._best: RemoteCheckpoint | None = None
@@ -113,24 +115,31 @@ class RemoteTraining:
     def best_yet(self) -> RemoteCheckpoint | None:
         """Returns the best checkpoint at home, made anew in each call; None before the first epoch."""
         best = self._best
-        if best is None:
+        if best is None or self._bundle is None:
             return None
         model = self._bundle.make_retraining(Compute()).model_of_snapshot(best.weights)
         return replace(best, weights=to_bytes(model))
 
     def _run(self) -> None:
         try:
-            self._train()
+            self._bundle = self._gathered()
+            self._train(self._bundle)
         except (UserError, CallError) as error:
             self._note(state="failed", reason=str(error))
         except Exception as error:
             _LOG.exception("%s fails", self._name)
             self._note(state="failed", reason=f"{type(error).__name__}: {error}")
 
-    def _train(self) -> None:
+    def _gathered(self) -> TrainingBundle:
+        try:
+            return self._gather()
+        except (ValueError, LookupError, TimeoutError) as error:
+            raise CallError(str(error) or type(error).__name__) from error
+
+    def _train(self, bundle: TrainingBundle) -> None:
         while (host := self._ordered()) is not None:
             try:
-                self._train_on(host)
+                self._train_on(host, bundle)
             except _HostLostError as lost:
                 if self._stopped.is_set():
                     break
@@ -155,16 +164,16 @@ class RemoteTraining:
             self._note(state="starting", reason="")
             return ordered
 
-    def _train_on(self, host: Host) -> None:
+    def _train_on(self, host: Host, bundle: TrainingBundle) -> None:
         """Follows the training on a host until it is over or has to move; its checkpoint is home then."""
         home = 0 if self._best is None else self._best.epoch
         self._note(epochs=self._progress.epochs[:home], epochs_home=home)
         before, snapshot = self._progress, None if self._best is None else self._best.weights
-        packed = pack_bundle(replace(self._bundle, snapshot=snapshot))
+        packed = pack_bundle(replace(bundle, snapshot=snapshot))
         self._count_sent(self._home, host.site, len(packed))
         self._reach(host.there.begin_training, host.loan, packed)
         del packed
-        planned, begins_anew = self._bundle.config.epochs, before.start_accuracy is None
+        planned, begins_anew = self._epochs, before.start_accuracy is None
         while True:
             wanted = self._progress.planned_epochs
             if wanted != planned:
@@ -188,7 +197,7 @@ class RemoteTraining:
 
     def _follow(self, before: TrainingProgress, told: LentProgress, host: Host, begins_anew: bool) -> None:
         """Notes what a host tells of its part of the training."""
-        failures = (Failure(host.site, len(told.epochs) + 1, reason) for reason in told.failures)
+        failures = (f"{host.site}: {reason}" for reason in told.failures)
         started: dict[str, Any] = {"start_accuracy": told.start_accuracy} if begins_anew else {}
         self._note(
             state="starting" if told.start_accuracy is None else "training",
@@ -229,9 +238,8 @@ class RemoteTraining:
     def _strand(self, host: Host, reason: str) -> None:
         with self._lock:
             now = self._progress
-            failure = Failure(host.site, len(now.epochs) + 1, reason)
             why = f"{self._name}: {host.site} is lost; it waits for another host"
-            self._note(state="stranded", reason=why, failures=(*now.failures, failure))
+            self._note(state="stranded", reason=why, failures=(*now.failures, f"{host.site}: {reason}"))
 
     def _count_sent(self, origin: SiteName, target: SiteName, count: int) -> None:
         with self._lock:

@@ -130,13 +130,6 @@ def test_the_papers_simulator_loses_nothing() -> None:
     assert stage(physics, "small", 1, kept.left).takes_us == 750 * S
 
 
-@pytest.mark.parametrize("snapshots", [False, True])
-def test_a_node_that_fails_goes_back_to_the_last_epoch_in_either_world(snapshots) -> None:
-    begun = Left(8, {}, 0.5)
-    left = stage(AndreasPhysics(snapshots=snapshots), left=begun).failed(45 * S)
-    assert (left.left.epochs, left.left.begun, left.lost_us) == (7, 0.0, 15 * S)
-
-
 def test_a_job_may_be_slower_than_its_profile() -> None:
     slow = AndreasPhysics(pace={JOB.name: 1.5})
     assert stage(slow).takes_us == 900 * S

@@ -6,10 +6,10 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.boosted import BoostedEstimates, Models, reckoned, split
+from ekya.fleet.papers.deep_edge.boosted import BoostedEstimates, reckoned, split
 from ekya.fleet.papers.deep_edge.laws import NANO, SIFT, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
-from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, EdgeTraining
+from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
 from ekya.fleet.policy.places import NodeState
 
 TRAIN, TEST = split(profile_points(TX2, 300))
@@ -29,26 +29,6 @@ def test_models_are_near_the_laws_that_they_were_never_told(estimates) -> None:
         assert estimates.exec_s(TX2, SIFT, true) == pytest.approx(laws.exec_s(TX2, SIFT, true), rel=0.1)
         workers = [asked] * 3, NodeState(cpu=0.2)
         assert estimates.update_s(*workers)[0] == pytest.approx(laws.update_s(*workers)[0], rel=0.25)
-
-
-def rows_of(estimates):
-    return Models(estimates, EdgeLimits(), TRAIN, {TX2: TEST}).rows
-
-
-def test_table_one_has_a_row_for_each_function(estimates) -> None:
-    rows = {row.function: row for row in rows_of(estimates)}
-    assert [*rows] == [
-        "EstComputeTime",
-        "EstUpdateTime",
-        "EstState gpu",
-        "EstState cpu",
-        "EstState mem",
-        "EstExecTime",
-    ]
-    assert all((row.train, row.test) == (252, 48) for row in rows.values())
-    assert all(0 < row.mape < 15 for row in rows.values())
-    constant = BoostedEstimates([replace(point, compute_s=1.0) for point in TRAIN], trees=1)
-    assert rows_of(constant)[0].mape > 100
 
 
 def test_limits_reckon_with_what_the_models_miss(estimates) -> None:

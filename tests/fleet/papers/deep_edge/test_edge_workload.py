@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.laws import MEM_LIMIT, NANO, PI, SERVER, SIFT, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.laws import NANO, PI, SERVER, SIFT, TX2, WORKERS
 from ekya.fleet.papers.deep_edge.workload import (
     DEADLINE_S,
     SEEDS,
     EdgePhysics,
     edge_experiment,
-    pi_points,
     profile_points,
 )
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
-from ekya.fleet.policy.deep_edge.estimates import EdgeTraining
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeTraining
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
@@ -68,7 +67,6 @@ def test_data_points_are_the_laws_but_for_noise() -> None:
     assert 0.005 < np.std(found) < 0.06
     assert {len(point.batches) for point in points} == {1, 2, 3, 4}
     assert all(point.batches[0] == point.batch and point.after.mem <= 1 for point in points)
-    assert {len(point.batches) for point in pi_points(50)} == {1, 2, 3, 4}
 
 
 def test_held_back_points_say_to_which_share() -> None:
@@ -203,7 +201,7 @@ def test_a_training_uses_more_of_everything_and_never_more_than_there_is(worker,
 
 def test_an_idle_nano_holds_the_largest_batch_and_no_sample_more() -> None:
     most, more = (EdgeTraining(NANO, WORKERS[NANO].rest, batch) for batch in (32, 33))
-    assert laws.state_after(most).mem <= MEM_LIMIT + 1e-9 < laws.state_after(more).mem
+    assert laws.state_after(most).mem <= ANY_EDGE.mem + 1e-9 < laws.state_after(more).mem
 
 
 @given(kinds, states, st.floats(0.01, 0.1))
@@ -212,10 +210,3 @@ def test_an_application_takes_longer_on_a_busier_machine(kind, state, more) -> N
     assert laws.exec_s(kind, SIFT, replace(state, cpu=state.cpu + more)) > takes_s
     assert laws.exec_s(kind, SIFT, replace(state, gpu=state.gpu + more)) > takes_s
     assert laws.exec_s(kind, SIFT, replace(state, mem=0.99)) > takes_s
-
-
-def test_a_server_is_busier_with_more_workers() -> None:
-    worker = EdgeTraining(NANO, WORKERS[NANO].rest, 16)
-    one, three = (laws.after_updates([worker] * count, SERVER.rest) for count in (1, 3))
-    assert three.cpu > one.cpu
-    assert three.mem > one.mem

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from okita_testbed import TESTBED, of_testbed
 from optimum.okita import optimum
 from optimum.programme import UnsolvedError
 
@@ -15,11 +16,9 @@ from ekya.fleet.papers.okita.workload import (
     CLIFF,
     GROWING,
     LINEAR,
-    TESTBED,
     OkitaPhysics,
     OkitaSetting,
     OkitaWorkload,
-    of_testbed,
     simulation,
 )
 from ekya.fleet.policy.assignment import Decision, JobAssignment, NodePart
@@ -81,7 +80,7 @@ def test_a_smaller_workload_has_the_same_jobs_and_sites() -> None:
 
 
 def test_the_testbed_has_table_2() -> None:
-    world = of_testbed(0)
+    world = of_testbed(TESTBED, 0)
     assert len(world.places.nodes) == 9
     assert {sum(job.chunks.values()) for job in world.jobs} <= {27, 115, 150}
     for job in world.jobs:

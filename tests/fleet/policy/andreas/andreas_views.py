@@ -21,10 +21,11 @@ def places(*nodes):
     return Places({one.name: one for one in nodes}, kwh_cost=0.172, pue=1.33)
 
 
-def job(name, epochs=10, epoch_s=60.0, due_s=1000.0, weight=2e-4, slower=1.8, allowed=(), arrives_s=0):
+def job(name, epochs=10, epoch_s=60.0, due_s=1000.0, weight=2e-4, slower=1.8, only=None, arrives_s=0):
     epoch_us = {
         (kind, gpus): round(epoch_s * factor / gpus**SCALING * S)
         for kind, factor in (("fast", 1.0), ("slow", slower))
+        if only in (None, kind)
         for gpus in range(1, 5)
     }
     return TrainJob(
@@ -33,7 +34,6 @@ def job(name, epochs=10, epoch_s=60.0, due_s=1000.0, weight=2e-4, slower=1.8, al
         epochs,
         Tardiness(due_s, weight),
         epoch_us=epoch_us,
-        allowed=frozenset(map(NodeName, allowed)),
     )
 
 
@@ -58,20 +58,20 @@ def views(draw, most_jobs=7):
     nodes = [
         node(f"n{place}", *one) for place, one in enumerate(draw(st.lists(kinds, min_size=1, max_size=3)))
     ]
-    free = {one.name: one.gpus for one in nodes}
+    free, kind_of = {one.name: one.gpus for one in nodes}, {one.name: one.kind for one in nodes}
     states = []
     for place in range(draw(st.integers(1, most_jobs))):
-        allowed = [nodes[0].name] if draw(st.integers(0, 5)) == 0 else ()
+        only = nodes[0].kind if draw(st.integers(0, 5)) == 0 else None
         one = job(
             f"j{place}",
             draw(st.integers(1, 30)),
             draw(st.sampled_from([20.0, 60.0, 240.0])),
             draw(st.integers(1, 8000)),
             draw(st.sampled_from([1e-4, 2e-4, 5e-4])),
-            allowed=allowed,
+            only=only,
         )
         on = draw(st.sampled_from([None, *[name for name, left in free.items() if left]]))
-        if on is not None and (not allowed or on in allowed):
+        if on is not None and only in (None, kind_of[on]):
             gpus = draw(st.integers(1, free[on]))
             free[on] -= gpus
             states.append(state(one, on=(on, gpus)))

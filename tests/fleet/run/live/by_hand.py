@@ -11,9 +11,9 @@ from ekya.models.training.trainer import EpochResult
 class ScriptedTraining:
     """A training whose progress, ``now``, tests set; ``steps_on`` is called in ``wait``, after a stop."""
 
-    def __init__(self, bundle, host, home):
-        self.bundle, self.hosts, self.home, self.epochs = bundle, [host], home, []
-        self.now = TrainingProgress("training", bundle.config.epochs, 0.6)
+    def __init__(self, gather, epochs, host, home):
+        self.bundle, self.hosts, self.home, self.epochs = gather(), [host], home, []
+        self.now = TrainingProgress("training", epochs, 0.6)
         self.stopped, self.steps_on = threading.Event(), lambda: None
 
     def start_thread(self):
@@ -49,6 +49,6 @@ class ScriptedTraining:
 class Trainings(list):
     """Makes scripted trainings in the place of ``RemoteTraining``."""
 
-    def __call__(self, name, bundle, host, home, lost):
-        self.append(ScriptedTraining(bundle, host, home))
+    def __call__(self, name, gather, epochs, host, home, lost):
+        self.append(ScriptedTraining(gather, epochs, host, home))
         return self[-1]

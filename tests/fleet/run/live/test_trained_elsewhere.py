@@ -1,15 +1,12 @@
 """Retrainings that other servers do for this one, with a scripted trainer."""
 
-import threading
 from dataclasses import replace
 
 import pytest
 from by_hand import Trainings
-from waiting import HANG_GUARD_S, wait_until
 
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.errors import UserError
 from ekya.core.units import JobId, StreamId
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan
@@ -50,32 +47,14 @@ def ends(handle):
     handle.now = replace(handle.now, state="done", epochs_home=len(handle.now.epochs))
 
 
-class Material:
-    """Material of a retraining; ``fetch`` waits for ``there``, and raises ``error`` if it is set."""
-
-    def __init__(self):
-        self.there, self.error = threading.Event(), None
-        self.there.set()
-
-    def fetch(self, timeout_s):
-        assert self.there.wait(HANG_GUARD_S)
-        if self.error is not None:
-            raise self.error
-        return b"material"
-
-
 class Exchange:
     """Exchange of one stream, which records what is brought home."""
 
     def __init__(self):
-        self.gathered, self.brought = Material(), []
+        self.brought = []
 
     def gather(self, command):
-        def gathered():
-            assert self.gathered.fetch(HANG_GUARD_S) == b"material"
-            return TrainingBundle(command.config, b"", None)
-
-        return gathered
+        return lambda: TrainingBundle(command.config, b"", None)
 
     def bring(self, command, accuracies, best, over):
         made = best()
@@ -93,23 +72,18 @@ class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self, trainings):
-        self.exchange, self.moved_since, self.lost = Exchange(), [], []
+        self.exchange, self.lost = Exchange(), []
         self.trainings, self.lenders = trainings, {site: Lender() for site in (EAST, WEST)}
         self.awaits = TrainedElsewhere(
             HOME,
             self.lenders,
             self.exchange.gather,
             self.exchange.bring,
-            lambda *told: self.moved_since.append(told),
             self.lost.append,
         )
 
     def begun(self, agreed):
         self.awaits.begin_training(START, agreed)
-        return self.handle()
-
-    def handle(self):
-        wait_until(lambda: self.trainings)
         return self.trainings[0]
 
 
@@ -189,56 +163,6 @@ def test_a_training_without_weights_brings_none(town) -> None:
     assert (ended.failed, town.exchange.brought) == ("it did not fit", [])
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (LookupError("there are no labels"), "there are no labels"),
-        (TimeoutError(), "TimeoutError"),
-        (UserError("damaged"), "damaged"),
-        (RuntimeError("out of memory"), "RuntimeError: out of memory"),
-    ],
-)
-def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, said, town) -> None:
-    town.exchange.gathered.error = error
-    town.awaits.begin_training(START, loan(EAST))
-    ended = []
-    wait_until(lambda: ended.extend(town.awaits.take_home(S)) or ended)
-    assert (ended[0].failed, dict(ended[0].moved_mb)) == (said, {})
-    assert town.trainings == []
-
-
-def test_who_is_given_up_while_its_crops_are_gathered_never_begins(town) -> None:
-    gathered = town.exchange.gathered
-    gathered.there.clear()
-    town.awaits.begin_training(START, loan(EAST))
-    assert town.awaits.stop_training(CAM, S) == {}
-    gathered.there.set()
-    wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
-    assert town.trainings == []
-
-
-def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(town) -> None:
-    gathered = town.exchange.gathered
-    gathered.there.clear()
-    town.awaits.begin_training(START, loan(EAST))
-    assert town.awaits.training_so_far(CAM, S) == Interrupted(4, {})
-    town.awaits.continue_training(CAM, loan(WEST))
-    gathered.there.set()
-    assert [host.site for host in town.handle().hosts] == [WEST]
-
-
-def test_what_fails_while_crops_are_gathered_does_not_begin(town) -> None:
-    gathered = town.exchange.gathered
-    gathered.there.clear()
-    town.awaits.begin_training(START, loan(EAST))
-    town.awaits.fail_training(CAM, "east died, and no other server has room", S)
-    gathered.there.set()
-    wait_until(lambda: all(thread.name != "gathering" for thread in threading.enumerate()))
-    (ended,) = town.awaits.take_home(S)
-    assert ended.failed == "east died, and no other server has room"
-    assert town.trainings == []
-
-
 def test_a_host_that_dies_breaks_the_count_in_two_and_no_megabyte_is_in_both(town) -> None:
     handle = town.begun(loan(EAST))
     sends(handle, HOME, EAST, 46)
@@ -271,14 +195,14 @@ def test_nobody_else_has_room_and_it_is_stopped_with_what_is_here(town) -> None:
     assert handle.stopped.is_set()
 
 
-def test_what_moves_between_the_order_to_stop_and_the_end_is_told_too(town) -> None:
-    handle = town.begun(loan(EAST))
+def test_who_is_given_up_is_stopped_and_its_host_is_told_before_the_end(town) -> None:
+    handle, waited = town.begun(loan(EAST)), []
     sends(handle, HOME, EAST, 46)
-    handle.steps_on = lambda: sends(handle, EAST, HOME, 2)
+    handle.steps_on = lambda: waited.append(handle)
     assert town.awaits.stop_training(CAM, 20 * S) == {(HOME, EAST): 46.0}
-    town.awaits.close()
-    assert town.moved_since == [(CAM, {(HOME, EAST): 0.0, (EAST, HOME): 2.0})]
     assert handle.stopped.is_set()
+    town.awaits.close()
+    assert waited == [handle]
 
 
 def test_one_that_has_lost_all_nodes_and_is_moved_nowhere_ends_in_time_with_what_is_here(town) -> None:

@@ -101,12 +101,12 @@ class Above(LoanCoordinator):
                 LoanFile(loans).record_lost(number)
         until = {"held_until": lambda loan: loan.offer.until_us, "first": len(before)}
         super().__init__(TIERS["net"], Links(), 0, LoanFile(loans), **until)
-        self.lenders = {one.site: one for one in lenders}
+        self.coordinator, self.lenders = self, {one.site: one for one in lenders}
         for one in lenders:
             self.add_lender(one.site, one)
 
     def open_for(self, peer):
-        self.add_server(STORES, peer)
+        self.add_borrower(STORES, peer)
 
     def lose_host(self, site, now_us=10 * S):
         self.on_server_death(site, now_us)
@@ -292,7 +292,7 @@ def test_what_finds_no_room_says_why_and_begins_when_there_is_room(town) -> None
     assert one.updates.describe_updates()["updates"]["cam"]["state"] == "waiting"
     assert one.updates.describe_updates()["updates"]["cam"]["why"] == "no other server has room"
     one.east.units = 4
-    one.above.more_room(2 * S)
+    one.above.decide_again(2 * S)
     one.training()
     assert one.updates.describe_updates()["updates"]["cam"]["why"] == ""
 
@@ -414,7 +414,7 @@ def test_who_is_killed_is_gone_and_his_trigger_waits_for_as_many_again(town) -> 
     one.look(5)
     assert not one.book.updates
     one.east.units = 4
-    one.above.more_room(one.now_us)
+    one.above.decide_again(one.now_us)
     assert not one.trainings
     store.new = 120
     one.look(5)

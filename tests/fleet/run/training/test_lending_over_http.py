@@ -89,7 +89,14 @@ LENT = Lent(300, 8 * S, 27 * S)
 
 def test_it_trains_over_http_what_it_would_here_to_the_bit(model, lender, host) -> None:
     def trained(there, loan):
-        training = RemoteTraining("cam", bundle, Host(SOUTH, loan, 300, there), HOME, lambda site: None)
+        training = RemoteTraining(
+            "cam",
+            lambda: bundle,
+            bundle.config.epochs,
+            Host(SOUTH, loan, 300, there),
+            HOME,
+            lambda site: None,
+        )
         training.start_thread()
         assert training.wait(HANG_GUARD_S)
         return training.poll(), from_bytes(training.best_yet().weights).state_dict()

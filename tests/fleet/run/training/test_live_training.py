@@ -71,7 +71,7 @@ def west(tmp_path_factory):
 def trained_by(west, bundle, number):
     assert west.lender.lend_share(number, Lent(900, 0, 600_000_000))
     host = Host(WEST, west.lender.loan_id(number), 900, west.lender)
-    training = RemoteTraining("cam", bundle, host, HOME, lambda site: None)
+    training = RemoteTraining("cam", lambda: bundle, bundle.config.epochs, host, HOME, lambda site: None)
     training.start_thread()
     return training
 

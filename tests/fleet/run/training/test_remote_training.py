@@ -1,5 +1,6 @@
 """Trainings on other servers: the same bits as at home, moves, and hosts that fail."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -36,13 +37,18 @@ def quick(monkeypatch):
     monkeypatch.setattr(trainer_module, "AWAY_S", 0.05)
 
 
+def follow(gather, host, epochs=3, lost=lambda site: None):
+    return RemoteTraining("cam", gather, epochs, host, HOME, lost)
+
+
 @pytest.fixture
 def begun(model):
     """Starts trainings, which are stopped at the end of the test; ``lost`` has the hosts that were lost."""
     made, lost = [], []
 
     def begin(host, bundle=None):
-        made.append(RemoteTraining("cam", bundle or bundle_with(model), host, HOME, lost.append))
+        bundle = bundle or bundle_with(model)
+        made.append(follow(lambda: bundle, host, bundle.config.epochs, lost.append))
         made[-1].start_thread()
         made[-1].lost = lost
         return made[-1]
@@ -111,7 +117,7 @@ def test_a_process_that_dies_is_made_anew_and_the_epoch_trained_again(begun) -> 
     machine.fails = set()
     machine.goes_on.set()
     told = until(training, "done")
-    assert {one.site for one in told.failures} == {EAST}
+    assert told.failures and all(one.startswith("east: ") for one in told.failures)
     assert told.epochs == undisturbed.poll().epochs
     assert all(torch.equal(of, learnt(training)[name]) for name, of in learnt(undisturbed).items())
 
@@ -132,7 +138,7 @@ def test_a_host_that_is_not_reached_is_tried_again_and_then_lost(begun) -> None:
     wait_until(lambda: training.poll().epochs_home)
     machine.off = True
     told = until(training, "stranded")
-    assert ("it is off", training.lost) == (told.failures[-1].reason, [EAST])
+    assert ("east: it is off", training.lost) == (told.failures[-1], [EAST])
     machine.goes_on.set()
     training.move_to(west(Machine()))
     assert [one.epoch for one in until(training, "done").epochs] == [1, 2, 3]
@@ -144,7 +150,7 @@ def test_a_host_that_was_started_again_is_lost_at_once(begun, monkeypatch) -> No
     training = begun(east(machine))
     wait_until(lambda: machine.taken)
     machine.forgets = True
-    assert "no such loan" in until(training, "stranded").failures[-1].reason
+    assert "no such loan" in until(training, "stranded").failures[-1]
     machine.goes_on.set()
 
 
@@ -183,6 +189,52 @@ def test_an_accuracy_monitor_ends_it_sooner(model, begun) -> None:
     assert len(until(training, "done").epochs) == 2
     with pytest.raises(ValueError, match="at least one epoch"):
         training.set_epochs(0)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LookupError("there are no labels"), "there are no labels"),
+        (TimeoutError(), "TimeoutError"),
+        (UserError("damaged"), "damaged"),
+        (RuntimeError("out of memory"), "RuntimeError: out of memory"),
+    ],
+)
+def test_whatever_keeps_it_from_beginning_is_told_so_that_nobody_waits(error, said) -> None:
+    def gather():
+        raise error
+
+    training = follow(gather, east(machine := Machine()))
+    training.start_thread()
+    assert (until(training, "failed").reason, machine.taken) == (said, 0)
+
+
+class Gathered:
+    """Inputs that are there after ``there`` is set."""
+
+    def __init__(self, model):
+        self.there, self.bundle = threading.Event(), bundle_with(model)
+
+    def __call__(self):
+        assert self.there.wait(HANG_GUARD_S)
+        return self.bundle
+
+
+def test_who_is_stopped_while_its_crops_are_gathered_never_begins(model) -> None:
+    training = follow(gathered := Gathered(model), east(machine := Machine()))
+    training.start_thread()
+    training.stop_training()
+    gathered.there.set()
+    assert (until(training, "stopped").sent, machine.taken) == ({}, 0)
+
+
+def test_a_host_that_dies_while_crops_are_gathered_is_never_sent_any(model) -> None:
+    training = follow(gathered := Gathered(model), east(gone := Machine()))
+    training.start_thread()
+    training.move_to(west(Machine()))
+    gathered.there.set()
+    assert {site for way in until(training, "done").sent for site in way} == {HOME, WEST}
+    assert gone.taken == 0
 
 
 def test_damaged_weights_fail_it_with_the_reason(model, begun) -> None:
