@@ -79,18 +79,8 @@ class Town:
         own = self.folder / site / name / site
         own.mkdir(parents=True, exist_ok=True)
         (own / "token").write_text(self._tokens[site])
-        command = [
-            *EKYA,
-            "serve",
-            f"{name}.yaml",
-            "--name",
-            site,
-            "--runs",
-            name,
-            "--ends",
-            "--shares",
-            "cpu",
-        ]
+        named = ("--name", site, "--runs", name)
+        command = [*EKYA, "serve", f"{name}.yaml", *named, "--shares", "cpu"]
         with (self.folder / f"{site}.log").open("ab") as log:
             self._services[site] = self.network.popen(
                 SITES[site], command, cwd=self.folder / site, env=self.environment, stdout=log, stderr=log
