@@ -80,7 +80,7 @@ def test_a_host_that_fails_takes_nobody_along(file, tmp_path) -> None:
     assert south["died_s"] > WINDOW_S
     assert (north["died_s"], told["frames"]["lost"]) == (None, 0)
     assert north["mean_accuracy"] > 0.3
-    assert set(told["loans"]["by_outcome"]) <= {"south died", "arrived", "given up"}
+    assert set(told["loans"]["by_outcome"]) <= {"south died", "arrived", "given up", "refused by its host"}
 
 
 @pytest.fixture(scope="module")
