@@ -136,7 +136,7 @@ def test_loans_go_on_are_taken_up_and_new_ones_are_made_and_no_inference_stops(c
     ended = {one["loan"]: one["outcome"] for one in records(loans) if "outcome" in one}
     assert [one["loan"] for one in made] == list(range(len(made)))
     assert sorted(ended) == [one["loan"] for one in made]
-    assert ended[before[0]] in ("arrived", "given up")
+    assert ended[before[0]] in ("arrived", "given up", "refused by its host")
     assert len(made) > len(before)
     assert "arrived" in ended.values()
 
