@@ -111,10 +111,17 @@ def test_lendable_excludes_share_of_lost_camera():
 
 
 class Town:
-    """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports."""
+    """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports.
 
-    def __init__(self, gpus_milli, streams, packing, wishes):
-        self.streams, self.homes = STREAMS[:streams], assign_home_gpus(streams, gpus_milli)
+    With ``cores`` these are cores, of which each node has as many.
+    """
+
+    def __init__(self, gpus_milli, streams, packing, wishes, cores=1):
+        self.streams, places = STREAMS[:streams], assign_home_gpus(streams, gpus_milli)
+        by_place = free_milli_by_gpu(gpus_milli, ())
+        self.pools = tuple(sum(by_place[at : at + cores]) for at in range(0, len(by_place), cores))
+        self.homes = [place // cores for place in places]
+        self.guests = guests_gpu(gpus_milli) if cores == 1 else 0
         options = replace(
             OPTIONS,
             windows=None,
@@ -123,8 +130,9 @@ class Town:
             preparation_share_milli=300,
             packing=packing,
             homes=tuple(
-                StreamHome(stream, gpu) for stream, gpu in zip(self.streams, self.homes, strict=True)
+                StreamHome(stream, place) for stream, place in zip(self.streams, places, strict=True)
             ),
+            pools_milli=self.pools if cores > 1 else (),
         )
         wished = {
             stream: Wish(inference, retrain=LONG, retrain_milli=retrain)
@@ -142,9 +150,9 @@ class Town:
 
     def look(self):
         """Asserts that no GPU gives more than it has to jobs here, the preparation and guests together."""
-        fleet, options = self.hand.state.fleet, self.hand.options
-        held = [0] * len(free_milli_by_gpu(options.capacity_milli, ()))
-        held[guests_gpu(options.capacity_milli)] += sum((*self.lent, *self.lent_for_this_window))
+        fleet = self.hand.state.fleet
+        held = [0] * len(self.pools)
+        held[self.guests] += sum((*self.lent, *self.lent_for_this_window))
         held[PREPARATION_GPU] += fleet.preparation.share_milli if fleet.preparation is not None else 0
         of_plan = {one.stream: one for one in self.hand.state.phases[0].assignments}
         for stream, gpu in zip(self.streams, self.homes, strict=True):
@@ -153,7 +161,7 @@ class Town:
                 held[gpu] += of_plan[stream].retrain_share_milli + of_plan[stream].inference_share_milli
             elif state.job is not None:
                 held[gpu] += state.job.share_milli
-        for gpu, room in enumerate(free_milli_by_gpu(options.capacity_milli, ())):
+        for gpu, room in enumerate(self.pools):
             assert held[gpu] <= room
 
     def open_window(self):
@@ -223,9 +231,10 @@ STEPS = st.one_of(
     streams=st.integers(1, 7),
     wishes=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=7, max_size=7),
     steps=st.lists(STEPS, min_size=4, max_size=12),
+    cores=st.integers(1, 2),
 )
-def test_step_never_overfills_gpu_with_guests(packing, gpus_milli, streams, wishes, steps):
-    town = Town(gpus_milli, streams, packing, wishes)
+def test_step_never_overfills_gpu_or_node_with_guests(packing, gpus_milli, streams, wishes, steps, cores):
+    town = Town(gpus_milli, streams, packing, wishes, cores)
     town.open_window()
     town.end_preparation()
     for name, *arguments in steps:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.shares import Job
-from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.units import StreamId
 from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import ShareSteps
 
@@ -158,7 +158,7 @@ def guests_gpu(capacity_milli: int) -> int:
 
 
 class AtHome:
-    """Granted shares, packed on each GPU for the jobs at home there; they grow only on that GPU."""
+    """Granted shares, packed on each GPU, or node, for the jobs at home there; they grow only there."""
 
     def __init__(
         self,
@@ -174,14 +174,12 @@ class AtHome:
             packing: method, on each GPU.
             shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
             home: returns the GPU of a job, also of one that is not in ``shares``.
-            gpus_milli: capacity of each GPU, 0 to 1000.
+            gpus_milli: capacity of each GPU, or of all cores of each node.
             steps: what can be granted.
 
         Raises:
-            ValueError: a negative share, or a GPU of more than 1000.
+            ValueError: a negative share.
         """
-        if any(milli > FULL_GPU_MILLI for milli in gpus_milli):
-            raise ValueError(f"no GPU has more than {FULL_GPU_MILLI} thousandths")
         self._home = home
         self._jobs = tuple(shares)
         self._gpus = [
