@@ -100,7 +100,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                     attach=service.attach,
                     alive=alive,
                     may_go_on=DiskRoom(run.folder.path, service.collect),
-                    strategy_at=on_ray.strategy_at,
+                    place_at=on_ray.place_at,
                 )
                 if options.endless:
                     session.run_windows(Console(quiet=True))

@@ -179,6 +179,9 @@ class FakeActors:
     def make_preparation(self):
         return self.actor("micro-profiler again")
 
+    def translate_ns(self, _actor, monotonic_ns):
+        return monotonic_ns
+
     def home_gpu(self, _stream):
         return 0
 

@@ -16,6 +16,7 @@ from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.runtime.driver import ray_of_run, reservation
+from ekya.runtime.driver.actor_processes import Place
 from ekya.runtime.driver.cluster import ClusterNode, address_to_join, joined_cluster
 from ekya.runtime.driver.ray_of_run import opened_ray, settle_address
 from ekya.runtime.driver.reservation import reserved_places
@@ -272,7 +273,7 @@ def test_run_in_a_cluster_plans_with_what_it_has_reserved_on_this_node(monkeypat
     with opened_ray(fleet, options, Console(quiet=True)) as on_ray:
         assert on_ray.chosen.capability.capacity_milli == 1000
         assert on_ray.chosen.cores == 1
-        assert on_ray.strategy_at(3) == "3"
+        assert on_ray.place_at(3) == Place("3")
         assert "http://127.0.0.1:8265" in on_ray.connect()
     name = "ekya/synthetic-city"
     assert asked == [("auto", name), (HERE, False, wanted, name)]

@@ -34,7 +34,7 @@ from ekya.runtime.actors.actor_kinds import (
     StreamActorConfig,
 )
 from ekya.runtime.actors.actor_messages import in_words
-from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses, StrategyAt, on_this_node
+from ekya.runtime.driver.actor_processes import PlaceAt, ProcessTable, SpareProcesses, on_this_node
 from ekya.streams.ingest.credentials import named_values
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class FleetActors:
     Args:
         config: common to all actors.
         weights: bytes and version of the weights that serve first, by stream; others serve the base model.
-        strategy_at: where actors are.
+        place_at: where actors are.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class FleetActors:
         config: ActorConfig,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] = MappingProxyType({}),
         now_s: Callable[[], float] = time.monotonic,
-        strategy_at: StrategyAt = on_this_node,
+        place_at: PlaceAt = on_this_node,
     ) -> None:
         self._config, self._now_s = config, now_s
-        self._processes = ProcessTable(config, strategy_at)
+        self._processes = ProcessTable(config, place_at)
         self._died_s: dict[tuple[Role, StreamId], float] = {}
         self._alone_until_s: dict[StreamId, float] = {}
         self._charged: dict[Any, frozenset[StreamId]] = {}
@@ -260,10 +260,14 @@ class FleetActors:
             streams = [one for one in together if self._process_name(role, one) == name]
             self._join_process(role, streams)
         if role is Role.RETRAINING:
-            return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
+            return own.retraining.admit_stream.remote(
+                own.config, self.translate_ns(own.retraining, started_monotonic_ns)
+            )
         alone_until_s = self._alone_until_s.get(stream, 0.0)
         config = replace(own.config, version=own.version, alone_until_s=alone_until_s)
-        return own.inference.rejoin_stream.remote(config, own.weights, started_monotonic_ns)
+        return own.inference.rejoin_stream.remote(
+            config, own.weights, self.translate_ns(own.inference, started_monotonic_ns)
+        )
 
     def move_retraining(
         self, stream: StreamId, training: Collection[StreamId], started_monotonic_ns: int
@@ -296,7 +300,8 @@ class FleetActors:
         self._processes.take_out(own.retraining, stream)
         own.trainer = emptiest
         self._join_process(Role.RETRAINING, [stream])
-        return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
+        there_ns = self.translate_ns(own.retraining, started_monotonic_ns)
+        return own.retraining.admit_stream.remote(own.config, there_ns)
 
     def pause_stream(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again."""
@@ -350,8 +355,13 @@ class FleetActors:
         own.weights, _ = own.inference.make_base_weights.options(num_returns=2).remote(stream)
         own.newest_weights = own.weights
         self.preparation.admit_stream.remote(stream, costs)
-        admitted = own.retraining.admit_stream.remote(config, started_monotonic_ns)
-        return own.inference.admit_stream.remote(config, own.weights, started_monotonic_ns), admitted
+        there_ns = self.translate_ns(own.inference, started_monotonic_ns)
+        admitted = own.retraining.admit_stream.remote(config, there_ns)
+        return own.inference.admit_stream.remote(config, own.weights, there_ns), admitted
+
+    def translate_ns(self, actor: Any, monotonic_ns: int) -> int:
+        """Returns a time by the monotonic clock of an actor's node."""
+        return monotonic_ns + self._processes[actor].place.ahead_ns
 
     def home_gpu(self, stream: StreamId) -> int:
         """Returns the GPU of a stream's processes."""

@@ -70,7 +70,7 @@ def run_live(
                 note,
                 stop=stop or threading.Event(),
                 attach=partial(attach, run),
-                strategy_at=on_ray.strategy_at,
+                place_at=on_ray.place_at,
             )
             path = session.run(console)
     return path

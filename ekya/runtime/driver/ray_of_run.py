@@ -16,7 +16,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import ChosenBackend, Machine, choose_backend
 from ekya.gpu.mps.control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import list_gpus
-from ekya.runtime.driver.actor_processes import StrategyAt, on_this_node
+from ekya.runtime.driver.actor_processes import Place, PlaceAt, on_this_node
 from ekya.runtime.driver.cluster import address_to_join, joined_cluster
 from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
 from ekya.runtime.driver.reservation import reserved_places
@@ -32,12 +32,12 @@ class RayOfRun:
     Attributes:
         chosen: share backend.
         connect: connects this process to Ray, if it is not yet; returns a note with the dashboard's address.
-        strategy_at: where actors are.
+        place_at: where actors are.
     """
 
     chosen: ChosenBackend
     connect: Callable[[], str]
-    strategy_at: StrategyAt = on_this_node
+    place_at: PlaceAt = on_this_node
 
 
 def settle_address(options: RunOptions) -> RunOptions:
@@ -76,7 +76,8 @@ def opened_ray(fleet: FleetConfig, options: RunOptions, console: Console) -> Ite
             ):
                 machine = Machine(min(places.cores, cpu_limit()), list_gpus())
                 note = f"dashboard: {url} ({_TOKEN})" if url else ""
-                yield RayOfRun(choose_backend(options.shares, machine), lambda: note, places.strategy_at)
+                chosen = choose_backend(options.shares, machine)
+                yield RayOfRun(chosen, lambda: note, lambda place: Place(places.strategy_at(place)))
     finally:
         ray.shutdown()
 
