@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, assign_home_gpus, guests_gpu
+from ekya.planning.placement.homes import (
+    PREPARATION_GPU,
+    AtHome,
+    assign_home_gpus,
+    guests_gpu,
+    pools_of_nodes,
+)
 from ekya.planning.placement.pack import (
     LAST_LEVEL,
     BestFit,
@@ -268,3 +274,10 @@ def test_guests_gpu_is_the_last_of_the_largest():
         2,
     ]
     assert guests_gpu(2000) != PREPARATION_GPU
+
+
+def test_nodes_have_their_cores_in_a_pool_each_and_one_node_has_none():
+    nodes = ("here", "here", "there", "there")
+    assert pools_of_nodes(4000, nodes) == (2000, 2000)
+    assert pools_of_nodes(2600, nodes) == (2000, 600)
+    assert pools_of_nodes(2000, nodes) == pools_of_nodes(4000, ("here",) * 4) == pools_of_nodes(500, ()) == ()

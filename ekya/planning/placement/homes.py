@@ -127,6 +127,19 @@ def home_of_next(living: Mapping[int, int], capacity_milli: int) -> int:
     return max(range(len(free)), key=lambda gpu: (free[gpu] / (living.get(gpu, 0) + 1), -gpu))
 
 
+def pools_of_nodes(capacity_milli: int, nodes: Sequence[str]) -> tuple[int, ...]:
+    """Returns the capacity of each of several nodes; none where cores of one alone are used.
+
+    Args:
+        capacity_milli: total over all cores; a part of a core is the last one's.
+        nodes: the node of each core; those of a node follow each other.
+    """
+    pools = Counter[str]()
+    for node, milli in zip(nodes, free_milli_by_gpu(capacity_milli, ()), strict=False):
+        pools[node] += milli
+    return tuple(pools.values()) if len(pools) > 1 else ()
+
+
 def most_processes(processes: Processes, homes: Sequence[int]) -> int:
     """Returns the largest number of processes that a run has on one GPU, guests' not counted.
 

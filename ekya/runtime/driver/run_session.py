@@ -214,6 +214,7 @@ class RunSession:
                     follows = "" if opened.options.endless else "; measuring what there is"
                     _LOG.warning("stopped at %.1f s%s", clock.now_us() / 1e6, follows)
             facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
+            facts.homes = {stream: actors.home_gpu(stream) for stream in actors.streams}
             _end(actors, clock.now_us(), store, _END_S if opened.options.endless else None)
         return facts
 
@@ -339,7 +340,9 @@ class RunSession:
         from ekya.results.finalize import finish_run
 
         opened = self.opened
-        chosen = {"processes": opened.grouping.why, "gave_up": list(opened.gave_up)}
+        chosen: dict[str, object] = {"processes": opened.grouping.why, "gave_up": list(opened.gave_up)}
+        if opened.nodes:
+            chosen["nodes"] = opened.summarize_nodes(facts.homes)
         others = {**facts.summary(), **opened.host.summary(), **chosen}
         host = SummaryHost(
             tuple(facts.planning_ms),
