@@ -84,7 +84,8 @@ def _terms(stream: StreamState, terms: Mapping[StreamId, StreamTerms]) -> Stream
 def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     """Returns the shares that are unavailable to the plan.
 
-    These are those of the preparation, of jobs of streams that do not serve, and of other servers' jobs.
+    These are those of the preparation, of jobs of streams that do not serve, of other servers' jobs, and of
+    nodes that are gone.
     """
     not_serving = tuple(
         stream.job.share_milli
@@ -93,7 +94,8 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     )
     prepares = (state.preparation.share_milli,) if state.preparation is not None else ()
     lent = (state.lent_milli,) if state.lent_milli else ()
-    return (*prepares, *not_serving, *lent)
+    gone = (options.pools[pool] for pool in _lost_pools(state, options))
+    return (*prepares, *not_serving, *lent, *gone)
 
 
 def homes_of(state: FleetState, options: LoopOptions) -> dict[StreamId, int]:
@@ -113,7 +115,13 @@ def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ..
     for stream in state.streams:
         if stream.job is not None and stream.status is not Status.SERVING:
             free[homes[stream.stream]] -= stream.job.share_milli
+    for pool in _lost_pools(state, options):
+        free[pool] = 0
     return tuple(max(milli, 0) for milli in free)
+
+
+def _lost_pools(state: FleetState, options: LoopOptions) -> set[int]:
+    return {options.pool_by_place[gpu] for gpu in state.lost_gpus}
 
 
 def _guests_pool(options: LoopOptions) -> int:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LAMBDAS, LONG, NEEDS, OPTIONS, A, B, Hand, S, Wish, labels
+from byhand import LAMBDAS, LONG, NEEDS, OPTIONS, A, B, Hand, S, Wish, labels, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.control.options import StreamHome
-from ekya.control.views import lendable_milli
+from ekya.control.views import free_milli_at_home, lendable_milli
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.state import FleetState, RetrainJob, StreamState
@@ -110,6 +110,17 @@ def test_lendable_excludes_share_of_lost_camera():
     assert lendable_milli(state.with_stream(gone), APART, LATER_US) == 1000 - 250
 
 
+def test_capacity_of_a_node_that_is_gone_leaves_the_plan_and_its_streams_are_elsewhere():
+    homes = (StreamHome(A, 0), StreamHome(B, 2))
+    hand = started(options=replace(OPTIONS, capacity_milli=3000, homes=homes, pools_milli=(2000, 1000)))
+    assert hand.views[-1].capacity_milli == 3000
+    hand.give(S, *(ev.WorkerDied(S, B, role, "its node is gone") for role in ev.Role))
+    hand.give(2 * S, *(ev.WorkerBack(2 * S, B, role, 1, 2) for role in ev.Role))
+    assert hand.views[-1].capacity_milli == 2000
+    assert [stream.stream for stream in hand.views[-1].streams] == [A, B]
+    assert free_milli_at_home(hand.state.fleet, hand.options) == (2000, 0)
+
+
 class Town:
     """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports.
 
@@ -140,7 +151,7 @@ class Town:
         }
         self.hand = Hand(wished, options)
         added = [ev.StreamAdded(0, stream, LAMBDAS) for stream in self.streams]
-        self.window, self.now_us = 0, 0
+        self.window, self.now_us, self.gone = 0, 0, None
         self.lent, self.lent_for_this_window = [], []
         self.give(*added, ev.WindowOpened(0, 0, 100 * S))
 
@@ -196,6 +207,25 @@ class Town:
     def lend_for_this_window(self, asked_milli):
         self.lend(asked_milli, self.lent_for_this_window, 0)
 
+    def lose_node(self):
+        """Moves the streams of the last node to the first."""
+        if self.guests > 0 or len(self.pools) < 2 or self.gone is not None:
+            return
+        self.gone = len(self.pools) - 1
+        self.pools = (*self.pools[:-1], 0)
+        moved = [stream for stream, home in zip(self.streams, self.homes, strict=True) if home == self.gone]
+        if not moved:
+            return
+        self.homes = [0 if home == self.gone else home for home in self.homes]
+        left = self.hand.options.pool_by_place.index(self.gone)
+        self.now_us += S
+        for stream in moved:
+            died = (ev.WorkerDied(self.now_us, stream, role, "its node is gone") for role in ev.Role)
+            self.hand.give(self.now_us, *died)
+        self.give(
+            *(ev.WorkerBack(self.now_us, stream, ev.Role.INFERENCE, 0, left) for stream in moved),
+        )
+
     def take_back(self, which):
         if self.lent:
             self.lent.pop(which % len(self.lent))
@@ -219,6 +249,7 @@ STEPS = st.one_of(
     st.tuples(st.just("lend_for_this_window"), st.sampled_from([100, 300, 600, 1000])),
     st.tuples(st.just("take_back"), st.integers(0, 3)),
     st.tuples(st.just("lose_camera"), st.integers(0, 6)),
+    st.tuples(st.just("lose_node")),
     st.tuples(st.just("open_window")),
     st.tuples(st.just("end_preparation")),
 )

@@ -185,6 +185,9 @@ class FakeActors:
     def home_gpu(self, _stream):
         return 0
 
+    def end_lost(self):
+        pass
+
     def make_spares(self):
         self.spares_made += 1
 

@@ -16,7 +16,6 @@ from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.runtime.driver import cluster, ray_of_run, reservation
-from ekya.runtime.driver.actor_processes import Place
 from ekya.runtime.driver.cluster import (
     ClusterNode,
     address_to_join,
@@ -25,6 +24,7 @@ from ekya.runtime.driver.cluster import (
     require_ekya,
     require_shared,
 )
+from ekya.runtime.driver.places import Place, is_node_lost
 from ekya.runtime.driver.ray_of_run import opened_ray, settle_address
 from ekya.runtime.driver.reservation import reserved_places
 
@@ -274,6 +274,15 @@ def test_clock_of_a_node_is_that_of_the_fastest_answer(answers, monkeypatch):
     there = iter([1000, 2010, 1000, 1000, 1000])
     answers(there.__next__)
     assert measure_ahead_ns(THERE) == 2000
+
+
+def test_node_is_lost_where_ray_says_so_or_nothing_listens_any_more(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        node = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1], "Alive": True}
+        nodes = [node | {"NodeID": "here"}, node | {"NodeID": "there", "Alive": False}]
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        assert [is_node_lost(one) for one in ("here", "there", "unknown")] == [False, True, True]
+    assert is_node_lost("here")
 
 
 def test_gpu_whose_cores_others_have_is_not_free(monkeypatch):

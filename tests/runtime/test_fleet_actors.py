@@ -14,11 +14,12 @@ from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
 from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.driver import actor_processes
-from ekya.runtime.driver.actor_processes import Place, on_this_node
 from ekya.runtime.driver.fleet_actors import ALONE_AFTER_S, FleetActors
+from ekya.runtime.driver.places import Place, on_this_node
 from ekya.system.host import HostMemory
 
 STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
@@ -44,7 +45,7 @@ class Made:
 
 
 @pytest.fixture
-def fleet_of(monkeypatch):
+def fleet_of(monkeypatch, tmp_path):
     monkeypatch.setattr(actor_processes, "make_actor", Made)
     monkeypatch.setattr(ray, "put", lambda weights: ("stored", weights))
     monkeypatch.setattr(ray, "get", lambda reference: reference[1])
@@ -63,7 +64,15 @@ def fleet_of(monkeypatch):
         **more,
     ):
         config = ActorConfig(
-            None, shipped, 0, shares, device, homes, server=server, processes=Processes(process), **more
+            RunFolder(tmp_path),
+            shipped,
+            0,
+            shares,
+            device,
+            homes,
+            server=server,
+            processes=Processes(process),
+            **more,
         )
         fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)), now_s, place_at)
         fleet.make_remaining_actors()
@@ -381,8 +390,9 @@ def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
 
 
 @pytest.fixture
-def on_two_nodes(fleet_of):
+def on_two_nodes(fleet_of, monkeypatch):
     """Returns a fleet whose second core is on another node, with a clock of its own."""
+    monkeypatch.setattr(actor_processes, "is_node_lost", lambda node: False)
     return fleet_of("gpu", place_at=lambda core: Place("there", "other", ahead_ns=1000) if core else Place())
 
 
@@ -418,6 +428,34 @@ def test_process_on_another_node_is_ended_there(on_two_nodes, monkeypatch):
     assert ended == [("other", _NO_PID)]
     on_two_nodes.close()
     assert ended[1:] == [("other", [_NO_PID])], "its trainer; those of this node are waited for here"
+
+
+def test_streams_of_a_node_that_is_gone_move_to_another(on_two_nodes, monkeypatch):
+    gone, fleet = [], on_two_nodes
+    saved = fleet.streams["cam-2"].config.common.folder.model("cam-2", BASE_VERSION)
+    saved.write_bytes(b"saved")
+    monkeypatch.setattr(ray, "kill", gone.append)
+    monkeypatch.setattr(ray, "wait", lambda asked, timeout: ([], asked))
+    monkeypatch.setattr(actor_processes, "is_node_lost", lambda node: node == "other")
+    inference, retraining = (fleet.streams["cam-2"].worker(role) for role in Role)
+    fleet.end_lost()
+    assert gone == [inference, retraining]
+    fleet.note_death(inference)
+    fleet.remake_worker("cam-2", Role.INFERENCE, 77)
+    own, other = fleet.streams["cam-2"], fleet.streams["cam-4"]
+    assert (own.config.stream, fleet.home_gpu("cam-2"), own.left_gpu) == ("cam-2", 0, 1)
+    assert own.inference is fleet.streams["cam-1"].inference
+    assert own.inference.calls[-1] == ("rejoin_stream", own.config, ("stored", b"saved"), 77)
+    assert (fleet.home_gpu("cam-4"), other.left_gpu) == (1, None), "until its own worker is started again"
+    fleet.change_areas("cam-2", WHOLE_PICTURE)
+    assert fleet.home_gpu("cam-2") == 0
+    fleet.note_death(retraining)
+    for stream in ("cam-2", "cam-4"):
+        fleet.remake_worker(stream, Role.RETRAINING, 77)
+        assert fleet.streams[stream].retraining is fleet.streams["cam-1"].retraining
+    fleet.remake_worker("cam-4", Role.INFERENCE, 77)
+    assert other.inference is own.inference
+    assert other.weights == ("stored", b"base"), "without a file"
 
 
 @pytest.fixture

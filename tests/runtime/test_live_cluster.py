@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 import yaml
@@ -33,6 +35,13 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of this test"}
 @pytest.fixture(scope="module")
 def cluster():
     """Starts a head and a node with a core each, which ask for a token; yields their address."""
+    with running_cluster() as (address, _):
+        yield address
+
+
+@contextmanager
+def running_cluster():
+    """Starts the nodes for the block; yields their address, and the processes of the nodes."""
     # Short, since paths of sockets are limited.
     with tempfile.TemporaryDirectory(prefix="ek") as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in {**TOKEN, "RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}.items():
@@ -44,7 +53,7 @@ def cluster():
             started.append(head)
             address = next(line for line in head.stdout if "--address='" in line).split("'")[1]
             started.append(_start(folder, f"--address={address}", "--num-cpus=1"))
-            yield address
+            yield address, started
         finally:
             for process in started:
                 process.terminate()
@@ -141,6 +150,36 @@ def test_cluster_says_why_it_cannot_be_joined_and_holds_what_a_run_has_reserved(
         ray.shutdown()
 
 
+def kill_node(process):
+    """Kills a node with all of its processes, as a loss of power does."""
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def test_streams_of_a_node_that_is_killed_go_on_on_the_other(fleet_of, tmp_path):
+    with running_cluster() as (cluster, (_, node)):
+        running = run(cluster, fleet_of(2, name="lost", window_s=10, windows=6), "--runs", tmp_path)
+        folder = RunFolder(tmp_path / "lost")
+
+        def labelled():
+            known = events_of(folder, ev.LabelsReady) if folder.journal.is_file() else ()
+            return {event.stream for event in known}
+
+        wait_until(lambda: "cam-2" in labelled(), guard_s=LONG_GUARD_S)
+        kill_node(psutil.Process(node.pid))
+        said, _ = running.communicate()
+    back = {event.role: event for event in events_of(folder, ev.WorkerBack)}
+    assert {(one.stream, one.gpu, one.left_gpu) for one in back.values()} == {("cam-2", 0, 1)}, said
+    assert {event.stream for event in events_of(folder, ev.WorkerDied)} == {"cam-2"}, said
+    summary = json.loads(folder.summary.read_text())
+    assert [node["streams"] for node in summary["host"]["nodes"]] == [["cam-1", "cam-2"], []]
+    back_us = back[ev.Role.INFERENCE].t_us
+    answers = {event.stream for event in events_of(folder, ev.NeedMeasured) if event.t_us > back_us}
+    assert answers == {"cam-1", "cam-2"}
+    replayed(folder)
+
+
 def test_run_on_two_nodes_has_the_processes_of_each_stream_on_one(cluster, fleet_of, tmp_path):
     running = run(cluster, fleet_of(2, name="two", window_s=10, windows=3), "--runs", tmp_path)
     ray.init(address=cluster, log_to_driver=False)
@@ -158,7 +197,8 @@ def test_run_on_two_nodes_has_the_processes_of_each_stream_on_one(cluster, fleet
         assert told == [(1, ["cam-1"]), (1, ["cam-2"])], said
         for stream in summary["streams"].values():
             assert stream["frames"]["lost"] == 0
-        assert {event.stream for event in events_of(folder, ev.ModelSwapped)} == {"cam-1", "cam-2"}
+            assert stream["frames"]["analysed"] > 0
+        assert {event.stream for event in events_of(folder, ev.LabelsReady)} == {"cam-1", "cam-2"}
         replayed(folder)
         wait_until(lambda: not placed())
     finally:

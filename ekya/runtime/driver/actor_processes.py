@@ -1,9 +1,6 @@
 """Processes of actors, made with their environment and a free name and ended, and calls to them in flight."""
 
 import logging
-import os
-import signal
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +18,16 @@ from ekya.runtime.actors.actor_kinds import SPARE, ActorConfig, ActorKind, Proce
 from ekya.runtime.actors.actor_messages import in_words
 from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.driver.local_ray import ACTOR_VARIABLES
+from ekya.runtime.driver.places import (
+    ENDED_WITHIN_S,
+    Place,
+    PlaceAt,
+    call_on_node,
+    is_node_lost,
+    kill_pid,
+    on_this_node,
+    wait_gone,
+)
 from ekya.system.host import read_host_memory
 from ekya.system.processes import find_process
 
@@ -41,9 +48,6 @@ SHARES = "shares"
 """Concurrency group for share orders. They must be answered within a limit, so they must not queue behind
 joining streams or weights that are being prepared, of which a process with many streams has many."""
 
-_ENDED_WITHIN_S = 5.0
-"""Timeout for processes that Ray ends; afterwards the kernel kills them."""
-
 _RUNS = 100
 """Upper bound on runs of one driver process whose actors have the same names."""
 
@@ -51,37 +55,6 @@ _SPARE = "inference/spare"
 
 _SPARE_BYTES = 2 << 30
 """Free host memory needed to make a spare process: about three times what one takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where actors on a GPU or core of a run are.
-
-    Attributes:
-        strategy: Ray's scheduling strategy; None for the node of this process.
-        node: Ray's id of their node where it is another than this process's; else empty.
-        ahead_ns: how far the monotonic clock there is ahead of this process's.
-    """
-
-    strategy: Any = None
-    node: str = ""
-    ahead_ns: int = 0
-
-
-PlaceAt = Callable[[int], Place]
-"""Returns the place of a GPU or core, by its position among those of the run."""
-
-
-def on_this_node(_gpu: int) -> Place:
-    """Has an actor placed on the node of this process, as everything of one server is."""
-    return Place()
-
-
-def call_on_node(node: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """Calls a function in a process of a node, and returns the reference of its result."""
-    remote: Any = ray.remote
-    at = NodeAffinitySchedulingStrategy(node, soft=False)
-    return remote(num_cpus=0, max_retries=0, scheduling_strategy=at)(function).remote(*arguments)
 
 
 def end_process(actor: Any, process: Any, node: str = "") -> None:
@@ -101,17 +74,13 @@ def end_process(actor: Any, process: Any, node: str = "") -> None:
         if known:
             pid = ray.get(process)
             if node:
-                call_on_node(node, _kill, pid)
+                call_on_node(node, kill_pid, pid)
             else:
-                _kill(pid)
+                kill_pid(pid)
             return
     except (RayError, ProcessLookupError):
         return  # It is dead already.
     ray.kill(actor)
-
-
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
 
 
 def wait_ended(processes: Mapping[Any, str]) -> None:
@@ -128,21 +97,10 @@ def wait_ended(processes: Mapping[Any, str]) -> None:
         with suppress(RayError):
             pids[processes[reference]].append(ray.get(reference))
     here = pids.pop("", [])
-    there = [call_on_node(node, _wait_gone, its) for node, its in pids.items()]
-    _wait_gone(here)
+    there = [call_on_node(node, wait_gone, its) for node, its in pids.items()]
+    wait_gone(here)
     if there:
-        ray.wait(there, num_returns=len(there), timeout=2 * _ENDED_WITHIN_S)
-
-
-def _wait_gone(pids: Sequence[int]) -> None:
-    """Waits until processes of this machine are gone, and kills those that take too long."""
-    ends_s = time.monotonic() + _ENDED_WITHIN_S
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            while time.monotonic() < ends_s:
-                os.kill(pid, 0)
-                time.sleep(0.01)
-            _kill(pid)
+        ray.wait(there, num_returns=len(there), timeout=2 * ENDED_WITHIN_S)
 
 
 def make_actor(
@@ -218,6 +176,7 @@ class ProcessTable:
         self._gpu_part = GPU_PART if on_gpu else 0.0
         most = max(Counter(config.homes).values(), default=0) if on_gpu else 0
         self._threads = min(max(_THREADS, most), _MOST_THREADS)
+        self._lost: set[str] = set()
         self._names: Counter[str] = Counter()
         self._processes: dict[Any, ActorProcess] = {}
 
@@ -245,6 +204,20 @@ class ProcessTable:
         )
         self._processes[actor] = ActorProcess(actor.process_id.remote(), place, mark)
         return actor
+
+    def is_lost(self, node: str) -> bool:
+        """Returns whether the node of a place is gone; it does not come back."""
+        if node and node not in self._lost and is_node_lost(node):
+            _LOG.error("a node of the cluster is gone; its streams move to others")
+            self._lost.add(node)
+        return node in self._lost
+
+    def end_lost(self) -> None:
+        """Ends processes on nodes that are gone: one that was to start there would be awaited for ever."""
+        lost = {node for node in {one.place.node for one in self._processes.values()} if self.is_lost(node)}
+        for actor, process in self._processes.items():
+            if process.place.node in lost:
+                self.kill_process(actor)
 
     def find_running(self, name: str) -> Any:
         """Returns the actor of the running process of this name; None without one."""

@@ -18,8 +18,8 @@ from ray.exceptions import GetTimeoutError
 
 from ekya import __version__
 from ekya.core.errors import UserError
-from ekya.runtime.driver.actor_processes import call_on_node
 from ekya.runtime.driver.local_ray import set_ray_environment
+from ekya.runtime.driver.places import call_on_node
 from ekya.system.files import user_errors
 from ekya.system.http2 import speaks_http2
 

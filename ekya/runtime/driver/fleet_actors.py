@@ -34,7 +34,8 @@ from ekya.runtime.actors.actor_kinds import (
     StreamActorConfig,
 )
 from ekya.runtime.actors.actor_messages import in_words
-from ekya.runtime.driver.actor_processes import PlaceAt, ProcessTable, SpareProcesses, on_this_node
+from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses
+from ekya.runtime.driver.places import PlaceAt, on_this_node
 from ekya.streams.ingest.credentials import named_values
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class StreamActors:
         newest_weights: the same for the model that serves or is about to.
         version: of the newest weights.
         paused: whether its camera is closed.
+        left_gpu: its home before, which went with its node; None of one that has not moved.
         trainer: number of its retraining process among those that the streams of its GPU share.
     """
 
@@ -68,6 +70,7 @@ class StreamActors:
     newest_weights: Any
     version: ModelVersion
     paused: bool = False
+    left_gpu: int | None = None
     trainer: int = 0
 
     def worker(self, role: Role) -> Any:
@@ -246,12 +249,15 @@ class FleetActors:
     def remake_worker(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
         """Restarts a dead worker with the weights that served last, and lets it begin.
 
-        A process of several streams is restarted for the first of them, and the others join it.
+        Where its node is gone, the stream is at home elsewhere from then on. A process of several streams is
+        restarted for the first of them, and the others join it.
 
         Returns:
             Reference of a reply that comes when it has begun.
         """
         own = self.streams[stream]
+        if self._is_lost(own.config.gpu):
+            self._leave_home(stream)
         # What was on its way to the dead process is lost, and no retraining may start from it.
         own.newest_weights = own.weights
         if not self._processes.is_running(own.worker(role)):
@@ -372,7 +378,23 @@ class FleetActors:
         living = Counter(own.config.gpu for own in self.streams.values())
         if self._config.device == "cuda":
             return home_of_next(living, self.fleet.capacity_milli)
-        return min(living, key=lambda one: (living[one], one), default=PREPARATION_GPU)
+        there = (one for one in living if not self._is_lost(one))
+        return min(there, key=lambda one: (living[one], one), default=PREPARATION_GPU)
+
+    def _leave_home(self, stream: StreamId) -> None:
+        """Moves the home of a stream, whose workers follow when they are started again."""
+        own, gpu = self.streams[stream], self._home_of_next()
+        homes = {one.id: self.streams[one.id].config.gpu for one in self.fleet.streams} | {stream: gpu}
+        self._config = replace(self._config, homes=tuple(homes.values()))
+        own.left_gpu, own.trainer = own.config.gpu, self._emptiest_trainer(gpu)
+        own.config = StreamActorConfig(self._config, list(homes).index(stream), own.config.version)
+        saved = self._config.folder.model(stream, own.version)
+        if saved.is_file():
+            # What only the store of that node had is lost with it.
+            own.weights = ray.put(saved.read_bytes())
+
+    def _is_lost(self, gpu: int) -> bool:
+        return self._processes.is_lost(self._processes.place_at(gpu).node)
 
     def _join_process(self, role: Role, streams: Sequence[StreamId]) -> None:
         """Puts workers of one process into it where it runs, or makes it."""
@@ -394,6 +416,10 @@ class FleetActors:
     def kill_process(self, actor: Any) -> None:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""
         self._processes.kill_process(actor)
+
+    def end_lost(self) -> None:
+        """Ends processes on nodes that are gone."""
+        self._processes.end_lost()
 
     def note_death(self, actor: Any, suspects: Collection[StreamId] = ()) -> frozenset[StreamId]:
         """Forgets a worker's process that has ended, whose pid may be reused, and charges its death.

@@ -17,7 +17,6 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import ChosenBackend, Machine, choose_backend
 from ekya.gpu.mps.control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import list_gpus
-from ekya.runtime.driver.actor_processes import Place, PlaceAt, on_this_node
 from ekya.runtime.driver.cluster import (
     ClusterNode,
     address_to_join,
@@ -27,6 +26,7 @@ from ekya.runtime.driver.cluster import (
     require_shared,
 )
 from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
+from ekya.runtime.driver.places import Place, PlaceAt, on_this_node
 from ekya.runtime.driver.reservation import Reservation, reserved_places
 from ekya.system.host import cpu_limit
 

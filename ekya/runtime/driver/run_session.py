@@ -39,13 +39,13 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
 from ekya.runtime.actors.actor_messages import RunClock, unwrapping_user_error
-from ekya.runtime.driver.actor_processes import PlaceAt, on_this_node
 from ekya.runtime.driver.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import RunLimits
 from ekya.runtime.driver.observers import LoopFacts, ModelKeeper, ModelPruner, RunMetrics, WindowKeeper
 from ekya.runtime.driver.open_run import OpenRun
 from ekya.runtime.driver.operator_control import OperatorControl
+from ekya.runtime.driver.places import PlaceAt, on_this_node
 from ekya.runtime.driver.planner import ActorPlanner
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weights
