@@ -7,7 +7,7 @@ from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.planning.adaptation.shadow_gate import ROLL_BACK_MARGIN, SERVE_MARGIN
-from ekya.planning.placement.pack import Packing
+from ekya.planning.placement.pack import Packing, free_milli_by_gpu
 
 CHECKPOINT_DELAY_US = 250_000
 """Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing
@@ -28,7 +28,7 @@ class StreamTerms:
 
 @dataclass(frozen=True, slots=True)
 class StreamHome:
-    """The GPU on which a stream's processes stay, counted from 0."""
+    """The GPU, or with ``pools_milli`` the core, on which a stream's processes stay, counted from 0."""
 
     stream: StreamId
     gpu: int
@@ -54,6 +54,7 @@ class LoopOptions:
         terms: of the streams with other than default terms, sorted by id.
         packing: how shares are placed on GPUs.
         homes: of all streams, where their processes cannot change to another GPU; empty where they can.
+        pools_milli: capacity of each node of several, whose cores are one pool; empty: each GPU is one.
         profiler: how γ are micro-profiled.
         last_join_us: run time after which no stream is added.
         readmit_after_us: time after which a stream that was set aside is tried again, when a window opens;
@@ -93,8 +94,20 @@ class LoopOptions:
     pools_labels: bool = False
     readmit_after_us: int | None = None
     trainer_milli: int = FULL_GPU_MILLI
+    pools_milli: tuple[int, ...] = ()
 
     @property
     def retraining_speed(self) -> SpeedCurve:
         """Speed of a retraining at a share, as its process is limited."""
         return self.training_speed.up_to(self.trainer_milli)
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Capacities between which no share moves, where streams have homes."""
+        return self.pools_milli or free_milli_by_gpu(self.capacity_milli, ())
+
+    @property
+    def pool_by_place(self) -> tuple[int, ...]:
+        """The pool of each GPU or core."""
+        places = (-(-milli // FULL_GPU_MILLI) for milli in self.pools)
+        return tuple(pool for pool, count in enumerate(places) for _ in range(count))

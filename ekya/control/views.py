@@ -16,7 +16,6 @@ from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.adaptation.shadow_gate import LEAST_OBJECTS
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
-from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import estimate_as_in_the_paper, estimate_by_outcomes
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.inference_profile import at_measured_use
@@ -85,7 +84,8 @@ def _terms(stream: StreamState, terms: Mapping[StreamId, StreamTerms]) -> Stream
 def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     """Returns the shares that are unavailable to the plan.
 
-    These are those of the preparation, of jobs of streams that do not serve, and of other servers' jobs.
+    These are those of the preparation, of jobs of streams that do not serve, of other servers' jobs, and of
+    nodes that are gone.
     """
     not_serving = tuple(
         stream.job.share_milli
@@ -94,26 +94,39 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     )
     prepares = (state.preparation.share_milli,) if state.preparation is not None else ()
     lent = (state.lent_milli,) if state.lent_milli else ()
-    return (*prepares, *not_serving, *lent)
+    gone = (options.pools[pool] for pool in _lost_pools(state, options))
+    return (*prepares, *not_serving, *lent, *gone)
 
 
 def homes_of(state: FleetState, options: LoopOptions) -> dict[StreamId, int]:
-    """Returns the home GPU of every stream, where processes cannot change to another GPU."""
+    """Returns the pool of every stream's home, where processes cannot change to another one."""
     added = {stream.stream: stream.gpu for stream in state.streams if stream.gpu is not None}
-    return {one.stream: one.gpu for one in options.homes} | added
+    homes, pools = {one.stream: one.gpu for one in options.homes} | added, options.pool_by_place
+    return {stream: pools[place] for stream, place in homes.items()}
 
 
 def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
-    """Returns the share that ``held_milli`` leaves on each GPU, where every job has a home GPU."""
+    """Returns the share that ``held_milli`` leaves in each pool, where every job has a home."""
     homes = homes_of(state, options)
-    free = list(free_milli_by_gpu(options.capacity_milli, ()))
+    free = list(options.pools)
     if state.preparation is not None:
         free[PREPARATION_GPU] -= state.preparation.share_milli
-    free[guests_gpu(options.capacity_milli)] -= state.lent_milli
+    free[_guests_pool(options)] -= state.lent_milli
     for stream in state.streams:
         if stream.job is not None and stream.status is not Status.SERVING:
             free[homes[stream.stream]] -= stream.job.share_milli
+    for pool in _lost_pools(state, options):
+        free[pool] = 0
     return tuple(max(milli, 0) for milli in free)
+
+
+def _lost_pools(state: FleetState, options: LoopOptions) -> set[int]:
+    return {options.pool_by_place[gpu] for gpu in state.lost_gpus}
+
+
+def _guests_pool(options: LoopOptions) -> int:
+    """Returns where guests are: with several nodes on the first, which is the driver's."""
+    return 0 if options.pools_milli else guests_gpu(options.capacity_milli)
 
 
 def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
@@ -135,7 +148,7 @@ def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> in
     lendable = free_milli - prepares_milli - len(serving) * options.quantum_milli
     if not options.homes:
         return lendable
-    gpu = guests_gpu(options.capacity_milli)
+    gpu = _guests_pool(options)
     at_home = {stream for stream, home in homes_of(state, options).items() if home == gpu}
     there_milli = (
         free_milli_at_home(state, options)[gpu] - len(at_home.intersection(serving)) * options.quantum_milli

@@ -84,6 +84,8 @@ def apply_event(state: FleetState, event: ev.Event) -> FleetState:
             return replace(state, capacity=event)
         case rq.LabelBudgetChanged():
             return replace(state, label_budget=event.budget)
+        case ev.WorkerBack(left_gpu=int() as left) if left not in state.lost_gpus:
+            return apply_event(replace(state, lost_gpus=(*state.lost_gpus, left)), event)
         case ev.StreamAdded():
             # A new camera may have the name of a removed one; its own events count again.
             others = tuple(one for one in state.forgotten if one != event.stream)
@@ -207,8 +209,10 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
             return _after_death(stream, event)
-        case ev.WorkerBack(role=ev.Role.INFERENCE):
-            return replace(stream, faults=replace(stream.faults, down=None))
+        case ev.WorkerBack():
+            gpu = stream.gpu if event.gpu is None else event.gpu
+            down = None if event.role is ev.Role.INFERENCE else stream.faults.down
+            return replace(stream, gpu=gpu, faults=replace(stream.faults, down=down))
         case ev.StreamReadmitted() if stream.faults.set_aside is not None:
             return replace(stream, faults=stream.faults.after_readmission())
         case ev.StreamLost():

@@ -218,11 +218,18 @@ class WorkerDied:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBack:
-    """A dead worker runs again, with the last weights that served."""
+    """A dead worker runs again, with the last weights that served.
+
+    Attributes:
+        gpu: of its processes, where they have moved; None where they are as before.
+        left_gpu: where they were, on a node that is gone; with ``gpu`` alone.
+    """
 
     t_us: int
     stream: StreamId
     role: Role
+    gpu: int | None = None
+    left_gpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ class StreamState:
         areas: where its objects count, where that has changed since the run began.
         removed: it is to be forgotten when the next window opens.
         requested: an operator has asked for labels that are not made yet.
-        gpu: of its processes, where it was added to a live run; None where the run's options name it.
+        gpu: of its processes, where it was added to a live run or has moved; None where the options name it.
     """
 
     stream: StreamId
@@ -256,6 +256,7 @@ class FleetState:
         min_accuracy: a_MIN, where it has changed since the run began.
         scheduler: name of the one that decides, where it has changed since the run began.
         capacity: of the GPUs, where it has changed since the run began.
+        lost_gpus: GPUs or cores of nodes that are gone, one at least of each.
         label_budget: of preparations, where it has changed since the run began.
         forgotten: streams that were removed and are not in ``streams`` any more, the newest last;
             see ``effects.MOST_FORGOTTEN``.
@@ -273,6 +274,7 @@ class FleetState:
     min_accuracy: float | None = None
     scheduler: str | None = None
     capacity: rq.CapacityChanged | None = None
+    lost_gpus: tuple[int, ...] = ()
     label_budget: LabelBudget | None = None
     forgotten: tuple[StreamId, ...] = ()
 

@@ -100,7 +100,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                     attach=service.attach,
                     alive=alive,
                     may_go_on=DiskRoom(run.folder.path, service.collect),
-                    strategy_at=on_ray.strategy_at,
+                    place_at=on_ray.place_at,
                 )
                 if options.endless:
                     session.run_windows(Console(quiet=True))
@@ -115,13 +115,13 @@ def _open(fleet: FleetConfig, options: RunOptions, on_ray: RayOfRun, console: Co
     known = None if options.resume is None else kept_host(RunFolder(options.resume).host, fleet, device)
     if known is not None:
         on_ray.connect()
-        return open_run(fleet, options, chosen, known)
+        return open_run(fleet, options, chosen, known, on_ray.nodes)
     # The machine is measured while Ray starts.
     with start_probe(fleet, options, chosen) as probe:
         on_ray.connect()
         with console.status("measuring this machine"):
             host = probe.result()
-    run = open_run(fleet, options, chosen, host)
+    run = open_run(fleet, options, chosen, host, on_ray.nodes)
     keep_host(run.folder.host, host, run.fleet, device)
     return run
 

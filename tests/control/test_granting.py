@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LAMBDAS, LONG, NEEDS, OPTIONS, A, B, Hand, S, Wish, labels
+from byhand import LAMBDAS, LONG, NEEDS, OPTIONS, A, B, Hand, S, Wish, labels, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.control.options import StreamHome
-from ekya.control.views import lendable_milli
+from ekya.control.views import free_milli_at_home, lendable_milli
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.state import FleetState, RetrainJob, StreamState
@@ -110,11 +110,29 @@ def test_lendable_excludes_share_of_lost_camera():
     assert lendable_milli(state.with_stream(gone), APART, LATER_US) == 1000 - 250
 
 
-class Town:
-    """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports."""
+def test_capacity_of_a_node_that_is_gone_leaves_the_plan_and_its_streams_are_elsewhere():
+    homes = (StreamHome(A, 0), StreamHome(B, 2))
+    hand = started(options=replace(OPTIONS, capacity_milli=3000, homes=homes, pools_milli=(2000, 1000)))
+    assert hand.views[-1].capacity_milli == 3000
+    hand.give(S, *(ev.WorkerDied(S, B, role, "its node is gone") for role in ev.Role))
+    hand.give(2 * S, *(ev.WorkerBack(2 * S, B, role, 1, 2) for role in ev.Role))
+    assert hand.views[-1].capacity_milli == 2000
+    assert [stream.stream for stream in hand.views[-1].streams] == [A, B]
+    assert free_milli_at_home(hand.state.fleet, hand.options) == (2000, 0)
 
-    def __init__(self, gpus_milli, streams, packing, wishes):
-        self.streams, self.homes = STREAMS[:streams], assign_home_gpus(streams, gpus_milli)
+
+class Town:
+    """A server whose streams stay on their GPUs, and which lends all the spare capacity that it reports.
+
+    With ``cores`` these are cores, of which each node has as many.
+    """
+
+    def __init__(self, gpus_milli, streams, packing, wishes, cores=1):
+        self.streams, places = STREAMS[:streams], assign_home_gpus(streams, gpus_milli)
+        by_place = free_milli_by_gpu(gpus_milli, ())
+        self.pools = tuple(sum(by_place[at : at + cores]) for at in range(0, len(by_place), cores))
+        self.homes = [place // cores for place in places]
+        self.guests = guests_gpu(gpus_milli) if cores == 1 else 0
         options = replace(
             OPTIONS,
             windows=None,
@@ -123,8 +141,9 @@ class Town:
             preparation_share_milli=300,
             packing=packing,
             homes=tuple(
-                StreamHome(stream, gpu) for stream, gpu in zip(self.streams, self.homes, strict=True)
+                StreamHome(stream, place) for stream, place in zip(self.streams, places, strict=True)
             ),
+            pools_milli=self.pools if cores > 1 else (),
         )
         wished = {
             stream: Wish(inference, retrain=LONG, retrain_milli=retrain)
@@ -132,7 +151,7 @@ class Town:
         }
         self.hand = Hand(wished, options)
         added = [ev.StreamAdded(0, stream, LAMBDAS) for stream in self.streams]
-        self.window, self.now_us = 0, 0
+        self.window, self.now_us, self.gone = 0, 0, None
         self.lent, self.lent_for_this_window = [], []
         self.give(*added, ev.WindowOpened(0, 0, 100 * S))
 
@@ -142,9 +161,9 @@ class Town:
 
     def look(self):
         """Asserts that no GPU gives more than it has to jobs here, the preparation and guests together."""
-        fleet, options = self.hand.state.fleet, self.hand.options
-        held = [0] * len(free_milli_by_gpu(options.capacity_milli, ()))
-        held[guests_gpu(options.capacity_milli)] += sum((*self.lent, *self.lent_for_this_window))
+        fleet = self.hand.state.fleet
+        held = [0] * len(self.pools)
+        held[self.guests] += sum((*self.lent, *self.lent_for_this_window))
         held[PREPARATION_GPU] += fleet.preparation.share_milli if fleet.preparation is not None else 0
         of_plan = {one.stream: one for one in self.hand.state.phases[0].assignments}
         for stream, gpu in zip(self.streams, self.homes, strict=True):
@@ -153,7 +172,7 @@ class Town:
                 held[gpu] += of_plan[stream].retrain_share_milli + of_plan[stream].inference_share_milli
             elif state.job is not None:
                 held[gpu] += state.job.share_milli
-        for gpu, room in enumerate(free_milli_by_gpu(options.capacity_milli, ())):
+        for gpu, room in enumerate(self.pools):
             assert held[gpu] <= room
 
     def open_window(self):
@@ -188,6 +207,25 @@ class Town:
     def lend_for_this_window(self, asked_milli):
         self.lend(asked_milli, self.lent_for_this_window, 0)
 
+    def lose_node(self):
+        """Moves the streams of the last node to the first."""
+        if self.guests > 0 or len(self.pools) < 2 or self.gone is not None:
+            return
+        self.gone = len(self.pools) - 1
+        self.pools = (*self.pools[:-1], 0)
+        moved = [stream for stream, home in zip(self.streams, self.homes, strict=True) if home == self.gone]
+        if not moved:
+            return
+        self.homes = [0 if home == self.gone else home for home in self.homes]
+        left = self.hand.options.pool_by_place.index(self.gone)
+        self.now_us += S
+        for stream in moved:
+            died = (ev.WorkerDied(self.now_us, stream, role, "its node is gone") for role in ev.Role)
+            self.hand.give(self.now_us, *died)
+        self.give(
+            *(ev.WorkerBack(self.now_us, stream, ev.Role.INFERENCE, 0, left) for stream in moved),
+        )
+
     def take_back(self, which):
         if self.lent:
             self.lent.pop(which % len(self.lent))
@@ -211,6 +249,7 @@ STEPS = st.one_of(
     st.tuples(st.just("lend_for_this_window"), st.sampled_from([100, 300, 600, 1000])),
     st.tuples(st.just("take_back"), st.integers(0, 3)),
     st.tuples(st.just("lose_camera"), st.integers(0, 6)),
+    st.tuples(st.just("lose_node")),
     st.tuples(st.just("open_window")),
     st.tuples(st.just("end_preparation")),
 )
@@ -223,9 +262,10 @@ STEPS = st.one_of(
     streams=st.integers(1, 7),
     wishes=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=7, max_size=7),
     steps=st.lists(STEPS, min_size=4, max_size=12),
+    cores=st.integers(1, 2),
 )
-def test_step_never_overfills_gpu_with_guests(packing, gpus_milli, streams, wishes, steps):
-    town = Town(gpus_milli, streams, packing, wishes)
+def test_step_never_overfills_gpu_or_node_with_guests(packing, gpus_milli, streams, wishes, steps, cores):
+    town = Town(gpus_milli, streams, packing, wishes, cores)
     town.open_window()
     town.end_preparation()
     for name, *arguments in steps:

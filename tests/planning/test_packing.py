@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, assign_home_gpus, guests_gpu
+from ekya.planning.placement.homes import (
+    PREPARATION_GPU,
+    AtHome,
+    assign_home_gpus,
+    guests_gpu,
+    pools_of_nodes,
+)
 from ekya.planning.placement.pack import (
     LAST_LEVEL,
     BestFit,
@@ -191,7 +197,7 @@ def test_negative_share_raises(asked, step, capacity):
 
 
 JOBS = st.dictionaries(st.integers(0, 12), st.integers(0, 1200), max_size=8)
-ROOMS = st.lists(st.integers(0, 1000), min_size=1, max_size=3)
+ROOMS = st.lists(st.integers(0, 3000), min_size=1, max_size=3)
 
 
 def at_home(packing, asked, rooms, step=1):
@@ -237,11 +243,6 @@ def test_at_home_ignores_spare_on_other_gpus():
     assert grants.spare_milli == 900
 
 
-def test_at_home_gpu_above_1000_raises():
-    with pytest.raises(ValueError, match="more than 1000"):
-        at_home(Packing.POOL, {}, [2000])
-
-
 @few
 @given(streams=st.integers(0, 30), capacity=st.integers(0, 4000))
 def test_deal_balances_streams_over_gpus(streams, capacity):
@@ -273,3 +274,10 @@ def test_guests_gpu_is_the_last_of_the_largest():
         2,
     ]
     assert guests_gpu(2000) != PREPARATION_GPU
+
+
+def test_nodes_have_their_cores_in_a_pool_each_and_one_node_has_none():
+    nodes = ("here", "here", "there", "there")
+    assert pools_of_nodes(4000, nodes) == (2000, 2000)
+    assert pools_of_nodes(2600, nodes) == (2000, 600)
+    assert pools_of_nodes(2000, nodes) == pools_of_nodes(4000, ("here",) * 4) == pools_of_nodes(500, ()) == ()

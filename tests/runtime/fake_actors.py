@@ -179,8 +179,14 @@ class FakeActors:
     def make_preparation(self):
         return self.actor("micro-profiler again")
 
+    def translate_ns(self, _actor, monotonic_ns):
+        return monotonic_ns
+
     def home_gpu(self, _stream):
         return 0
+
+    def end_lost(self):
+        pass
 
     def make_spares(self):
         self.spares_made += 1

@@ -15,8 +15,16 @@ from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.runtime.driver import ray_of_run, reservation
-from ekya.runtime.driver.cluster import ClusterNode, address_to_join, joined_cluster
+from ekya.runtime.driver import cluster, ray_of_run, reservation
+from ekya.runtime.driver.cluster import (
+    ClusterNode,
+    address_to_join,
+    joined_cluster,
+    measure_ahead_ns,
+    require_ekya,
+    require_shared,
+)
+from ekya.runtime.driver.places import Place, is_node_lost
 from ekya.runtime.driver.ray_of_run import opened_ray, settle_address
 from ekya.runtime.driver.reservation import reserved_places
 
@@ -202,9 +210,9 @@ class FakeRay:
 
 def test_gpu_is_reserved_with_its_part_of_the_cores_and_given_back(monkeypatch):
     fake = FakeRay({"here": {"GPU": 2.0, "CPU": 8.0}}).install(monkeypatch)
-    with reserved_places(HERE, True, 1, "ekya/yard") as made:
+    with reserved_places([HERE], True, 1, "ekya/yard") as made:
         assert fake.groups == [("ekya/yard/05", [{"GPU": 1, "CPU": 4}], ["here"])]
-        assert (made.places, made.cores) == (1, 4)
+        assert (made.nodes, made.cores) == ((HERE,), 4)
         assert made.strategy_at(0).placement_group_bundle_index == 0
         assert not fake.removed
     assert fake.removed == [made.group]
@@ -212,21 +220,84 @@ def test_gpu_is_reserved_with_its_part_of_the_cores_and_given_back(monkeypatch):
 
 def test_all_cores_that_are_free_are_reserved_where_nothing_is_said(monkeypatch):
     fake = FakeRay({"here": {"CPU": 3.5}, "there": {"CPU": 4.0}}).install(monkeypatch)
-    with reserved_places(HERE, False, None, "ekya/yard") as made:
+    with reserved_places([HERE], False, None, "ekya/yard") as made:
         assert fake.groups[0][1:] == ([{"CPU": 1}] * 3, ["here"] * 3)
-        assert (made.places, made.cores) == (3, 3)
+        assert (made.nodes, made.cores) == ((HERE,) * 3, 3)
+
+
+def test_cores_of_other_nodes_are_reserved_after_those_of_this_one(monkeypatch):
+    fake = FakeRay({"here": {"CPU": 2.0}, "there": {"CPU": 4.0}}).install(monkeypatch)
+    with reserved_places([HERE, THERE], False, 3, "ekya/yard") as made:
+        assert fake.groups[0][1:] == ([{"CPU": 1}] * 3, ["here", "here", "there"])
+        assert (made.nodes, made.cores) == ((HERE, HERE, THERE), 3)
+    with reserved_places([HERE, THERE], False, None, "ekya/yard") as made:
+        assert len(made.nodes) == 6
+
+
+def test_run_waits_for_a_core_of_its_own_node_whatever_others_have(monkeypatch):
+    FakeRay({"there": {"CPU": 4.0}}).install(monkeypatch)
+    said = r"of the 12 CPUs of 10.0.0.1 and other nodes, 1 whole ones \(one on 10.0.0.1\) were not free"
+    with pytest.raises(UserError, match=said), reserved_places([HERE, THERE], False, None, "ekya"):
+        pass
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Has nodes answer what a test says."""
+
+    def give(answer):
+        monkeypatch.setattr(cluster, "call_on_node", lambda node, function, *given: answer(*given))
+        monkeypatch.setattr(ray, "get", lambda answered, timeout: answered)
+
+    return give
+
+
+@pytest.mark.parametrize(("version", "said"), [("", "has no Ekya, and"), ("0.0.1", "has Ekya 0.0.1, and")])
+def test_node_without_this_version_is_refused(answers, version, said):
+    answers(lambda: version)
+    with pytest.raises(UserError, match=f"its node 10.0.0.2 {said}"):
+        require_ekya(THERE)
+
+
+def test_node_that_does_not_share_the_folder_of_runs_is_refused(answers, tmp_path):
+    answers(lambda path: Path(path).is_file())
+    require_shared(tmp_path / "runs", THERE)
+    assert list((tmp_path / "runs").iterdir()) == []
+    answers(lambda path: False)
+    with pytest.raises(UserError, match=f"{tmp_path}: Ray's node 10.0.0.2 has no such folder"):
+        require_shared(tmp_path, THERE)
+
+
+def test_clock_of_a_node_is_that_of_the_fastest_answer(answers, monkeypatch):
+    here = iter([0, 100, 0, 20, 0, 100, 0, 100, 0, 100])
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic_ns=here.__next__))
+    there = iter([1000, 2010, 1000, 1000, 1000])
+    answers(there.__next__)
+    assert measure_ahead_ns(THERE) == 2000
+
+
+def test_node_is_lost_where_ray_says_so_or_nothing_listens_any_more(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        node = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1], "Alive": True}
+        nodes = [node | {"NodeID": "here"}, node | {"NodeID": "there", "Alive": False}]
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        assert [is_node_lost(one) for one in ("here", "there", "unknown")] == [False, True, True]
+    assert is_node_lost("here")
 
 
 def test_gpu_whose_cores_others_have_is_not_free(monkeypatch):
     FakeRay({"here": {"GPU": 2.0, "CPU": 3.0}}).install(monkeypatch)
-    with pytest.raises(UserError, match="1 whole ones were not free"), reserved_places(HERE, True, 1, "ekya"):
+    with (
+        pytest.raises(UserError, match="1 whole ones were not free"),
+        reserved_places([HERE], True, 1, "ekya"),
+    ):
         pass
 
 
 def test_run_waits_for_what_others_free_and_for_a_group_that_another_was_faster_to_make(monkeypatch):
     fake = FakeRay({"here": {}}, refused=1).install(monkeypatch)
     fake.frees[3.0] = ("here", {"CPU": 1.0})
-    with reserved_places(HERE, False, 1, "ekya"):
+    with reserved_places([HERE], False, 1, "ekya"):
         assert fake.now_s >= 3.0
         assert len(fake.groups) == 2
         assert len(fake.removed) == 1
@@ -234,7 +305,7 @@ def test_run_waits_for_what_others_free_and_for_a_group_that_another_was_faster_
 
 def test_run_that_waits_in_vain_says_who_holds_what_and_no_more_of_their_commands(monkeypatch):
     FakeRay({"here": {"GPU": 1.0, "CPU": 4.0}}).install(monkeypatch)
-    with pytest.raises(UserError) as refused, reserved_places(HERE, True, 2, "ekya"):
+    with pytest.raises(UserError) as refused, reserved_places([HERE], True, 2, "ekya"):
         pass
     assert str(refused.value) == (
         "Ray: of the 2 GPUs of 10.0.0.1, 2 whole ones were not free within 15 s (1 by the reservation ab; "
@@ -245,37 +316,44 @@ def test_run_that_waits_in_vain_says_who_holds_what_and_no_more_of_their_command
 @pytest.mark.parametrize(("node", "said"), [(HERE, "3 is more than the 2 G"), (THERE, "more than the 0 G")])
 def test_more_than_there_is_is_refused_at_once(monkeypatch, node, said):
     fake = FakeRay({}).install(monkeypatch)
-    with pytest.raises(UserError, match=said), reserved_places(node, True, 3, "ekya"):
+    with pytest.raises(UserError, match=said), reserved_places([node], True, 3, "ekya"):
         pass
     assert fake.now_s == 0.0
 
 
+@pytest.mark.parametrize("places", [(HERE,), (HERE, THERE)])
 @pytest.mark.parametrize(("gpus", "wanted"), [({"gpus": 1.2}, 2), ({"gpus": 2.0}, 2)])
-def test_run_in_a_cluster_plans_with_what_it_has_reserved_on_this_node(monkeypatch, tmp_path, gpus, wanted):
+def test_run_in_a_cluster_plans_with_what_it_has_reserved(monkeypatch, tmp_path, gpus, wanted, places):
     asked, fleet = [], load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"), gpus)
 
     @contextmanager
     def joined(address, namespace):
         asked.append((address, namespace))
-        yield HERE, "http://127.0.0.1:8265"
+        yield (HERE, THERE), "http://127.0.0.1:8265"
 
     @contextmanager
-    def reserved(node, on_gpus, number, name):
-        asked.append((node, on_gpus, number, name))
-        yield SimpleNamespace(cores=1, strategy_at=str)
+    def reserved(nodes, on_gpus, number, name):
+        asked.append((nodes, on_gpus, number, name))
+        yield SimpleNamespace(cores=len(places), nodes=places, strategy_at=str)
 
     monkeypatch.setattr(ray_of_run, "joined_cluster", joined)
     monkeypatch.setattr(ray_of_run, "reserved_places", reserved)
+    monkeypatch.setattr(cluster, "call_on_node", lambda node, function, *given: function(*given))
+    monkeypatch.setattr(ray, "get", lambda answer, timeout: answer)
+    monkeypatch.setattr(ray_of_run, "measure_ahead_ns", lambda node: 5)
     monkeypatch.chdir(tmp_path)
     options = settle_address(RunOptions(address="auto", shares="cpu", resume=Path("runs/old")))
     assert (options.runs, options.resume) == (tmp_path / "runs", tmp_path / "runs/old")
     with opened_ray(fleet, options, Console(quiet=True)) as on_ray:
-        assert on_ray.chosen.capability.capacity_milli == 1000
-        assert on_ray.chosen.cores == 1
-        assert on_ray.strategy_at(3) == "3"
+        assert on_ray.chosen.capability.capacity_milli == 1000 * len(places)
+        assert on_ray.chosen.cores == len(places)
+        assert on_ray.nodes == places
+        assert on_ray.place_at(0) == Place("0")
+        if THERE in places:
+            assert on_ray.place_at(1) == Place("1", "there", 5)
         assert "http://127.0.0.1:8265" in on_ray.connect()
     name = "ekya/synthetic-city"
-    assert asked == [("auto", name), (HERE, False, wanted, name)]
+    assert asked == [("auto", name), ((HERE, THERE), False, wanted, name)]
 
 
 def test_only_reserved_gpus_are_seen(monkeypatch):

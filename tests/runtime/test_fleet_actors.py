@@ -14,10 +14,12 @@ from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
 from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.driver import actor_processes
 from ekya.runtime.driver.fleet_actors import ALONE_AFTER_S, FleetActors
+from ekya.runtime.driver.places import Place, on_this_node
 from ekya.system.host import HostMemory
 
 STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
@@ -43,7 +45,7 @@ class Made:
 
 
 @pytest.fixture
-def fleet_of(monkeypatch):
+def fleet_of(monkeypatch, tmp_path):
     monkeypatch.setattr(actor_processes, "make_actor", Made)
     monkeypatch.setattr(ray, "put", lambda weights: ("stored", weights))
     monkeypatch.setattr(ray, "get", lambda reference: reference[1])
@@ -52,11 +54,27 @@ def fleet_of(monkeypatch):
         actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name, "SHARE": job.share_milli}
     )
 
-    def made(process, server="", device="cpu", homes=(0, 1, 0, 1), now_s=lambda: 0.0, **more):
+    def made(
+        process,
+        server="",
+        device="cpu",
+        homes=(0, 1, 0, 1),
+        now_s=lambda: 0.0,
+        place_at=on_this_node,
+        **more,
+    ):
         config = ActorConfig(
-            None, shipped, 0, shares, device, homes, server=server, processes=Processes(process), **more
+            RunFolder(tmp_path),
+            shipped,
+            0,
+            shares,
+            device,
+            homes,
+            server=server,
+            processes=Processes(process),
+            **more,
         )
-        fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)), now_s)
+        fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)), now_s, place_at)
         fleet.make_remaining_actors()
         return fleet
 
@@ -350,7 +368,7 @@ def test_spare_process_that_has_died_is_made_again(spares_of, monkeypatch):
 
 def test_spare_process_does_not_wait_for_trainers_that_have_ended(fleet_of, monkeypatch):
     """It would die of their death, again and again, as long as a camera is set aside."""
-    monkeypatch.setattr(actor_processes, "end_process", lambda actor, pid: None)
+    monkeypatch.setattr(actor_processes, "end_process", lambda actor, pid, node: None)
     fleet = fleet_of("stream")
     ended, dead = (fleet.streams[stream].retraining for stream in ("cam-1", "cam-2"))
     fleet.kill_process(ended)
@@ -369,6 +387,75 @@ def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
     fleet.note_death(fleet.streams["cam-1"].inference)
     fleet.remake_worker("cam-1", Role.INFERENCE, 77)
     assert fleet.streams["cam-1"].inference.name == "inference/gpu-0 (restart 1)"
+
+
+@pytest.fixture
+def on_two_nodes(fleet_of, monkeypatch):
+    """Returns a fleet whose second core is on another node, with a clock of its own."""
+    monkeypatch.setattr(actor_processes, "is_node_lost", lambda node: False)
+    return fleet_of("gpu", place_at=lambda core: Place("there", "other", ahead_ns=1000) if core else Place())
+
+
+def test_process_on_another_node_has_its_time_and_no_file_or_spare_of_this_one(on_two_nodes, monkeypatch):
+    monkeypatch.setattr(actor_processes, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
+    monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []))
+    monkeypatch.setattr(ray, "get", lambda references: [None, os.getpid()])
+    killed = []
+    monkeypatch.setattr(ray, "kill", killed.append)
+    here, there = on_two_nodes.workers(Role.INFERENCE)
+    assert (here.strategy, there.strategy) == (None, "there")
+    assert here.config.answering
+    assert not there.config.answering
+    on_two_nodes.make_spares()
+    for dead, stream in ((here, "cam-1"), (there, "cam-2")):
+        assert on_two_nodes.note_death(dead) == set(
+            on_two_nodes.streams_sharing_process(stream, Role.INFERENCE)
+        ) | {stream}
+        on_two_nodes.remake_worker(stream, Role.INFERENCE, 77)
+    assert killed == [there], "it may be cut off, and live"
+    here, there = (on_two_nodes.streams[stream].inference for stream in ("cam-1", "cam-2"))
+    assert (here.name, there.name) == ("inference/spare", "inference/gpu-1 (restart 1)")
+    assert (here.calls[-1][-1], there.calls[-1][-1]) == (77, 1077)
+
+
+def test_process_on_another_node_is_ended_there(on_two_nodes, monkeypatch):
+    ended = []
+    monkeypatch.setattr(actor_processes, "call_on_node", lambda node, _, pids: ended.append((node, pids)))
+    monkeypatch.setattr(ray, "wait", lambda asked, timeout, num_returns=1: (asked, []))
+    monkeypatch.setattr(ray, "get", lambda _: _NO_PID)
+    monkeypatch.setattr(ray, "kill", lambda _: None)
+    on_two_nodes.kill_process(on_two_nodes.streams["cam-2"].inference)
+    assert ended == [("other", _NO_PID)]
+    on_two_nodes.close()
+    assert ended[1:] == [("other", [_NO_PID])], "its trainer; those of this node are waited for here"
+
+
+def test_streams_of_a_node_that_is_gone_move_to_another(on_two_nodes, monkeypatch):
+    gone, fleet = [], on_two_nodes
+    saved = fleet.streams["cam-2"].config.common.folder.model("cam-2", BASE_VERSION)
+    saved.write_bytes(b"saved")
+    monkeypatch.setattr(ray, "kill", gone.append)
+    monkeypatch.setattr(ray, "wait", lambda asked, timeout: ([], asked))
+    monkeypatch.setattr(actor_processes, "is_node_lost", lambda node: node == "other")
+    inference, retraining = (fleet.streams["cam-2"].worker(role) for role in Role)
+    fleet.end_lost()
+    assert gone == [inference, retraining]
+    fleet.note_death(inference)
+    fleet.remake_worker("cam-2", Role.INFERENCE, 77)
+    own, other = fleet.streams["cam-2"], fleet.streams["cam-4"]
+    assert (own.config.stream, fleet.home_gpu("cam-2"), own.left_gpu) == ("cam-2", 0, 1)
+    assert own.inference is fleet.streams["cam-1"].inference
+    assert own.inference.calls[-1] == ("rejoin_stream", own.config, ("stored", b"saved"), 77)
+    assert (fleet.home_gpu("cam-4"), other.left_gpu) == (1, None), "until its own worker is started again"
+    fleet.change_areas("cam-2", WHOLE_PICTURE)
+    assert fleet.home_gpu("cam-2") == 0
+    fleet.note_death(retraining)
+    for stream in ("cam-2", "cam-4"):
+        fleet.remake_worker(stream, Role.RETRAINING, 77)
+        assert fleet.streams[stream].retraining is fleet.streams["cam-1"].retraining
+    fleet.remake_worker("cam-4", Role.INFERENCE, 77)
+    assert other.inference is own.inference
+    assert other.weights == ("stored", b"base"), "without a file"
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from ekya.gpu.backends.registry import choose_backend
 from ekya.gpu.nvml import Gpu, GpuInventory
 from ekya.planning.placement.homes import Processes
 from ekya.runtime.driver import open_run
-from ekya.runtime.driver.open_run import Grouping, group_streams
+from ekya.runtime.driver.cluster import ClusterNode
+from ekya.runtime.driver.open_run import Grouping, OpenRun, group_streams
 from ekya.system.host import HostMemory
 
 GPUS = GpuInventory(tuple(Gpu(at, "card", 80 << 30, 80 << 30, f"GPU-{at}") for at in range(2)), "1", "two")
@@ -51,3 +52,12 @@ def test_one_trainer_has_all_of_a_gpu_without_mps(grouped, backend, why):
     alone = grouped(16, backend)
     assert (alone.processes, alone.trainers, alone.trainer_milli) == (Processes.GPU, 1, 1000)
     assert alone.why.startswith(f"1 for inference and 1 for retraining on each {why}")
+
+
+def test_nodes_of_a_cluster_are_told_with_what_is_reserved_there_and_their_streams():
+    here, there = ClusterNode("here", "10.0.0.1", 8, 0), ClusterNode("there", "10.0.0.2", 4, 0)
+    run = OpenRun(None, None, None, None, choose_backend("cpu"), None, None, nodes=(here, here, there))
+    assert run.summarize_nodes({"b": 1, "a": 0}) == [
+        {"node": "10.0.0.1", "cores": 2, "streams": ["a", "b"]},
+        {"node": "10.0.0.2", "cores": 1, "streams": []},
+    ]

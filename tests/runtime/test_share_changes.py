@@ -214,6 +214,16 @@ def test_ledger_of_gpus_has_a_pool_for_each():
     assert (ledger.free_milli(0), ledger.free_milli(1)) == (100, 300)
 
 
+def test_ledger_of_nodes_has_the_cores_of_each_in_a_pool():
+    homes, pools = (StreamHome(A, 1), StreamHome(B, 2)), (2000, 400)
+    nodes = options(capacity_milli=2400, homes=homes, pools_milli=pools)
+    ledger = ledger_for(nodes, {A: 1, B: 2}.__getitem__)
+    ledger.set_target(inference_holder(A), 900, 1, 0)
+    ledger.set_target(retraining_holder(A, JOB), 700, 1, 0)
+    ledger.set_target(inference_holder(B), 300, 1, 0)
+    assert (ledger.free_milli(0), ledger.free_milli(1)) == (400, 100)
+
+
 def test_timeouts_grow_with_the_length_of_a_batch():
     slow = release_timeouts(0.5)
     assert release_timeouts(0.0) == TIMEOUTS

@@ -1,5 +1,7 @@
 """Tests of workers that die, hang and start again, of two streams whose inference shares a process."""
 
+from types import SimpleNamespace
+
 import pytest
 from fake_actors import FakeActors, events_of, make_executor, start_retraining
 from ray.exceptions import RayActorError
@@ -73,6 +75,15 @@ def test_shared_process_that_dies_is_restarted_once_with_its_streams(run):
     assert run.actors.arguments("rejoin_stream", run.process) == [(CAM,), (OTHER,)]
     assert [run.reply(join) for join in joins] == [[(BACK, CAM)], [(BACK, OTHER)]]
     assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
+
+
+def test_worker_that_is_back_on_another_node_says_so(run):
+    run.kill(run.process)
+    join, own = run.restart(CAM), run.actors.streams[CAM]
+    own.config, own.left_gpu = SimpleNamespace(gpu=0), 3
+    join.reply()
+    (back,) = events_of(run.executor, run.actors)
+    assert (back.stream, back.gpu, back.left_gpu) == (CAM, 0, 3)
 
 
 def test_death_is_charged_to_the_streams_that_were_answered(run):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.shares import Job
-from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.units import StreamId
 from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack_shares
 from ekya.planning.placement.rounding import ShareSteps
 
@@ -127,6 +127,19 @@ def home_of_next(living: Mapping[int, int], capacity_milli: int) -> int:
     return max(range(len(free)), key=lambda gpu: (free[gpu] / (living.get(gpu, 0) + 1), -gpu))
 
 
+def pools_of_nodes(capacity_milli: int, nodes: Sequence[str]) -> tuple[int, ...]:
+    """Returns the capacity of each of several nodes; none where cores of one alone are used.
+
+    Args:
+        capacity_milli: total over all cores; a part of a core is the last one's.
+        nodes: the node of each core; those of a node follow each other.
+    """
+    pools = Counter[str]()
+    for node, milli in zip(nodes, free_milli_by_gpu(capacity_milli, ()), strict=False):
+        pools[node] += milli
+    return tuple(pools.values()) if len(pools) > 1 else ()
+
+
 def most_processes(processes: Processes, homes: Sequence[int]) -> int:
     """Returns the largest number of processes that a run has on one GPU, guests' not counted.
 
@@ -158,7 +171,7 @@ def guests_gpu(capacity_milli: int) -> int:
 
 
 class AtHome:
-    """Granted shares, packed on each GPU for the jobs at home there; they grow only on that GPU."""
+    """Granted shares, packed on each GPU, or node, for the jobs at home there; they grow only there."""
 
     def __init__(
         self,
@@ -174,14 +187,12 @@ class AtHome:
             packing: method, on each GPU.
             shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
             home: returns the GPU of a job, also of one that is not in ``shares``.
-            gpus_milli: capacity of each GPU, 0 to 1000.
+            gpus_milli: capacity of each GPU, or of all cores of each node.
             steps: what can be granted.
 
         Raises:
-            ValueError: a negative share, or a GPU of more than 1000.
+            ValueError: a negative share.
         """
-        if any(milli > FULL_GPU_MILLI for milli in gpus_milli):
-            raise ValueError(f"no GPU has more than {FULL_GPU_MILLI} thousandths")
         self._home = home
         self._jobs = tuple(shares)
         self._gpus = [

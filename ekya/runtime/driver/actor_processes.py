@@ -1,10 +1,7 @@
 """Processes of actors, made with their environment and a free name and ended, and calls to them in flight."""
 
 import logging
-import os
-import signal
-import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +18,16 @@ from ekya.runtime.actors.actor_kinds import SPARE, ActorConfig, ActorKind, Proce
 from ekya.runtime.actors.actor_messages import in_words
 from ekya.runtime.actors.answering import AnsweringMark
 from ekya.runtime.driver.local_ray import ACTOR_VARIABLES
+from ekya.runtime.driver.places import (
+    ENDED_WITHIN_S,
+    Place,
+    PlaceAt,
+    call_on_node,
+    is_node_lost,
+    kill_pid,
+    on_this_node,
+    wait_gone,
+)
 from ekya.system.host import read_host_memory
 from ekya.system.processes import find_process
 
@@ -41,9 +48,6 @@ SHARES = "shares"
 """Concurrency group for share orders. They must be answered within a limit, so they must not queue behind
 joining streams or weights that are being prepared, of which a process with many streams has many."""
 
-_ENDED_WITHIN_S = 5.0
-"""Timeout for processes that Ray ends; afterwards the kernel kills them."""
-
 _RUNS = 100
 """Upper bound on runs of one driver process whose actors have the same names."""
 
@@ -53,7 +57,7 @@ _SPARE_BYTES = 2 << 30
 """Free host memory needed to make a spare process: about three times what one takes."""
 
 
-def end_process(actor: Any, process: Any) -> None:
+def end_process(actor: Any, process: Any, node: str = "") -> None:
     """Kills an actor's process.
 
     Kills it through the kernel where its pid is available: Ray reports an actor that it ends itself as dead
@@ -63,42 +67,40 @@ def end_process(actor: Any, process: Any) -> None:
     Args:
         actor: to end.
         process: reference to its pid, requested when the actor was made.
+        node: that it is on; empty for the node of this process.
     """
     known, _ = ray.wait([process], timeout=0)
     try:
         if known:
-            os.kill(ray.get(process), signal.SIGKILL)
+            pid = ray.get(process)
+            if node:
+                call_on_node(node, kill_pid, pid)
+            else:
+                kill_pid(pid)
             return
     except (RayError, ProcessLookupError):
         return  # It is dead already.
     ray.kill(actor)
 
 
-def wait_ended(processes: Sequence[Any]) -> None:
+def wait_ended(processes: Mapping[Any, str]) -> None:
     """Waits until processes that Ray ends are gone; the kernel kills those that take too long.
 
     Args:
-        processes: references to their pids; one without a reply has not started.
+        processes: nodes by references to pids, as in ``end_process``; one without a reply has not started.
     """
     if not processes:
         return
     known, _ = ray.wait(list(processes), num_returns=len(processes), timeout=0)
-    ends_s = time.monotonic() + _ENDED_WITHIN_S
+    pids = defaultdict[str, list[int]](list)
     for reference in known:
-        with suppress(RayError, ProcessLookupError):
-            pid: int = ray.get(reference)
-            while time.monotonic() < ends_s:
-                os.kill(pid, 0)
-                time.sleep(0.01)
-            os.kill(pid, signal.SIGKILL)
-
-
-StrategyAt = Callable[[int], Any]
-"""Returns Ray's scheduling strategy for an actor on a GPU, by position; None: on the node of this process."""
-
-
-def on_this_node(_gpu: int) -> None:
-    """Has an actor placed on the node of this process, as everything of one server is."""
+        with suppress(RayError):
+            pids[processes[reference]].append(ray.get(reference))
+    here = pids.pop("", [])
+    there = [call_on_node(node, wait_gone, its) for node, its in pids.items()]
+    wait_gone(here)
+    if there:
+        ray.wait(there, num_returns=len(there), timeout=2 * ENDED_WITHIN_S)
 
 
 def make_actor(
@@ -145,13 +147,15 @@ class ActorProcess:
 
     Attributes:
         pid: object reference to its process number; None once it was killed.
-        answering: written by an inference process; None of another.
+        place: where it is.
+        answering: written by an inference process of this machine; None of another.
         name: group of its workers; processes of one name follow each other.
         role: of the workers in it.
         streams: of these workers; none in the micro-profiler and in a spare process.
     """
 
     pid: Any
+    place: Place
     answering: AnsweringMark | None = None
     name: str = ""
     role: Role = Role.INFERENCE
@@ -163,15 +167,16 @@ class ProcessTable:
 
     Args:
         config: of the run, as it begins.
-        strategy_at: where actors are.
+        place_at: where actors are.
     """
 
-    def __init__(self, config: ActorConfig, strategy_at: StrategyAt = on_this_node) -> None:
-        self._shares, self._server, self._strategy_at = config.shares, config.server, strategy_at
+    def __init__(self, config: ActorConfig, place_at: PlaceAt = on_this_node) -> None:
+        self._shares, self._server, self.place_at = config.shares, config.server, place_at
         on_gpu = config.device == "cuda"
         self._gpu_part = GPU_PART if on_gpu else 0.0
         most = max(Counter(config.homes).values(), default=0) if on_gpu else 0
         self._threads = min(max(_THREADS, most), _MOST_THREADS)
+        self._lost: set[str] = set()
         self._names: Counter[str] = Counter()
         self._processes: dict[Any, ActorProcess] = {}
 
@@ -181,8 +186,8 @@ class ProcessTable:
 
     def start_actor(self, kind: ActorKind, name: str, job: ShareJob, config: object, *loaded: object) -> Any:
         """Makes an actor that holds shares."""
-        mark = None
-        if job.role == "inference" and isinstance(config, ProcessConfig):
+        mark, place = None, self.place_at(job.gpu)
+        if job.role == "inference" and isinstance(config, ProcessConfig) and not place.node:
             mark = AnsweringMark()
             config = replace(config, answering=mark.path)
         environment = self._shares.actor_env(job)
@@ -194,11 +199,25 @@ class ProcessTable:
             self._gpu_part,
             config,
             *loaded,
-            strategy=self._strategy_at(job.gpu),
+            strategy=place.strategy,
             threads=self._threads,
         )
-        self._processes[actor] = ActorProcess(actor.process_id.remote(), mark)
+        self._processes[actor] = ActorProcess(actor.process_id.remote(), place, mark)
         return actor
+
+    def is_lost(self, node: str) -> bool:
+        """Returns whether the node of a place is gone; it does not come back."""
+        if node and node not in self._lost and is_node_lost(node):
+            _LOG.error("a node of the cluster is gone; its streams move to others")
+            self._lost.add(node)
+        return node in self._lost
+
+    def end_lost(self) -> None:
+        """Ends processes on nodes that are gone: one that was to start there would be awaited for ever."""
+        lost = {node for node in {one.place.node for one in self._processes.values()} if self.is_lost(node)}
+        for actor, process in self._processes.items():
+            if process.place.node in lost:
+                self.kill_process(actor)
 
     def find_running(self, name: str) -> Any:
         """Returns the actor of the running process of this name; None without one."""
@@ -232,7 +251,7 @@ class ProcessTable:
         """Kills an actor's process, even if it no longer responds; its death is reported later."""
         process = self._processes.get(actor)
         if process is not None and process.pid is not None:
-            end_process(actor, process.pid)
+            end_process(actor, process.pid, process.place.node)
             # The kernel may give the number to another process, which a second kill would hit.
             process.pid = None
 
@@ -243,6 +262,8 @@ class ProcessTable:
             The process, and the streams that it was answering; None and none if it was forgotten before.
         """
         process = self._processes.pop(actor, None)
+        if process is not None and process.place.node:
+            ray.kill(actor)  # Only the connection to it may have failed.
         if process is None or process.answering is None:
             return process, frozenset()
         answering = process.answering.read_streams()
@@ -253,13 +274,14 @@ class ProcessTable:
         """Ends all actors; no process is left when this returns."""
         for actor in self._processes:
             ray.kill(actor)
-        wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
+        known = (process for process in self._processes.values() if process.pid is not None)
+        wait_ended({process.pid: process.place.node for process in known})
         for actor in tuple(self._processes):
             self.forget_process(actor)
 
 
 class SpareProcesses:
-    """Inference processes without streams, one a GPU, which have loaded already. No method blocks.
+    """Inference processes without streams, one a GPU here, which have loaded already. No method blocks.
 
     Args:
         processes: of the run.
@@ -285,7 +307,9 @@ class SpareProcesses:
                 _LOG.warning("a spare process has died and is made again")
                 del self._spares[gpu]
         for gpu, served in weights.items():
-            if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
+            if gpu in self._spares or self._processes.place_at(gpu).node:
+                continue
+            if read_host_memory().free_bytes < _SPARE_BYTES:
                 continue
             name = self._processes.free_name(_SPARE)
             loaded = [actor.confirm_ready.remote() for actor in loading if self._processes.is_running(actor)]

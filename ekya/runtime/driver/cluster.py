@@ -3,20 +3,24 @@
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import ray
 from ray._private import services
 from ray.exceptions import GetTimeoutError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya import __version__
 from ekya.core.errors import UserError
 from ekya.runtime.driver.local_ray import set_ray_environment
+from ekya.runtime.driver.places import call_on_node
+from ekya.system.files import user_errors
 from ekya.system.http2 import speaks_http2
 
 _LOG = logging.getLogger(__name__)
@@ -36,10 +40,13 @@ _ATTEMPTS = {"RAY_gcs_server_port_wait_time_s": "3"}
 _NODE_ANSWERS_S = 15.0
 """A node starts a process for the first question."""
 
+_CLOCK_LOOKS = 5
+"""Questions for the time of a node; that with the fastest answer counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node of a Ray cluster that has this version of Ekya.
+    """A node of a Ray cluster.
 
     Attributes:
         id: Ray's.
@@ -70,8 +77,10 @@ def address_to_join(address: str | None) -> str | None:
 
 
 @contextmanager
-def joined_cluster(address: str, namespace: str) -> Iterator[tuple[ClusterNode, str]]:
-    """Connects this process to a cluster for the block; yields its node here, and its dashboard's URL.
+def joined_cluster(address: str, namespace: str) -> Iterator[tuple[tuple[ClusterNode, ...], str]]:
+    """Connects this process to a cluster for the block; yields its nodes, and its dashboard's URL.
+
+    The first node is that of this process, which has this version of Ekya.
 
     Args:
         address: HOST:PORT of its head, or ``auto``: that of ``RAY_ADDRESS``, else of this machine.
@@ -84,7 +93,9 @@ def joined_cluster(address: str, namespace: str) -> Iterator[tuple[ClusterNode, 
     _require_cluster(address)
     try:
         url = str(_connect(address, namespace).dashboard_url or "")
-        yield _ask_this_node(), url
+        nodes = _list_nodes()
+        require_ekya(nodes[0])
+        yield nodes, url
     finally:
         ray.shutdown()
 
@@ -169,8 +180,20 @@ def _in_words(said: str) -> str:
     return f"Ray could not join it ({' '.join(said.split())[:200]}); see ray status"
 
 
-def _ask_this_node() -> ClusterNode:
-    """Returns the node of the cluster that this process is on.
+def _list_nodes() -> tuple[ClusterNode, ...]:
+    """Returns the living nodes of the cluster, that of this process first."""
+    table: Any = ray.nodes  # Untyped in Ray.
+    here = ray.get_runtime_context().get_node_id()
+    nodes = []
+    for node in sorted(table(), key=lambda node: node["NodeID"] != here):
+        cores, gpus = (int(node["Resources"].get(unit, 0)) for unit in ("CPU", "GPU"))
+        if node["Alive"]:
+            nodes.append(ClusterNode(node["NodeID"], node["NodeManagerAddress"], cores, gpus))
+    return tuple(nodes)
+
+
+def require_ekya(node: ClusterNode) -> None:
+    """Requires that a node has this version of Ekya.
 
     Raises:
         UserError: it does not answer, or has no Ekya, or another version of it.
@@ -183,21 +206,59 @@ def _ask_this_node() -> ClusterNode:
         except ImportError:
             return ""
 
-    table: Any = ray.nodes  # Untyped in Ray.
-    here = ray.get_runtime_context().get_node_id()
-    node = next(node for node in table() if node["NodeID"] == here)
-    address, resources = node["NodeManagerAddress"], node["Resources"]
-    remote: Any = ray.remote
-    ask = remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False))(version)
-    try:
-        there = ray.get(ask.remote(), timeout=_NODE_ANSWERS_S)
-    except GetTimeoutError:
-        raise UserError(
-            f"Ray: its node {address} starts no process within {_NODE_ANSWERS_S:g} s; see ray status"
-        ) from None
+    there = _ask(node, version)
     if there != __version__:
         has = f"Ekya {there}" if there else "no Ekya"
         raise UserError(
-            f"Ray: its node {address} has {has}, and {__version__} is here; run ray start in this Python"
+            f"Ray: its node {node.address} has {has}, and {__version__} is here; run ray start in this Python"
         )
-    return ClusterNode(here, address, int(resources.get("CPU", 0)), int(resources.get("GPU", 0)))
+
+
+def require_shared(folder: Path, node: ClusterNode) -> None:
+    """Requires that a node, which has Ekya, can write into a folder of this one; makes the folder.
+
+    Raises:
+        UserError: it cannot.
+    """
+    with user_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(prefix=".ekya-", dir=folder) as token:
+            is_shared = _ask(node, _may_write, token.name)
+    if not is_shared:
+        raise UserError(
+            f"{folder}: Ray's node {node.address} has no such folder, or may not write there; name one on "
+            "storage that the nodes share by --runs, or set gpus to what is free on this node alone"
+        )
+
+
+def _may_write(path: str) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)
+
+
+def measure_ahead_ns(node: ClusterNode) -> int:
+    """Returns how far the monotonic clock of a node, which has Ekya, is ahead of this process's."""
+    looks = list[tuple[int, int]]()
+    for _ in range(_CLOCK_LOOKS):
+        asked_ns = time.monotonic_ns()
+        there_ns = _ask(node, _read_clock_ns)
+        answered_ns = time.monotonic_ns()
+        looks.append((answered_ns - asked_ns, there_ns - (asked_ns + answered_ns) // 2))
+    return min(looks)[1]
+
+
+def _read_clock_ns() -> int:
+    return time.monotonic_ns()
+
+
+def _ask(node: ClusterNode, function: Callable[..., Any], *arguments: object) -> Any:
+    """Returns what a function returns on a node.
+
+    Raises:
+        UserError: it does not answer.
+    """
+    try:
+        return ray.get(call_on_node(node.id, function, *arguments), timeout=_NODE_ANSWERS_S)
+    except GetTimeoutError:
+        raise UserError(
+            f"Ray: its node {node.address} starts no process within {_NODE_ANSWERS_S:g} s; see ray status"
+        ) from None

@@ -34,7 +34,8 @@ from ekya.runtime.actors.actor_kinds import (
     StreamActorConfig,
 )
 from ekya.runtime.actors.actor_messages import in_words
-from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses, StrategyAt, on_this_node
+from ekya.runtime.driver.actor_processes import ProcessTable, SpareProcesses
+from ekya.runtime.driver.places import PlaceAt, on_this_node
 from ekya.streams.ingest.credentials import named_values
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class StreamActors:
         newest_weights: the same for the model that serves or is about to.
         version: of the newest weights.
         paused: whether its camera is closed.
+        left_gpu: its home before, which went with its node; None of one that has not moved.
         trainer: number of its retraining process among those that the streams of its GPU share.
     """
 
@@ -68,6 +70,7 @@ class StreamActors:
     newest_weights: Any
     version: ModelVersion
     paused: bool = False
+    left_gpu: int | None = None
     trainer: int = 0
 
     def worker(self, role: Role) -> Any:
@@ -88,7 +91,7 @@ class FleetActors:
     Args:
         config: common to all actors.
         weights: bytes and version of the weights that serve first, by stream; others serve the base model.
-        strategy_at: where actors are.
+        place_at: where actors are.
     """
 
     def __init__(
@@ -96,10 +99,10 @@ class FleetActors:
         config: ActorConfig,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] = MappingProxyType({}),
         now_s: Callable[[], float] = time.monotonic,
-        strategy_at: StrategyAt = on_this_node,
+        place_at: PlaceAt = on_this_node,
     ) -> None:
         self._config, self._now_s = config, now_s
-        self._processes = ProcessTable(config, strategy_at)
+        self._processes = ProcessTable(config, place_at)
         self._died_s: dict[tuple[Role, StreamId], float] = {}
         self._alone_until_s: dict[StreamId, float] = {}
         self._charged: dict[Any, frozenset[StreamId]] = {}
@@ -246,12 +249,15 @@ class FleetActors:
     def remake_worker(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
         """Restarts a dead worker with the weights that served last, and lets it begin.
 
-        A process of several streams is restarted for the first of them, and the others join it.
+        Where its node is gone, the stream is at home elsewhere from then on. A process of several streams is
+        restarted for the first of them, and the others join it.
 
         Returns:
             Reference of a reply that comes when it has begun.
         """
         own = self.streams[stream]
+        if self._is_lost(own.config.gpu):
+            self._leave_home(stream)
         # What was on its way to the dead process is lost, and no retraining may start from it.
         own.newest_weights = own.weights
         if not self._processes.is_running(own.worker(role)):
@@ -260,10 +266,14 @@ class FleetActors:
             streams = [one for one in together if self._process_name(role, one) == name]
             self._join_process(role, streams)
         if role is Role.RETRAINING:
-            return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
+            return own.retraining.admit_stream.remote(
+                own.config, self.translate_ns(own.retraining, started_monotonic_ns)
+            )
         alone_until_s = self._alone_until_s.get(stream, 0.0)
         config = replace(own.config, version=own.version, alone_until_s=alone_until_s)
-        return own.inference.rejoin_stream.remote(config, own.weights, started_monotonic_ns)
+        return own.inference.rejoin_stream.remote(
+            config, own.weights, self.translate_ns(own.inference, started_monotonic_ns)
+        )
 
     def move_retraining(
         self, stream: StreamId, training: Collection[StreamId], started_monotonic_ns: int
@@ -296,7 +306,8 @@ class FleetActors:
         self._processes.take_out(own.retraining, stream)
         own.trainer = emptiest
         self._join_process(Role.RETRAINING, [stream])
-        return own.retraining.admit_stream.remote(own.config, started_monotonic_ns)
+        there_ns = self.translate_ns(own.retraining, started_monotonic_ns)
+        return own.retraining.admit_stream.remote(own.config, there_ns)
 
     def pause_stream(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again."""
@@ -350,8 +361,13 @@ class FleetActors:
         own.weights, _ = own.inference.make_base_weights.options(num_returns=2).remote(stream)
         own.newest_weights = own.weights
         self.preparation.admit_stream.remote(stream, costs)
-        admitted = own.retraining.admit_stream.remote(config, started_monotonic_ns)
-        return own.inference.admit_stream.remote(config, own.weights, started_monotonic_ns), admitted
+        there_ns = self.translate_ns(own.inference, started_monotonic_ns)
+        admitted = own.retraining.admit_stream.remote(config, there_ns)
+        return own.inference.admit_stream.remote(config, own.weights, there_ns), admitted
+
+    def translate_ns(self, actor: Any, monotonic_ns: int) -> int:
+        """Returns a time by the monotonic clock of an actor's node."""
+        return monotonic_ns + self._processes[actor].place.ahead_ns
 
     def home_gpu(self, stream: StreamId) -> int:
         """Returns the GPU of a stream's processes."""
@@ -362,7 +378,23 @@ class FleetActors:
         living = Counter(own.config.gpu for own in self.streams.values())
         if self._config.device == "cuda":
             return home_of_next(living, self.fleet.capacity_milli)
-        return min(living, key=lambda one: (living[one], one), default=PREPARATION_GPU)
+        there = (one for one in living if not self._is_lost(one))
+        return min(there, key=lambda one: (living[one], one), default=PREPARATION_GPU)
+
+    def _leave_home(self, stream: StreamId) -> None:
+        """Moves the home of a stream, whose workers follow when they are started again."""
+        own, gpu = self.streams[stream], self._home_of_next()
+        homes = {one.id: self.streams[one.id].config.gpu for one in self.fleet.streams} | {stream: gpu}
+        self._config = replace(self._config, homes=tuple(homes.values()))
+        own.left_gpu, own.trainer = own.config.gpu, self._emptiest_trainer(gpu)
+        own.config = StreamActorConfig(self._config, list(homes).index(stream), own.config.version)
+        saved = self._config.folder.model(stream, own.version)
+        if saved.is_file():
+            # What only the store of that node had is lost with it.
+            own.weights = ray.put(saved.read_bytes())
+
+    def _is_lost(self, gpu: int) -> bool:
+        return self._processes.is_lost(self._processes.place_at(gpu).node)
 
     def _join_process(self, role: Role, streams: Sequence[StreamId]) -> None:
         """Puts workers of one process into it where it runs, or makes it."""
@@ -384,6 +416,10 @@ class FleetActors:
     def kill_process(self, actor: Any) -> None:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""
         self._processes.kill_process(actor)
+
+    def end_lost(self) -> None:
+        """Ends processes on nodes that are gone."""
+        self._processes.end_lost()
 
     def note_death(self, actor: Any, suspects: Collection[StreamId] = ()) -> frozenset[StreamId]:
         """Forgets a worker's process that has ended, whose pid may be reused, and charges its death.

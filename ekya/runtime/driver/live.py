@@ -58,7 +58,7 @@ def run_live(
         with start_probe(fleet, options, chosen) as probe:
             note = on_ray.connect()
             with console.status("measuring this machine"):
-                run = open_run(fleet, options, chosen, probe.result())
+                run = open_run(fleet, options, chosen, probe.result(), on_ray.nodes)
         if options.resume is None:
             held.enter_context(hold_folder(run.folder.path))
         for sentence in run.gave_up:
@@ -70,7 +70,7 @@ def run_live(
                 note,
                 stop=stop or threading.Event(),
                 attach=partial(attach, run),
-                strategy_at=on_ray.strategy_at,
+                place_at=on_ray.place_at,
             )
             path = session.run(console)
     return path

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ray.util.metrics import Counter, Gauge
@@ -151,6 +151,7 @@ class LoopFacts:
         planning_ms: duration of each of the newest calls of the scheduler.
         stalls_ms: time without inference, for each of the newest changes of the model that serves.
         late_gpu: frames for which a GPU had no time.
+        homes: the GPU or core of each stream at its end.
         training_speed: speed curve as refined by the retrainings; None until one has refined it.
     """
 
@@ -160,6 +161,7 @@ class LoopFacts:
     planning_ms: Iterable[float] = ()
     stalls_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASUREMENTS))
     late_gpu: int = 0
+    homes: Mapping[StreamId, int] = field(default_factory=dict)
     training_speed: SpeedCurve | None = None
 
     def __call__(self, batch: Batch, result: StepResult) -> None:

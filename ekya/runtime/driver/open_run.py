@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fit_fleet
 from ekya.control.options import LoopOptions, StreamHome
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.gpu.mps.backend import TRAINER_CAP_MILLI
@@ -27,11 +28,13 @@ from ekya.planning.placement.homes import (
     choose_processes,
     guests_gpu,
     most_processes,
+    pools_of_nodes,
 )
 from ekya.planning.sizing.fleet_sizes import MachineSize
 from ekya.planning.sizing.gpu_memory import CONTEXT_BYTES
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.driver.cluster import ClusterNode
 from ekya.runtime.driver.resuming import Resumed, resume_run, resume_service
 from ekya.system.host import read_host_memory
 
@@ -80,6 +83,7 @@ class OpenRun:
         gave_up: sentences on what was given up to fit the machine.
         continue_us: run time at which it begins or continues.
         grouping: of its streams into processes.
+        nodes: of a cluster, that of each GPU or core; empty without one.
     """
 
     folder: RunFolder
@@ -92,6 +96,7 @@ class OpenRun:
     gave_up: tuple[str, ...] = ()
     continue_us: int = 0
     grouping: Grouping = Grouping(Processes.GPU, 1, "")
+    nodes: tuple[ClusterNode, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -117,6 +122,20 @@ class OpenRun:
     def guests_gpu(self) -> int:
         """The GPU for other servers' jobs; its loop lends spare capacity of this GPU."""
         return guests_gpu(self.constants.capacity_milli)
+
+    def summarize_nodes(self, homes: Mapping[StreamId, int]) -> list[dict[str, object]]:
+        """Returns for each node of a cluster what is reserved there, and its streams.
+
+        Args:
+            homes: the GPU or core of each stream.
+        """
+        unit, its = "gpus" if self.on_gpus else "cores", {node: list[str]() for node in self.nodes}
+        for stream, place in sorted(homes.items()):
+            its[self.nodes[place]].append(stream)
+        return [
+            {"node": node.address, unit: self.nodes.count(node), "streams": streams}
+            for node, streams in its.items()
+        ]
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:
         """Opens the share backend around every process that holds a share, for the run and its guests.
@@ -155,7 +174,13 @@ def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) 
     return CostProbe(fleet, chosen.capability.device, chosen.cores, options.seed)
 
 
-def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:
+def open_run(
+    fleet: FleetConfig,
+    options: RunOptions,
+    chosen: ChosenBackend,
+    host: ProbedHost,
+    nodes: tuple[ClusterNode, ...] = (),
+) -> OpenRun:
     """Makes the folder of a run, or opens that of ``options.resume`` and reads where to resume.
 
     Must be called on the machine of the run, whose hardware limits what the run can use.
@@ -165,6 +190,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         options: of the run.
         chosen: share backend.
         host: measured costs on the machine.
+        nodes: of a cluster, that of each GPU or core.
 
     Raises:
         UserError: the fleet does not fit this machine, or a part of the set-up fails.
@@ -198,14 +224,16 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     substreams = [stream.id for stream in fleet.streams if stream.analysed_url == "url_detect"]
     if substreams:
         _LOG.info("analysed is the substream, url_detect, of %s", ", ".join(substreams))
-    constants = _constants(fleet, options, chosen, resumed, host)
+    constants = _constants(fleet, options, chosen, resumed, host, nodes)
     grouping = group_streams(fleet, constants.capacity_milli, chosen)
     _LOG.info("processes: %s", grouping.why)
     # Of a resumed run as it began: its journal is replayed with that.
     trainer_milli = grouping.trainer_milli if resumed is None else resumed.options.trainer_milli
     constants = replace(constants, trainer_milli=trainer_milli)
     from_us = continue_us(folder, fleet, resumed, endless=options.endless)
-    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us, grouping)
+    return OpenRun(
+        folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us, grouping, nodes
+    )
 
 
 def group_streams(fleet: FleetConfig, capacity_milli: int, chosen: ChosenBackend) -> Grouping:
@@ -259,6 +287,7 @@ def _constants(
     chosen: ChosenBackend,
     resumed: Resumed | None,
     host: ProbedHost,
+    nodes: Sequence[ClusterNode],
 ) -> LoopOptions:
     # Of a resumed run what was measured as it began: its journal is replayed with that.
     constants = loop_options(
@@ -282,7 +311,11 @@ def _constants(
             constants, windows=None, last_join_us=_NEVER_US, readmit_after_us=_READMIT_AFTER_US
         )
     at_home: tuple[StreamHome, ...] = ()
-    if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
+    ids = () if chosen.on_gpus else tuple(node.id for node in nodes)
+    pools_milli = pools_of_nodes(constants.capacity_milli, ids)
+    if pools_milli or (chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI):
         homes = assign_home_gpus(len(fleet.streams), constants.capacity_milli)
         at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, homes, strict=True))
-    return replace(constants, homes=at_home, training_speed=trains, inference_speed=infers)
+    return replace(
+        constants, homes=at_home, pools_milli=pools_milli, training_speed=trains, inference_speed=infers
+    )

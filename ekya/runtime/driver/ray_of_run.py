@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import ray
 from rich.console import Console
@@ -16,10 +17,17 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import ChosenBackend, Machine, choose_backend
 from ekya.gpu.mps.control import VISIBLE_VARIABLE
 from ekya.gpu.nvml import list_gpus
-from ekya.runtime.driver.actor_processes import StrategyAt, on_this_node
-from ekya.runtime.driver.cluster import address_to_join, joined_cluster
+from ekya.runtime.driver.cluster import (
+    ClusterNode,
+    address_to_join,
+    joined_cluster,
+    measure_ahead_ns,
+    require_ekya,
+    require_shared,
+)
 from ekya.runtime.driver.local_ray import object_store_bytes, private_ray
-from ekya.runtime.driver.reservation import reserved_places
+from ekya.runtime.driver.places import Place, PlaceAt, on_this_node
+from ekya.runtime.driver.reservation import Reservation, reserved_places
 from ekya.system.host import cpu_limit
 
 _TOKEN = "ray get-auth-token prints its token"
@@ -32,12 +40,14 @@ class RayOfRun:
     Attributes:
         chosen: share backend.
         connect: connects this process to Ray, if it is not yet; returns a note with the dashboard's address.
-        strategy_at: where actors are.
+        place_at: where actors are.
+        nodes: of a cluster, that of each place.
     """
 
     chosen: ChosenBackend
     connect: Callable[[], str]
-    strategy_at: StrategyAt = on_this_node
+    place_at: PlaceAt = on_this_node
+    nodes: tuple[ClusterNode, ...] = ()
 
 
 def settle_address(options: RunOptions) -> RunOptions:
@@ -68,17 +78,40 @@ def opened_ray(fleet: FleetConfig, options: RunOptions, console: Console) -> Ite
             return
         name = f"ekya/{options.name or fleet.name}"
         console.print(f"Joining the Ray cluster at {options.address}", highlight=False, markup=False)
-        with joined_cluster(options.address, name) as (node, url):
+        with joined_cluster(options.address, name) as (nodes, url):
+            # The memory and the MPS of a GPU are known on its own machine alone.
+            used = nodes[:1] if chosen.on_gpus else nodes
             wanted = -(-fleet.capacity_milli // FULL_GPU_MILLI) if fleet.is_set("gpus") else None
             with (
-                reserved_places(node, chosen.on_gpus, wanted, name) as places,
-                _only_gpus(places.gpu_ids() if chosen.on_gpus else None),
+                reserved_places(used, chosen.on_gpus, wanted, name) as reserved,
+                _only_gpus(reserved.gpu_ids() if chosen.on_gpus else None),
             ):
-                machine = Machine(min(places.cores, cpu_limit()), list_gpus())
+                places = _find_places(reserved, nodes[0], options.resume or options.runs)
+                elsewhere = sum(bool(place.node) for place in places)
+                cores = min(reserved.cores - elsewhere, cpu_limit()) + elsewhere
                 note = f"dashboard: {url} ({_TOKEN})" if url else ""
-                yield RayOfRun(choose_backend(options.shares, machine), lambda: note, places.strategy_at)
+                chosen = choose_backend(options.shares, Machine(cores, list_gpus()))
+                yield RayOfRun(chosen, lambda: note, places.__getitem__, reserved.nodes)
     finally:
         ray.shutdown()
+
+
+def _find_places(reserved: Reservation, here: ClusterNode, folder: Path) -> tuple[Place, ...]:
+    """Returns the places of a reservation, whose nodes have Ekya and the folder of the run.
+
+    Raises:
+        UserError: one has not.
+    """
+    by_node = {here: Place()}
+    for node in reserved.nodes:
+        if node not in by_node:
+            require_ekya(node)
+            require_shared(folder, node)
+            by_node[node] = Place(node=node.id, ahead_ns=measure_ahead_ns(node))
+    return tuple(
+        replace(by_node[node], strategy=reserved.strategy_at(place))
+        for place, node in enumerate(reserved.nodes)
+    )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,16 +36,16 @@ _WORDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Places of a run on a node of a cluster: whole GPUs with their part of its cores, or whole cores.
+    """Places of a run in a cluster: whole GPUs with their part of a node's cores, or whole cores.
 
     Attributes:
         group: Ray's, with a bundle for each place.
-        places: number of them.
+        nodes: the node of each place; the places of a node follow each other.
         cores: of all together.
     """
 
     group: PlacementGroup
-    places: int
+    nodes: tuple[ClusterNode, ...]
     cores: int
 
     def strategy_at(self, place: int) -> PlacementGroupSchedulingStrategy:
@@ -59,38 +59,41 @@ class Reservation:
             return str(ray.get_gpu_ids()[0])
 
         asks: Any = ray.remote(num_cpus=0, num_gpus=1)(own_gpu)
-        at = map(self.strategy_at, range(self.places))
+        at = map(self.strategy_at, range(len(self.nodes)))
         return tuple(ray.get([asks.options(scheduling_strategy=strategy).remote() for strategy in at]))
 
 
 @contextmanager
-def reserved_places(node: ClusterNode, on_gpus: bool, wanted: int | None, name: str) -> Iterator[Reservation]:
-    """Reserves places on a node for the block, and waits a while for others to free them.
+def reserved_places(
+    nodes: Sequence[ClusterNode], on_gpus: bool, wanted: int | None, name: str
+) -> Iterator[Reservation]:
+    """Reserves places on nodes for the block, and waits a while for others to free them.
 
     Args:
-        node: of the cluster.
+        nodes: of the cluster. The first has one of the places at least, and as many as are free there.
         on_gpus: whether a place is a GPU; else it is a core.
         wanted: number of places; None takes all that are free, at least one.
         name: of the reservation, for Ray's pages.
 
     Raises:
-        UserError: the node has fewer, or others hold them; says who.
+        UserError: the nodes have fewer, or others hold them; says who.
     """
-    unit, there = ("GPU", node.gpus) if on_gpus else ("CPU", node.cores)
-    cores = node.cores // max(there, 1)
-    bundle = {unit: 1, **({"CPU": cores} if cores else {})}
+    unit, there = "GPU" if on_gpus else "CPU", sum(node.gpus if on_gpus else node.cores for node in nodes)
+    where, first = nodes[0].address, ""
+    if nodes[1:]:
+        where, first = f"{where} and other nodes", f" (one on {where})"
     least = wanted or 1
     if least > there:
         raise UserError(
-            f"gpus: {least} is more than the {there} {unit}s that Ray counts on {node.address}; set gpus "
-            "lower, or see ray start --help"
+            f"gpus: {least} is more than the {there} {unit}s that Ray counts on {where}; set gpus lower, or "
+            "see ray start --help"
         )
     ends_s = time.monotonic() + _WAIT_S
-    while (made := _try_reserve(node, bundle, wanted, name)) is None:
+    while (made := _try_reserve(nodes, unit, wanted, name)) is None:
         if time.monotonic() > ends_s:
             raise UserError(
-                f"Ray: of the {there} {unit}s of {node.address}, {least} whole ones were not free within "
-                f"{_WAIT_S:g} s ({'; '.join(_holders(node, unit))}); wait for those who hold them, or set "
+                f"Ray: of the {there} {unit}s of {where}, {least} whole ones{first} were not free within "
+                f"{_WAIT_S:g} s ({'; '.join(_holders(nodes, unit))}); wait for those who hold them, or set "
                 "gpus lower"
             )
         time.sleep(_AGAIN_S)
@@ -101,32 +104,43 @@ def reserved_places(node: ClusterNode, on_gpus: bool, wanted: int | None, name: 
 
 
 def _try_reserve(
-    node: ClusterNode, bundle: Mapping[str, int], wanted: int | None, name: str
+    nodes: Sequence[ClusterNode], unit: str, wanted: int | None, name: str
 ) -> Reservation | None:
     """Returns a reservation; None if too little is free now."""
-    available = _STATE.available_resources_per_node().get(node.id, {})
-    free = min(int(available.get(unit, 0) // each) for unit, each in bundle.items())
-    places = free if wanted is None else wanted
-    if not 0 < places <= free:
+    available = _STATE.available_resources_per_node()
+    free: list[tuple[ClusterNode, dict[str, int]]] = []
+    for node in nodes:
+        bundle = _bundle(node, unit)
+        there = available.get(node.id, {})
+        free += [(node, bundle)] * min(int(there.get(each, 0) // number) for each, number in bundle.items())
+    places = free if wanted is None else free[:wanted]
+    if len(places) < (wanted or 1) or places[0][0] != nodes[0]:
         return None
     group: PlacementGroup = placement_group(
-        [dict(bundle)] * places,
+        [bundle for _, bundle in places],
         name=f"{name}/{ray.get_runtime_context().get_job_id()}",
-        bundle_label_selector=[{_NODE_LABEL: node.id}] * places,
+        bundle_label_selector=[{_NODE_LABEL: node.id} for node, _ in places],
     )
     if group.wait(_MADE_WITHIN_S):
-        return Reservation(group, places, places * bundle.get("CPU", 0))
+        cores = sum(bundle.get("CPU", 0) for _, bundle in places)
+        return Reservation(group, tuple(node for node, _ in places), cores)
     # Another was faster, or parts of several GPUs are free instead of a whole one.
     remove_placement_group(group)
     return None
 
 
-def _holders(node: ClusterNode, unit: str) -> Iterator[str]:
-    """Yields who holds GPUs or cores of a node: reservations by name, and jobs whose tasks and actors may."""
-    held = Counter[str]()
+def _bundle(node: ClusterNode, unit: str) -> dict[str, int]:
+    """Returns what a place has: a core, or a GPU with its part of the node's cores."""
+    cores = 1 if unit == "CPU" else node.cores // max(node.gpus, 1)
+    return {unit: 1, **({"CPU": cores} if cores else {})}
+
+
+def _holders(nodes: Sequence[ClusterNode], unit: str) -> Iterator[str]:
+    """Yields who holds GPUs or cores of nodes: reservations by name, and jobs whose tasks and actors may."""
+    held, ids = Counter[str](), {node.id for node in nodes}
     for group in placement_group_table().values():
         for place, bundle in group["bundles"].items():
-            if group["state"] == "CREATED" and group["bundles_to_node_id"].get(place) == node.id:
+            if group["state"] == "CREATED" and group["bundles_to_node_id"].get(place) in ids:
                 held[group["name"] or group["placement_group_id"]] += int(bundle.get(unit, 0))
     yield from (f"{number} by the reservation {name}" for name, number in held.items() if number)
     own = ray.get_runtime_context().get_job_id()

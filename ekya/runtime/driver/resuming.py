@@ -190,7 +190,13 @@ def _as_in_file(fleet: FleetState) -> FleetState:
         replace(stream, terms=None, areas=None, gpu=None, requested=False) for stream in fleet.streams
     )
     return replace(
-        fleet, streams=streams, min_accuracy=None, scheduler=None, capacity=None, label_budget=None
+        fleet,
+        streams=streams,
+        min_accuracy=None,
+        scheduler=None,
+        capacity=None,
+        lost_gpus=(),
+        label_budget=None,
     )
 
 

@@ -39,13 +39,13 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.runtime.actors.actor_kinds import ActorConfig, Ready
 from ekya.runtime.actors.actor_messages import RunClock, unwrapping_user_error
-from ekya.runtime.driver.actor_processes import StrategyAt, on_this_node
 from ekya.runtime.driver.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.driver.fleet_actors import FleetActors
 from ekya.runtime.driver.fleet_changes import RunLimits
 from ekya.runtime.driver.observers import LoopFacts, ModelKeeper, ModelPruner, RunMetrics, WindowKeeper
 from ekya.runtime.driver.open_run import OpenRun
 from ekya.runtime.driver.operator_control import OperatorControl
+from ekya.runtime.driver.places import PlaceAt, on_this_node
 from ekya.runtime.driver.planner import ActorPlanner
 from ekya.runtime.driver.remote_retrainings import RemoteRetrainings
 from ekya.runtime.driver.resuming import is_complete, kept_weights, newest_weights
@@ -125,7 +125,7 @@ class RunSession:
         attach: called with the run's control when its loop begins.
         alive: called several times a second by the loop, as long as it does not hang.
         may_go_on: whether the loop may take another step; called as often.
-        strategy_at: where actors are.
+        place_at: where actors are.
     """
 
     opened: OpenRun
@@ -137,7 +137,7 @@ class RunSession:
     attach: Callable[[OperatorControl], None] = lambda control: None
     alive: Callable[[], None] = lambda: None
     may_go_on: Callable[[], bool] = lambda: True
-    strategy_at: StrategyAt = on_this_node
+    place_at: PlaceAt = on_this_node
 
     def run(self, console: Console) -> Path:
         """Runs all windows, reports, and returns the run folder; see ``run_windows``."""
@@ -162,12 +162,10 @@ class RunSession:
             # that has ended; then the actors; last the database, in which these are recorded.
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state, of_run=True))
-            place = self.strategy_at(PREPARATION_GPU)
+            place = self.place_at(PREPARATION_GPU).strategy
             planner = ActorPlanner(scheduler_word(opened.options.scheduler), scheduler, self.server, place)
             stack.callback(planner.close)
-            actors = FleetActors(
-                self._actor_config(), self._first_weights(store), strategy_at=self.strategy_at
-            )
+            actors = FleetActors(self._actor_config(), self._first_weights(store), place_at=self.place_at)
             stack.callback(actors.close)
             with console.status("starting the actors"):
                 ready = self._wait_ready(actors)
@@ -216,6 +214,7 @@ class RunSession:
                     follows = "" if opened.options.endless else "; measuring what there is"
                     _LOG.warning("stopped at %.1f s%s", clock.now_us() / 1e6, follows)
             facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
+            facts.homes = {stream: actors.home_gpu(stream) for stream in actors.streams}
             _end(actors, clock.now_us(), store, _END_S if opened.options.endless else None)
         return facts
 
@@ -341,7 +340,9 @@ class RunSession:
         from ekya.results.finalize import finish_run
 
         opened = self.opened
-        chosen = {"processes": opened.grouping.why, "gave_up": list(opened.gave_up)}
+        chosen: dict[str, object] = {"processes": opened.grouping.why, "gave_up": list(opened.gave_up)}
+        if opened.nodes:
+            chosen["nodes"] = opened.summarize_nodes(facts.homes)
         others = {**facts.summary(), **opened.host.summary(), **chosen}
         host = SummaryHost(
             tuple(facts.planning_ms),
@@ -383,10 +384,13 @@ def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels:
 def _begin(actors: FleetActors, clock: RunClock) -> None:
     """Lets all actors begin; the executor handles one that has died like any other death."""
     started_ns = clock.started_monotonic_ns
-    begins = [inference.start_run.remote(started_ns) for inference in actors.workers(ev.Role.INFERENCE)]
+    begins = [
+        inference.start_run.remote(actors.translate_ns(inference, started_ns))
+        for inference in actors.workers(ev.Role.INFERENCE)
+    ]
     # Trainers and the micro-profiler may still be loading, so the run does not wait for them.
     for retraining in actors.workers(ev.Role.RETRAINING):
-        retraining.start_run.remote(started_ns)
+        retraining.start_run.remote(actors.translate_ns(retraining, started_ns))
     actors.preparation.start_run.remote(started_ns)
     for begun in begins:
         with suppress(RayActorError):

@@ -117,7 +117,7 @@ class WorkerLifecycle:
         # Calls in flight by which workers enter or leave a process.
         self._moving: Counter[Worker] = Counter()
         self._postponed: defaultdict[StreamId, list[Callable[[], None]]] = defaultdict(list)
-        self._spares_due_s = 0.0
+        self._spares_due_s = self._lost_due_s = 0.0
 
     def poll_stream(self, stream: StreamId) -> None:
         """Receives the events of a stream's workers from now on."""
@@ -197,7 +197,9 @@ class WorkerLifecycle:
                 # Not before: calls may overtake each other in a process.
                 self._actors.pause_stream(stream, True)
             if is_back:
-                self._emit(ev.WorkerBack(now_us, stream, role))
+                own = self._actors.streams[stream]
+                moved = () if own.left_gpu is None else (own.config.gpu, own.left_gpu)
+                self._emit(ev.WorkerBack(now_us, stream, role, *moved))
             if role is ev.Role.INFERENCE:
                 for call in self._postponed.pop(stream, []):
                     self.call_when_joined(stream, call)
@@ -259,8 +261,14 @@ class WorkerLifecycle:
             self._actors.kill_process(actor)
 
     def renew_spares(self) -> None:
-        """Replaces spare processes that were taken or have died, but not while a worker starts again."""
+        """Replaces spare processes that were taken or have died, but not while a worker starts again.
+
+        Before, processes on nodes that are gone are ended.
+        """
         now_s, is_due = time.monotonic(), self._clock.now_us() >= _FIRST_SPARES_US
+        if now_s >= self._lost_due_s:
+            self._lost_due_s = now_s + _SPARES_S
+            self._actors.end_lost()
         if is_due and now_s >= self._spares_due_s and not any(self._moving.values()):
             self._spares_due_s = now_s + _SPARES_S
             self._actors.make_spares()

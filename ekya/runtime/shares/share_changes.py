@@ -18,7 +18,6 @@ from ekya.core.shares import ShareHolder, Work, inference_holder
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.planning.placement.homes import PREPARATION_GPU
-from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.runtime.actors.actor_messages import RunClock, in_words
 from ekya.runtime.driver.actor_processes import SHARES, RemoteCalls
 from ekya.runtime.driver.fleet_actors import FleetActors
@@ -53,7 +52,7 @@ Begin = Callable[[int, int], Any]
 
 
 def ledger_for(options: LoopOptions, home: Callable[[StreamId], int], batch_s: float = 0.0) -> ShareLedger:
-    """Returns an empty ledger: a pool for each GPU if streams have homes, otherwise one for all capacity.
+    """Returns an empty ledger: a pool for each GPU or node if streams have homes, otherwise one.
 
     Args:
         options: of the loop.
@@ -64,11 +63,12 @@ def ledger_for(options: LoopOptions, home: Callable[[StreamId], int], batch_s: f
     if not options.homes:
         return ShareLedger((options.capacity_milli,), lambda holder: 0, limits, step_milli)
 
-    def gpu_of(holder: ShareHolder) -> int:
-        return PREPARATION_GPU if holder.stream is None else home(holder.stream)
+    pools = options.pool_by_place
 
-    pools_milli = free_milli_by_gpu(options.capacity_milli, ())
-    return ShareLedger(pools_milli, gpu_of, limits, step_milli)
+    def pool_of(holder: ShareHolder) -> int:
+        return pools[PREPARATION_GPU if holder.stream is None else home(holder.stream)]
+
+    return ShareLedger(options.pools, pool_of, limits, step_milli)
 
 
 class ShareChanges:
