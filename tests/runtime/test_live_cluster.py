@@ -195,9 +195,8 @@ def test_run_on_two_nodes_has_the_processes_of_each_stream_on_one(cluster, fleet
         summary = json.loads(folder.summary.read_text())
         told = [(node["cores"], node["streams"]) for node in summary["host"]["nodes"]]
         assert told == [(1, ["cam-1"]), (1, ["cam-2"])], said
-        for stream in summary["streams"].values():
-            assert stream["frames"]["lost"] == 0
-            assert stream["frames"]["analysed"] > 0
+        assert summary["frames"]["lost"] == 0
+        assert all(stream["counted_objects"] > 0 for stream in summary["streams"].values())
         assert {event.stream for event in events_of(folder, ev.LabelsReady)} == {"cam-1", "cam-2"}
         replayed(folder)
         wait_until(lambda: not placed())
