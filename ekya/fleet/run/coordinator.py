@@ -253,10 +253,11 @@ class LoanCoordinator:
         self.loans.append(made)
         loan = made.loan
         self._open[key_of(loan.offer)] = made
-        self.withdraw_offers(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
         lent = Lent(loan.share_milli, loan.begins_us, to_us)
         if self._lenders[loan.host].lend_share(made.number, lent):
+            # Not before: what is refused stays open, since the host's own plan had come first.
+            self.withdraw_offers(loan.offer.site, {loan.offer.stream})
             return loan
         self._end(made, loan.offer.now_us, REFUSED, {})
         return None

@@ -167,6 +167,19 @@ def test_a_loan_that_its_host_refuses_is_written_down_and_offered_again(town) ->
     assert above.answer_offers(HOME, S, [offer()]).loan.number == 1
 
 
+def test_what_a_host_refuses_stays_open_until_it_has_room(town) -> None:
+    above, servers, _ = town
+    servers[EAST].refuses = True
+    assert above.answer_offers(HOME, 0, [offer()]) == Answer()
+    servers[EAST].refuses = False
+    above.decide_again(2 * S)
+    above.decide_again(4 * S)
+    assert [(one.loan.host, one.outcome) for one in above.loans] == [
+        (EAST, "refused by its host"),
+        (EAST, ""),
+    ]
+
+
 def test_where_the_next_host_refuses_what_came_home_is_all(town) -> None:
     above, servers, _ = town
     servers[WEST].units = 5
