@@ -80,7 +80,11 @@ def test_share_for_on_flat_part_is_least():
     assert flat.share_for(0.75) == 850
 
 
-@given(st.integers(1, 1000), st.integers(1, 1200))
+def test_process_of_a_whole_gpu_is_not_limited():
+    assert BENT.up_to(1000) == BENT
+
+
+@given(st.integers(1, 999), st.integers(1, 1200))
 def test_limited_process_is_as_fast_as_its_part_and_waits_for_a_smaller_share(cap, share):
     limited = BENT.up_to(cap)
     assert limited.speed_at(share) == pytest.approx(BENT.speed_at(cap) * min(share / cap, 1.0))
