@@ -15,7 +15,7 @@ import ray
 import yaml
 from live_runs import EKYA, events_of, replayed
 from ray._private import state
-from ray._raylet import Config
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.util.placement_group import placement_group_table
 from waiting import LONG_GUARD_S, wait_until
 
@@ -46,7 +46,7 @@ def running_cluster():
     with tempfile.TemporaryDirectory(prefix="ek") as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in {**TOKEN, "RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}.items():
             patch.setenv(name, value)
-        Config.initialize("")  # reads the environment again
+        _read_environment_again()
         started = []
         try:
             head = _start(folder, "--head", "--port=0", "--num-cpus=1", "--include-dashboard=false")
@@ -59,7 +59,13 @@ def running_cluster():
                 process.terminate()
             for process in started:
                 process.wait()
+    _read_environment_again()
+
+
+def _read_environment_again():
+    """Has Ray forget the settings, and the token or the lack of one, of what ran before in this process."""
     Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _start(folder, *arguments):
